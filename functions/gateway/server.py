@@ -38,6 +38,7 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise_descriptor_limit
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.metrics import ExactPrefixStats
+from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
@@ -99,6 +100,7 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(configured.bus_url(settings))
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
@@ -106,7 +108,7 @@ class _Server(uvicorn.Server):
             clock=self._services.clock,
             tasks=self._services.tasks,
             dice=random.random,
-            expected_gateways=settings.expected_gateways,
+            expected_gateways=gateway_count.last_known(self._gateways_file, settings.expected_gateways),
         )
         config.app = make_app(self._gateway, self._optional_parts())
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
@@ -180,6 +182,8 @@ class _Server(uvicorn.Server):
             token=settings.internal_token_file.read_text().strip(),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
+            gateway_id=services.gateway_id,
+            on_gateways=self._quota_leases.expect,
         )
         follower.load_cached()
         services.state.snapshot_source = follower
@@ -192,6 +196,8 @@ class _Server(uvicorn.Server):
         self._start_rollout_feeds()
         self._start_prefix_feeds()
         services.tasks.forever("quota leases", self._quota_leases.run)
+        keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
+        services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))

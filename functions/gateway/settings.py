@@ -85,7 +85,10 @@ class GatewaySettings(BaseSettings):
     )
     idle_s: float = Field(30.0, gt=0, description="The longest silence inside a stream.")
     expected_gateways: int = Field(
-        1, ge=1, description="Gateways that share tenants' limits in equal parts until the bus is first reached."
+        1,
+        ge=1,
+        description="Gateways that share tenants' limits in equal parts, for a first start that reaches neither bus "
+        "nor registry: both say how many there are, and a gateway remembers it across restarts.",
     )
     tool_private_networks: str = Field(
         "", description="Comma-separated networks that tenants' tools may lie in although they are private."
