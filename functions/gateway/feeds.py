@@ -35,6 +35,7 @@ _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
 _NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
+_TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
@@ -198,6 +199,14 @@ async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
             for ask in exact.asks(services.state.catalogue):
                 await bus.ask_prefixes(encode(ask))
         await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
+
+
+async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
+    """Each second, what the pools in force need and what is missing of it; nothing waits for it."""
+    while True:
+        if services.state.catalogue is not None:
+            await exact.refresh_tokenizers(services.state.catalogue)
+        await asyncio.sleep(_TOKENIZERS_INTERVAL_S)
 
 
 async def sweep_prefixes(exact: "ExactPrefixes") -> None:
