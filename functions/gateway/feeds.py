@@ -96,7 +96,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Five times a second, the conversations that went where others would not look for them; kept where the bus is away.
+    """Five times a second, the conversations that went where others would not look; kept where the bus is away.
 
     Sent when the turn is: the others know before most answers have ended, and the next turn can come.
     """
