@@ -18,7 +18,7 @@ from functions.cli.options import (
 )
 
 base_app = typer.Typer(
-    name="base", help="Base models: weights made ready to serve, and what goes along with them.", no_args_is_help=True
+    name="base", help="Base models: weights and tokenizers made ready to serve.", no_args_is_help=True
 )
 
 _FolderArgument = Annotated[Path, typer.Argument(help="The model's folder: config.json, weights, tokenizer.")]
