@@ -17,8 +17,8 @@ def test_every_object_is_ready(installation: Installation) -> None:
             ready = next(each for each in body["status"]["conditions"] if each["type"] == "Ready")
             print(f"{kind}/{body['metadata']['name']}: Ready {ready['status']} {ready['reason']}")
             assert kind == "models.shoal.dev" or ready["status"] == "True", ready
-    installation.wait("condition=Ready", "ksvc/gateway", "ksvc/registry")
-    installation.wait("condition=Ready", "inferenceservice", "--all", namespace="shoal-models")
+    installation.wait("condition=Ready", "ksvc/gateway", "ksvc/registry", timeout_s=60)
+    installation.wait("condition=Ready", "inferenceservice", "--all", namespace="shoal-models", timeout_s=60)
 
 
 async def test_first_answers(installation: Installation, key: str) -> None:
