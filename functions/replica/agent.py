@@ -1,6 +1,7 @@
 """The composition root: every part of one agent, made once and put together here."""
 
 import asyncio
+import logging
 import ssl
 import time
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from functions.artifacts.signatures import SignaturePolicy
 from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.adapters.plan import AdapterPolicy
+from functions.decisions.catalogue import Catalogue
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
@@ -41,6 +43,7 @@ from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
 
+_log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
 _S3_ATTEMPTS = 2  # the reconciler tries again with backoff; a thread must not be held for longer
 
@@ -118,7 +121,7 @@ def build(settings: ReplicaSettings) -> Agent:
         registry_url=settings.registry_url,
         token=token,
         cache_file=settings.snapshot_cache_file,
-        on_swap=reconciler.follow,
+        on_swap=partial(_follow, settings, reconciler, source),
         on_confirmed=status.take_epoch,
         pool=PoolName(settings.pool),
     )
@@ -150,6 +153,26 @@ def build(settings: ReplicaSettings) -> Agent:
         kv_watch=kv_watch,
         clients=(engine_http, registry_http),
     )
+
+
+def _follow(
+    settings: ReplicaSettings, reconciler: AdapterReconciler, source: StoreSource, catalogue: Catalogue
+) -> None:
+    """A new snapshot: its pool says, by the engine's arguments, what the engine holds; settings where it does not."""
+    entry = catalogue.pools.get(PoolName(settings.pool))
+    adapters = entry.max_adapters if entry is not None else None
+    rank = entry.max_lora_rank if entry is not None else None
+    if reconciler.hold(settings.max_adapters if adapters is None else adapters):
+        _tell_difference(settings, "max_adapters", settings.max_adapters, adapters)
+    if source.allow(settings.max_lora_rank if rank is None else rank):
+        _tell_difference(settings, "max_lora_rank", settings.max_lora_rank, rank)
+    reconciler.follow(catalogue)
+
+
+def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
+    """What an annotation repeats by hand may be forgotten when the arguments change."""
+    if name in settings.model_fields_set and of_engine not in (None, configured):
+        _log.warning("%s is set to %d; the engine's arguments say %d, which counts", name, configured, of_engine)
 
 
 def _status(settings: ReplicaSettings) -> AgentStatus:

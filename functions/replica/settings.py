@@ -53,7 +53,10 @@ class ReplicaSettings(BaseSettings):
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(
-        8, ge=0, le=4096, description="Adapters in the engine at once; its --max-cpu-loras, or it reads disks mid-step."
+        8,
+        ge=0,
+        le=4096,
+        description="Adapters in the engine at once, where its arguments in the snapshot do not say so.",
     )
     signature_key_files: tuple[Path, ...] = Field(
         (),
@@ -61,7 +64,10 @@ class ReplicaSettings(BaseSettings):
     )
     signatures_required: bool = Field(False, description="Whether an adapter without a signature is refused.")
     max_lora_rank: int = Field(
-        16, ge=1, le=512, description="The engine's --max-lora-rank; a larger adapter is refused."
+        16,
+        ge=1,
+        le=512,
+        description="A larger adapter is refused; where the engine's arguments in the snapshot do not say.",
     )
     adapter_grace_s: float = Field(
         30.0,

@@ -61,6 +61,7 @@ def defaults(*names: str) -> dict[str, Source]:
 _ONE_MACHINE = "one machine: other processes hand out the addresses"
 _TLS_AT_INGRESS = "TLS ends at Knative's ingress; inside, system-internal-tls or a mesh"
 _PLAIN_INSIDE = "the registry is reached by http inside the cluster, which NetworkPolicies close"
+_BY_THE_SNAPSHOT = "the snapshot says it by the engine's arguments; the annotation is read for one version more"
 _DEFAULT_BUCKET = "a local fleet has its store to itself: the default bucket"
 
 GATEWAY = {
@@ -145,8 +146,8 @@ REPLICA = {
     "snapshot_cache_file": both(),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
-    "max_adapters": both(),
-    "max_lora_rank": both(),
+    "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
+    "max_lora_rank": manifests_only(_BY_THE_SNAPSHOT),
     "registry_ca_file": local_only(_PLAIN_INSIDE),
     "standby_file": local_only(
         "a pod keeps no file across its restarts: the controller tells its agent (POST /standing)"
