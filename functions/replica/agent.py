@@ -4,8 +4,10 @@ import asyncio
 import logging
 import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -23,6 +25,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
+from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -66,6 +69,7 @@ class Agent:
     cache: ArtifactCache
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
+    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -79,6 +83,8 @@ class Agent:
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = partial(follow_notices, self.news_bus, self.follower.heard)
         self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        if self.zone_wanted is not None:
+            self.tasks.once("zone", self.zone_wanted())
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
 
@@ -151,6 +157,7 @@ def build(settings: ReplicaSettings) -> Agent:
         cache=source.cache,
         news_bus=ValkeyBus(bus_url),
         kv_watch=kv_watch,
+        zone_wanted=_zone_wanted(settings, status, registry_http, token),
         clients=(engine_http, registry_http),
     )
 
@@ -186,6 +193,18 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         zone=settings.zone,
     )
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
+
+
+def _zone_wanted(
+    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: str
+) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    if settings.zone or not settings.node_name:
+        return None
+
+    def take(zone: str) -> None:
+        status.identity = replace(status.identity, zone=zone)  # the next heartbeat says it
+
+    return partial(zones.learn, registry, settings.registry_url, token, ("node", settings.node_name), take)
 
 
 def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> KvWatch | None:

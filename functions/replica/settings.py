@@ -34,7 +34,12 @@ class ReplicaSettings(BaseSettings):
     zone: str = Field(
         "",
         pattern=_ZONE_PATTERN,
-        description="Where the node stands: peers of the own zone come first. Empty: unknown.",
+        description="Where the node stands: peers of the own zone come first. Empty: as the registry knows of it.",
+    )
+    node_name: str = Field(
+        "",
+        max_length=253,
+        description="The Kubernetes node, whose zone the registry is asked for where ZONE is empty. Empty: unknown.",
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")

@@ -127,6 +127,7 @@ REGISTRY = {
 REPLICA = {
     "replica_id": both(),
     "pool": both(),
+    "node_name": manifests_only("one machine is one node, in no zone"),
     "engine_host": both(),
     "engine_port": both(),
     "agent_host": both(),
@@ -182,7 +183,13 @@ CONTROLLER = {
         *("namespace", "models_namespace", "kubeconfig", "host", "port", "registry_ca_file", "git_poll_s"),
         *("git_ssh_command", "settle_s", "resync_s", "publish_retry_s", "control_poll_s", "status_writes_per_s"),
         *("protect_deletion", "lease_s", "renew_deadline_s", "lease_retry_s", "rollout_fresh_s"),
-        *("rollout_load_deadline_s", "rollout_load_patience_s", "scaling_interval_s", "max_accelerators"),
+        *(
+            "rollout_load_deadline_s",
+            "rollout_load_patience_s",
+            "scaling_interval_s",
+            "zones_interval_s",
+            "max_accelerators",
+        ),
         *("conflicts", "gate_timeout_s", "log_level"),
     ),
 }

@@ -76,6 +76,10 @@ class Router:
         self.load = OwnLoad()
         self.sessions = SessionAffinity(clock)
 
+    def stands_in(self, zone: str) -> None:
+        """The gateway's own zone, which it may learn only after its start."""
+        self._zone = zone
+
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
         now_s, pool = self._clock(), admitted.model.pool

@@ -44,6 +44,7 @@ from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.decisions.rollout.report import stages_of
 from functions.fleet.tasks import Supervised
@@ -206,12 +207,16 @@ class KubernetesController:
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
+                parts.create_task(self._zones().run(api))
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
             self._metrics.leads(None)
+
+    def _zones(self) -> ZoneSide:
+        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
