@@ -20,7 +20,6 @@ from functions.cli.options import (
 
 adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
 rollout_app = typer.Typer(name="rollout", help="Rollouts: watched, held, ended.", no_args_is_help=True)
-base_app = typer.Typer(name="base", help="Base models: what goes along with their weights.", no_args_is_help=True)
 key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=True)
 
 
@@ -47,25 +46,6 @@ def adapter_push(
         channel=channel if promote_it else None,
         rollout=rollout,
         as_json=output is Output.JSON,
-    )
-
-
-@base_app.command("tokenizer")
-def base_tokenizer(
-    directory: Annotated[Path, typer.Argument(help="The base model's folder, with its shoal-manifest.json.")],
-    *,
-    endpoint: Annotated[str, typer.Option(help="The object store, such as https://s3.example.com.")],
-    credentials: Annotated[
-        Path, typer.Option(help='A file {"access_key_id", "secret_access_key"} that may write below tokenizers/.')
-    ],
-    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Put a base model's tokenizer and chat template into the store, where gateways fetch them."""
-    from functions.cli import base_tokenizer as command
-
-    command.tokenizer(
-        directory, endpoint=endpoint, bucket=bucket, credentials_file=credentials, as_json=output is Output.JSON
     )
 
 

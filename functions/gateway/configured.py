@@ -14,6 +14,8 @@ from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+import httpx
+
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
@@ -115,6 +117,10 @@ def own_name(settings: GatewaySettings) -> str:
 
 def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None)
+
+
+def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
 
 
 def bus_url(settings: GatewaySettings) -> str:

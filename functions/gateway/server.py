@@ -41,6 +41,7 @@ from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.services import Watched
@@ -126,7 +127,8 @@ class _Server(uvicorn.Server):
         )
         gateway.interceptors = (composer,)
         self._batches, batch_routes = configured.batches(settings, gateway)
-        return [composer.add_routes, *batch_routes]
+        self._forwarding = RegistryForwarding(self._services, configured.registry_client(settings))
+        return [composer.add_routes, *batch_routes, self._forwarding.add_routes]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
@@ -172,6 +174,7 @@ class _Server(uvicorn.Server):
         await asyncio.to_thread(self._services.traces.close)
         self._services.upstreams.close()
         await self._loader.close()
+        await self._forwarding.close()
         await self._conversations.close()
         await self._quota_broker.close()
 
@@ -198,6 +201,10 @@ class _Server(uvicorn.Server):
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
+        needs = functools.partial(
+            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir
+        )
+        services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
         keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
         services.tasks.forever("number of gateways", keep)
@@ -219,6 +226,8 @@ class _Server(uvicorn.Server):
             ("pools", feeds.publish_pools),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
+            ("own session homes", feeds.publish_homes),
+            ("session homes", feeds.follow_homes),
         ):
             self._services.tasks.forever(
                 name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)
@@ -243,9 +252,10 @@ class _Server(uvicorn.Server):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await feeds.publish_evidence_once(self._services, self._bus)
                 await feeds.publish_pins_once(self._services, self._bus)
+                await feeds.publish_homes_once(self._services, self._bus)
                 await self._bus.close()
         except (BusUnavailable, TimeoutError) as error:
-            _log.warning("the last evidence and pins of rollouts could not be told: %s", error)
+            _log.warning("the last evidence, pins and session homes could not be told: %s", error)
 
     async def _until_ready(self) -> None:
         """Until then the predecessor, which knows the fleet, answers better than we would."""

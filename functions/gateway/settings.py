@@ -67,7 +67,7 @@ class GatewaySettings(BaseSettings):
     lookups_per_minute: int = Field(
         6000,
         ge=6,
-        description="Calls for models, files and batches that one tenant may make here; a sixth at once. "
+        description="Calls for models, rollouts, files and batches that one tenant may make here; a sixth at once. "
         "No quota counts them, and each takes the loop or the store.",
     )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
