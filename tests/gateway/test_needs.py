@@ -46,6 +46,13 @@ def test_a_pools_tokenizer(tmp_path: Path) -> None:
     assert not told(catalogue, tmp_path)
 
 
+def test_a_tokenizer_from_the_store() -> None:
+    catalogue = world.catalogue()
+    assert not unmet_needs(catalogue, None, None, lambda pool: ""), "it came, or is on its way"
+    why = "the store has no such tokenizer"
+    assert unmet_needs(catalogue, None, None, lambda pool: why) == (UnmetNeed("tokenizer", POOL, why),)
+
+
 def test_a_pool_that_needs_none() -> None:
     assert not told(world.catalogue(routing=SENT))
     assert not told(world.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
@@ -59,6 +66,8 @@ def test_a_tools_secret(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "weather").write_text("t0ken")
     assert told(catalogue, secrets=tmp_path) == both[:1]
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == []
 
 
 def test_too_many_to_tell() -> None:

@@ -68,6 +68,16 @@ class TokenizerSource:
         """Of the pools that need a tokenizer from the store, whether it is there."""
         return {pool: pool in self._fetched for pool in self._wanted}
 
+    def not_fetched(self, pool: PoolName) -> str:
+        """Why the store gave no tokenizer of the pool, for people; empty where it did, or is being asked."""
+        if pool not in self._wanted or pool in self._fetched:
+            return ""
+        digest = self._wanted[pool]
+        if digest is None:
+            return "no version of its base model is in force"
+        failed = self._failed.get(digest)
+        return failed.why if failed is not None else ""
+
     async def refresh(self, catalogue: Catalogue) -> bool:
         """Fetch what is missing and due; whether some pool's tokenizer is another one now than before."""
         if self._fetch is None:

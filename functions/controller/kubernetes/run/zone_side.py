@@ -41,7 +41,10 @@ class ZoneSide:
     async def run(self, api: KubeApi) -> None:
         """Until it is cancelled, with its term."""
         while True:
-            await self.step(api, asyncio.get_running_loop().time())
+            try:
+                await self.step(api, asyncio.get_running_loop().time())
+            except Exception:  # a preference must not end the term
+                _log.exception("a look at the zones failed in a way that nobody foresaw")
             await asyncio.sleep(self._interval_s)
 
     async def step(self, api: KubeApi, now_s: float) -> None:
