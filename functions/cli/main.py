@@ -38,6 +38,7 @@ app.add_typer(rollout_app)
 app.add_typer(key_app)
 app.add_typer(main_cluster.base_app)
 app.add_typer(simulate_app)
+app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
 
 

@@ -1,4 +1,4 @@
-"""`shoal base`, `shoal secrets`: names and options of what makes an installation on a cluster ready.
+"""`shoal base`, `shoal doctor`, `shoal secrets`: names and options of what makes an installation on a cluster ready.
 
 Neighbours: `main`, `main_models` and `main_simulate` have the other commands; as there, what one does is imported when
 it is called.
@@ -85,3 +85,17 @@ def secrets(
         dry_run=dry_run,
         as_json=output is Output.JSON,
     )
+
+
+def doctor(
+    *,
+    context: ContextOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Look at a cluster: what an installation needs, what is missing, how to mend it; exit 1 where something is."""
+    from functions.cli.cluster import doctor as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.doctor(ClusterChoice(context, namespace, models_namespace), as_json=output is Output.JSON)

@@ -8,10 +8,11 @@ import pytest
 import typer
 
 from functions.cli.cluster.access import ClusterChoice
+from functions.cli.cluster.doctor import doctor
 from functions.cli.cluster.secrets import secrets
 from functions.cli.refused import Refused
 from tests.controller.kubernetes.api_server import ApiServer
-from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, make_space
+from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 S3 = '{"access_key_id": "a", "secret_access_key": "b"}\n'
@@ -79,3 +80,47 @@ def test_what_is_no_way_to_a_cluster_is_said(here: Space, tmp_path: Path, monkey
 def test_a_namespace_that_is_not_there_is_said(here: Space, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is not there: is the namespace"):
         secrets(ClusterChoice(None, "no-such", here.models), {}, dry_run=False, as_json=False)
+
+
+def test_the_doctor_looks_at_a_bare_server_and_at_what_is_there_then(
+    here: Space, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=True)
+    first = json.loads(capsys.readouterr().out)
+    assert (first["ok"], first["server"]) == (False, api_server.url)
+    levels = {each["check"]: each["level"] for each in first["findings"]}
+    assert levels["Kubernetes"] == levels["namespaces"] == "ok"
+    assert levels["Secrets"] == levels["gateway"] == levels["NetworkPolicies"] == "fail"
+    assert levels["label shoal.dev/ingress"] == "fail"
+    for name in (here.system, here.models):
+        policy = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        make(here, f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies", "default-deny", spec=policy)
+    labels = {"shoal.dev/ingress": "true"}
+    make(here, "/api/v1/namespaces", f"ingress-of-{here.system}", labels=labels)
+    node = {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    make(here, "/api/v1/nodes", f"node-of-{here.system}", labels={"topology.kubernetes.io/zone": "a"}, status=node)
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=False)
+    shown = capsys.readouterr().out
+    assert "default deny in both namespaces" in shown
+    assert f"ingress-of-{here.system}" in shown
+    assert "8 nvidia.com/gpu" in shown
+    assert "shoal-pepper is missing" in shown and "mend: shoal secrets" in shown
+
+
+def test_the_doctor_says_what_it_may_not_read(
+    here: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(here, f"/api/v1/namespaces/{here.system}/serviceaccounts", "nobody")
+    token = here.server.token_of(here.system, "nobody")
+    monkeypatch.setenv("KUBECONFIG", str(here.server.kubeconfig(token, tmp_path / "nobodys")))
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=True)
+    levels = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert levels["Secrets"]["level"] == levels["namespaces"]["level"] == levels["zones"]["level"] == "unknown"
+    assert "may not read Secrets" in levels["Secrets"]["words"]
+
+
+def make(space: Space, path: str, name: str, *, labels: dict[str, str] | None = None, **parts: object) -> None:
+    create(space.client, path, {"metadata": {"name": name, "labels": labels or {}}, **parts})
