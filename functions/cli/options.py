@@ -46,3 +46,11 @@ ContextOption = Annotated[
 ]
 NamespaceOption = Annotated[str, typer.Option(help="Where the installation is.")]
 ModelsNamespaceOption = Annotated[str, typer.Option(help="Where its engines are.")]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        envvar="SHOAL_CLI_CONTEXT",
+        help="A context of the kubeconfig, - for its current one. None: the local fleet.",
+    ),
+]

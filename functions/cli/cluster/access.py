@@ -14,6 +14,7 @@ from functions.cli.refused import Refused
 
 Body = dict[str, Any]
 SYSTEM, MODELS = "shoal", "shoal-models"
+CURRENT = "-"  # the kubeconfig's own choice of context
 _TIMEOUT_S = 20.0
 _PAGE_ITEMS = 500
 _MAX_PAGES = 200
@@ -23,7 +24,7 @@ _MAX_PAGES = 200
 class ClusterChoice:
     """Which cluster, and the installation's namespaces there."""
 
-    context: str | None = None  # of the kubeconfig; None: its current one
+    context: str | None = None  # of the kubeconfig; None or -: its current one
     system: str = SYSTEM
     models: str = MODELS
 
@@ -61,9 +62,9 @@ class KubeCluster:
 
         self.choice = choice
         file = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library reads it once, when it is imported
-        configuration = Configuration()
+        configuration, context = Configuration(), None if choice.context == CURRENT else choice.context
         try:
-            config.load_kube_config(file, choice.context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+            config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise Refused(f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context") from error
         configuration.retries = False

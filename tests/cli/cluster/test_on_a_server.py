@@ -1,18 +1,29 @@
 """Commands for a cluster, through a real API server."""
 
 import base64
+import contextlib
 import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 import typer
+from kubernetes.dynamic.exceptions import ConflictError
 
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.doctor import doctor
+from functions.cli.cluster.events import events
+from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
+from functions.cli.cluster.status import status
 from functions.cli.refused import Refused
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
+from tests.gateway.certificates import self_signed
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 S3 = '{"access_key_id": "a", "secret_access_key": "b"}\n'
@@ -124,3 +135,85 @@ def test_the_doctor_says_what_it_may_not_read(
 
 def make(space: Space, path: str, name: str, *, labels: dict[str, str] | None = None, **parts: object) -> None:
     create(space.client, path, {"metadata": {"name": name, "labels": labels or {}}, **parts})
+
+
+@pytest.fixture
+def kubelet(here: Space, tmp_path: Path) -> Iterator[str]:
+    """A node whose kubelet the test plays, as far as the API server asks it for logs; the node's name."""
+    certificate, key = self_signed(tmp_path)
+
+    class Kubelet(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            body = f"2026-11-23T10:00:00.5Z {path} tail {parse_qs(query)['tailLines'][0]}\n".encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    name = f"kubelet-of-{here.system}"
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": server.server_port}},
+    }
+    make(here, "/api/v1/nodes", name, status=status)
+    yield name
+    server.shutdown()
+    server.server_close()
+
+
+def installed(space: Space, node: str) -> None:
+    """Pods of an installation, as its controllers would have made them, and a tenant that is refused."""
+    for role in ("gateway", "registry", "controller", "bus"):
+        running(space, space.system, f"{role}-1", role, node, {"app.kubernetes.io/name": role})
+    running(space, space.models, "llama-1", "kserve-container", node, {"shoal.dev/pool": "llama"})
+
+
+def running(space: Space, namespace: str, name: str, container: str, node: str, labels: dict[str, str]) -> None:
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    with contextlib.suppress(ConflictError):
+        make(space, accounts, "default")
+    spec = {"nodeName": node, "containers": [{"name": container, "image": "x"}]}
+    make(space, f"/api/v1/namespaces/{namespace}/pods", name, labels=labels, spec=spec)
+    status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+    kind = "application/merge-patch+json"
+    space.client.request("patch", path, body=status, content_type=kind, serializer=lambda _c, data: data)
+
+
+def test_status_and_logs_of_an_installation(here: Space, kubelet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(here, kubelet)
+    record = {"lastAppliedRevision": "main@abc", "history": "[]"}
+    make(here, f"/api/v1/namespaces/{here.system}/configmaps", "shoal-controller", data=record)
+    status(choice(here), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["ready"]
+    assert [each["ready"] for each in told["processes"]] == [1, 1, 1, 1]
+    assert [each["replica_id"] for each in told["replicas"]] == ["llama-1"]
+    assert told["revision"]["last_applied"] == "main@abc"
+    logs(choice(here), "gateway", follow=False, lines=7)
+    assert capsys.readouterr().out == f"/containerLogs/{here.system}/gateway-1/gateway tail 7\n"
+    logs(choice(here), "llama", follow=False, lines=3)
+    assert capsys.readouterr().out == f"/containerLogs/{here.models}/llama-1/kserve-container tail 3\n"
+
+
+def test_status_of_nothing_is_not_ready_and_events_are_told(here: Space, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        status(choice(here), as_json=False)
+    assert "there is none" in capsys.readouterr().out
+    events(choice(here), last=10, warnings=False, as_json=False)
+    assert "nothing is known" in capsys.readouterr().out
+    about = {"kind": "Tenant", "name": "acme", "namespace": here.system}
+    parts = {"involvedObject": about, "type": "Warning", "reason": "Refused", "message": "unknown tier", "count": 2}
+    make(here, f"/api/v1/namespaces/{here.system}/events", "one", **parts)
+    events(choice(here), last=10, warnings=True, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["events"]
+    assert (row["object"], row["reason"], row["count"]) == ("Tenant/acme", "Refused", 2)
