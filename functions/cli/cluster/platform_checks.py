@@ -148,7 +148,9 @@ def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
         yield unreadable("zones", "nodes")
         return
     ready = [each for each in facts.nodes if condition(each, "Ready") == "True"]
-    if len(ready) < len(facts.nodes) or not ready:
+    if not facts.nodes:
+        yield Finding("nodes", "fail", "the server knows none", "join nodes to the cluster")
+    elif len(ready) < len(facts.nodes):
         down = sorted(names_of(facts.nodes) - names_of(tuple(ready)))
         yield Finding("nodes", "warn", f"{len(ready)} of {len(facts.nodes)} are ready, not {', '.join(down[:5])}")
     else:
