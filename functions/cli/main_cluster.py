@@ -17,7 +17,9 @@ from functions.cli.options import (
     OutputOption,
 )
 
-base_app = typer.Typer(name="base", help="Base models: weights made ready to serve.", no_args_is_help=True)
+base_app = typer.Typer(
+    name="base", help="Base models: weights and tokenizers made ready to serve.", no_args_is_help=True
+)
 
 _FolderArgument = Annotated[Path, typer.Argument(help="The model's folder: config.json, weights, tokenizer.")]
 
@@ -51,6 +53,25 @@ def base_facts(
     from functions.cli import base as command
 
     command.facts(directory, names=names or [])
+
+
+@base_app.command("tokenizer")
+def base_tokenizer(
+    directory: Annotated[Path, typer.Argument(help="The base model's folder, with its shoal-manifest.json.")],
+    *,
+    endpoint: Annotated[str, typer.Option(help="The object store, such as https://s3.example.com.")],
+    credentials: Annotated[
+        Path, typer.Option(help='A file {"access_key_id", "secret_access_key"} that may write below tokenizers/.')
+    ],
+    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a base model's tokenizer and chat template into the store, where gateways fetch them."""
+    from functions.cli import base_tokenizer as command
+
+    command.tokenizer(
+        directory, endpoint=endpoint, bucket=bucket, credentials_file=credentials, as_json=output is Output.JSON
+    )
 
 
 def secrets(

@@ -40,7 +40,7 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
     async def pools() -> Response:
         """Load of each pool and replica, as gateways report it; a pool without a report of late is left out."""
         replicas = tuple(replica_report(seen.heartbeat, seen.age_s) for seen in fleet.replicas())
-        report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas)
+        report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas, fleet.pools.needs())
         return Response(msgspec.json.encode(report), media_type="application/json")
 
     @router.put(REPORT_PATH, status_code=204)

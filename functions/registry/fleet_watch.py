@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
-from functions.fleet.pool_board import DesiredPool, PoolBoard, PoolSum
+from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
@@ -38,6 +38,9 @@ class PoolWatch:
 
     def sums(self) -> Mapping[str, PoolSum]:
         return self._board.sums(self._clock())
+
+    def needs(self) -> GatewayNeeds:
+        return self._board.needs(self._clock())
 
     def want(self, desired: tuple[DesiredPool, ...]) -> None:
         self._desired, self._desired_s = desired, self._clock()

@@ -125,6 +125,7 @@ def build(settings: ReplicaSettings) -> Agent:
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
     kv_watch = _kv_watch(settings, status, bus_url)
+    status.prefix_events = lambda: kv_watch.is_told if kv_watch is not None else False
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
@@ -178,6 +179,7 @@ def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> K
         kv_blocks_total=lambda: status.load.kv_blocks_total,
         kv_block_tokens=lambda: status.load.kv_block_tokens if status.load.kv_blocks_total else 0,
         engine_is_gone=lambda: status.health.phase in ("starting", "dead"),
+        engine_computes=lambda: status.load.running > 0,
     )
 
 

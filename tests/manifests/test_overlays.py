@@ -9,6 +9,7 @@ from tests.manifests.checks.images import image_findings
 from tests.manifests.checks.lifetimes import lifetime_findings
 from tests.manifests.checks.models import model_findings
 from tests.manifests.checks.network import network_findings
+from tests.manifests.checks.parity import parity_findings
 from tests.manifests.checks.rbac import rbac_findings
 from tests.manifests.checks.references import documented_secrets, reference_findings, used_secrets
 from tests.manifests.checks.schemas import Check, own_kind_findings, schema_findings, webhook_findings
@@ -23,6 +24,7 @@ CHECKS: list[Check] = [
     model_findings,
     network_findings,
     own_kind_findings,
+    parity_findings,
     rbac_findings,
     reference_findings,
     settings_findings,

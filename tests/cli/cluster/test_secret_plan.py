@@ -27,7 +27,9 @@ def after(there: There, given: dict[str, bytes] | None = None) -> There:
 
 
 def test_these_are_the_secrets_that_the_manifests_want() -> None:
-    assert {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces} == documented_secrets()
+    """But for the tenants' own: how many keys that one has, and which, is theirs to say."""
+    wanted = {(namespace, name, key) for namespace, name, key in documented_secrets() if "<" not in key}
+    assert {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces} == wanted
 
 
 def test_into_an_empty_cluster_goes_everything_and_both_namespaces_agree() -> None:

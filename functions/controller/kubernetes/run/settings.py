@@ -89,7 +89,10 @@ class KubernetesSettings(BaseSettings):
         5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
     )
     max_accelerators: int | None = Field(
-        None, ge=1, description="Replicas of all scaled pools together, warm ones included; unset: the policies' own."
+        None,
+        ge=1,
+        description="Accelerators of all scaled pools together, warm replicas' too: what a replica's resources or its "
+        "workerSpec ask for, and one for a replica on CPU; unset: the policies' own.",
     )
     conflicts: Literal["report", "force"] = Field(
         "report", description="What to do where another field manager holds a field of ours."

@@ -187,6 +187,12 @@ class Rig:
         generation = found["metadata"].get("generation")
         return ready.get("status") == "True" and ready.get("observedGeneration") == generation
 
+    def events(self, name: str, *, namespace: str = "") -> dict[str, dict[str, Any]]:
+        """Events about the object, as `kubectl describe` finds them; by reason, the last of each."""
+        about = f"fieldSelector=involvedObject.name={name}"
+        found = self.get_path(f"/api/v1/namespaces/{namespace or self.space.system}/events?{about}") or {"items": []}
+        return {each["reason"]: each for each in sorted(found["items"], key=lambda each: each["eventTime"])}
+
     def snapshot(self) -> Snapshot | None:
         headers = {"authorization": f"Bearer {TOKEN}"}
         answer = httpx.get(f"{self.registry_url}/v1/snapshot", headers=headers, timeout=30)

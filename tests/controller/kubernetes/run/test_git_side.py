@@ -119,13 +119,21 @@ def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, reposi
     assert "acme.yaml" in newest["message"]
     assert "spec.tier" in newest["message"]
     assert controller.metric("refused_objects") == 1
+    until(lambda: "RevisionRefused" in rig.events("shoal-controller"), controller.log)
+    event = rig.events("shoal-controller")["RevisionRefused"]
+    assert (event["type"], event.get("series")) == ("Warning", None)
+    assert f"main@{bad} has 1 problem(s): acme.yaml" in event["message"]
+    assert rig.events("shoal-controller")["RevisionApplied"]["message"] == f"main@{good} is in force"
+    sent = controller.metric("events_total", outcome="sent")
     version = rig.record()["metadata"]["resourceVersion"]
     passes = controller.metric("reconciles_total", result="refused")
     until(lambda: controller.metric("reconciles_total", result="refused") >= passes + 3)
     assert rig.record()["metadata"]["resourceVersion"] == version, "a bad commit that stays costs no write"
+    assert controller.metric("events_total", outcome="sent") == sent, "and no Event"
     mended = repository.push("mended", acme=written("Tenant", "acme", tenant_spec(key="ci")))
     until(lambda: revision(rig) == f"main@{mended}")
     until(lambda: controller.metric("refused_objects") == 0)
+    until(lambda: f"main@{mended}" in rig.events("shoal-controller")["RevisionApplied"]["message"], controller.log)
 
 
 def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repository) -> None:
