@@ -44,7 +44,7 @@ ContextOption = Annotated[
     str | None,
     typer.Option(envvar="SHOAL_CLI_CONTEXT", help="A context of the kubeconfig; by default the current one."),
 ]
-NamespaceOption = Annotated[str, typer.Option(help="Where the installation is.")]
+NamespaceOption = Annotated[str, typer.Option(envvar="SHOAL_CLI_NAMESPACE", help="Where the installation is.")]
 ModelsNamespaceOption = Annotated[str, typer.Option(help="Where its engines are.")]
 FleetOption = Annotated[
     str | None,

@@ -68,6 +68,7 @@ class KubeCluster:
         except (ConfigException, OSError) as error:
             raise Refused(f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context") from error
         configuration.retries = False
+        self._configuration = configuration
         self.server = str(configuration.host)
         self._client: Any = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
 
@@ -93,6 +94,20 @@ class KubeCluster:
     def create(self, path: str, body: Body) -> None:
         if self._ask("POST", path, {}, body) is None:
             raise Refused(f"{path} is not there: is the namespace?")
+
+    def forwarded(self, namespace: str, pod: str, port: int) -> Any:
+        """A socket that leads to that port of a pod; Refused where the server will not."""
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.stream import portforward
+
+        # A client of its own: the library puts another request function into the one that it is given.
+        core = CoreV1Api(ApiClient(self._configuration))
+        try:
+            forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        except (ApiException, OSError) as error:
+            raise Refused(f"no way to {namespace}/{pod}: {error}") from error
+        return forward.socket(port)
 
     def _ask(self, method: str, path: str, params: Mapping[str, str], body: Body | None = None) -> bytes | None:
         from kubernetes.client.exceptions import ApiException

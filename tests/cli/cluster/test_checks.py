@@ -88,7 +88,7 @@ GOOD = ClusterFacts(
     runtimes=(body("shoal-vllm", MODELS),),
     objects=({**body("acme"), "kind": "tenants"},),
 )
-EMPTY = ClusterFacts("v1.34.4", {}, frozenset(), daemon_sets=(), namespaces=(), knative={}, secrets={})
+EMPTY = ClusterFacts("v1.34.4", {}, frozenset(), nodes=(node("a"),), knative={}, secrets={})
 
 
 def told(facts: ClusterFacts) -> dict[str, tuple[Level, str, str]]:
@@ -151,6 +151,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
     ),
     (changed(daemon_sets=(body("kube-proxy", "x"),)), "NetworkPolicies enforced", "unknown", "no network plugin"),
     (changed(policies=GOOD.policies[1:]), "NetworkPolicies", "fail", "no default-deny in shoal"),  # type: ignore[index]
+    (changed(nodes=()), "nodes", "fail", "the server knows none"),
     (changed(nodes=(node("a"),)), "zones", "warn", "nodes are in a alone"),
     (
         changed(nodes=(body("n", "", {**READY, "allocatable": {"nvidia.com/gpu": "8"}}),)),

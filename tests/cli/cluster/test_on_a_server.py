@@ -3,17 +3,25 @@
 import base64
 import contextlib
 import json
+import os
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import typer
 from kubernetes.dynamic.exceptions import ConflictError
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
+from functions.api import snapshot as snapshots
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.doctor import doctor
 from functions.cli.cluster.events import events
@@ -21,9 +29,14 @@ from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
 from functions.cli.cluster.status import status
 from functions.cli.refused import Refused
+from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
 from tests.gateway.certificates import self_signed
+from tests.ports import free_port
+from tests.registry.catalogue_world import published
+from tests.registry.test_process import TOKEN as REGISTRY_TOKEN
+from tests.registry.test_process import environment, registry
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 S3 = '{"access_key_id": "a", "secret_access_key": "b"}\n'
@@ -217,3 +230,68 @@ def test_status_of_nothing_is_not_ready_and_events_are_told(here: Space, capsys:
     events(choice(here), last=10, warnings=True, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["events"]
     assert (row["object"], row["reason"], row["count"]) == ("Tenant/acme", "Refused", 2)
+
+
+@pytest.fixture
+def forwarding_kubelet(here: Space, tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
+    """A node whose kubelet forwards ports: to the process whose port the test puts into the list."""
+    certificate, key = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    target: list[int] = []
+
+    def forward(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        port = int(parse_qs(urlsplit(connection.request.path).query)["port"][0])
+        for channel in (0, 1):  # data, errors
+            connection.send(bytes([channel]) + port.to_bytes(2, "little"))
+        with socket.create_connection(("127.0.0.1", target[0])) as process:
+            threading.Thread(target=answers, args=(process, connection), daemon=True).start()
+            for frame in connection:
+                assert isinstance(frame, bytes) and frame[0] == 0
+                process.sendall(frame[1:])
+
+    def answers(process: socket.socket, connection: ServerConnection) -> None:
+        with contextlib.suppress(OSError, ConnectionClosed):
+            while block := process.recv(65536):
+                connection.send(b"\0" + block)
+
+    with serve(forward, "127.0.0.1", 0, ssl=tls, subprotocols=[Subprotocol("v4.channel.k8s.io")]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        name = f"forwarding-{here.system}"
+        endpoint = {"kubeletEndpoint": {"Port": server.socket.getsockname()[1]}}
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
+        make(here, "/api/v1/nodes", name, status={"addresses": addresses, "daemonEndpoints": endpoint})
+        yield name, target
+        server.shutdown()
+
+
+def test_the_registry_is_reached_by_a_kubeconfig_alone(
+    here: Space, forwarding_kubelet: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    """A registry process, in the place of a pod's: the operator's commands find it through the API server."""
+    node, target = forwarding_kubelet
+    port = free_port()
+    target.append(port)
+    env = os.environ | {"SHOAL_CLI_CONTEXT": "test", "SHOAL_CLI_NAMESPACE": here.system}
+
+    def shoal(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "functions.cli.main", *arguments]
+        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert "no pod of the registry is ready" in shoal("rollout", "ls").stderr
+    running(here, here.system, "registry-1", "registry", node, {"app.kubernetes.io/name": "registry"})
+    assert "`shoal secrets` makes it" in shoal("rollout", "ls").stderr
+    data = {"internal-token": base64.b64encode(f"{REGISTRY_TOKEN}\n".encode()).decode()}
+    make(here, f"/api/v1/namespaces/{here.system}/secrets", "shoal-internal-token", data=data)
+    (tmp_path / "pepper").write_bytes(b"p" * 32)
+    settings = environment(tmp_path, port, SHOAL_REGISTRY_PEPPER_FILE=str(tmp_path / "pepper"))
+    with registry(settings, f"http://127.0.0.1:{port}") as client:
+        assert client.put(SNAPSHOT_PATH, content=snapshots.encode(published())).is_success
+        made = shoal("key", "create", "acme", "--id", "by-kubeconfig")
+        assert made.returncode == 0, made.stderr
+        assert made.stdout.startswith("shoal_live_by-kubeconfig_")
+        assert "by-kubeconfig" in shoal("key", "ls", "acme").stdout
+        assert json.loads(shoal("rollout", "ls", "-o", "json").stdout) == {"rollouts": []}
+        told = client.get("/v1/tenants/acme/keys").json()["data"]
+        assert [row["id"] for row in told] == ["by-kubeconfig"]
