@@ -34,12 +34,14 @@ CHECKS: list[Check] = [
 
 @pytest.fixture(scope="session")
 def with_git_source(tmp_path_factory: pytest.TempPathFactory, staging: Rendering) -> Rendering:
-    """An installation's own overlay with git as the source, with the pool that its controller then applies."""
+    """An installation's own overlay with git as the source and its webhook, with the pool that its controller then
+    applies."""
     folder = tmp_path_factory.mktemp("overlay")
-    base, component = [os.path.relpath(MANIFESTS / each, folder) for each in ("base", "components/git-source")]
+    names = ("base", "components/git-source", "components/git-webhook")
+    base, *components = [os.path.relpath(MANIFESTS / each, folder) for each in names]
     (folder / "kustomization.yaml").write_text(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [{base}]\ncomponents: [{component}]\n"
+        f"resources: [{base}]\ncomponents: [{', '.join(components)}]\n"
     )
     others = [*render(PROJECT / "inferenceservices").documents, staging.one("PersistentVolumeClaim", "shoal-models")]
     return Rendering([*render(folder).documents, *others])
