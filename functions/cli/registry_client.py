@@ -15,6 +15,7 @@ import httpx
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.api.ids import ModelId
 from functions.cli.context import CliContext
 from functions.cli.refused import Refused
 
@@ -34,7 +35,8 @@ class RegistryAccess(BaseSettings):
     )
 
     registry_url: str | None = None
-    """Where the registry listens. Default: the local fleet's."""
+    """Where the registry answers: its own address, or a gateway's, which forwards what tenants call. Default: the local
+    fleet's."""
 
     key: SecretStr | None = None
     """A tenant's key to show instead of the installation's token. Default: the token, where its file can be read."""
@@ -85,6 +87,37 @@ class Registry:
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         return self._asked(method, path, json=dict(body) if body is not None else None)
+
+    def model(self, model_id: ModelId) -> dict[str, Any] | None:
+        """Its pool, the file of git that declares it ("": none), and all its versions; None: there is no such model.
+
+        By a route that gateways forward: at theirs, a model's own description is OpenAI's.
+        """
+        path, versions, after = f"/v1/models/{model_id}/versions", [], ""
+        for _ in range(MAX_PAGES):
+            try:
+                page = self.get(path, limit=PAGE_ROWS, **({"after": after} if after else {}))
+            except Answered as error:
+                if error.status == 404:
+                    return None
+                raise
+            versions += page["data"]
+            after = page["next_after"] or ""
+            if not after:
+                break
+        return {"pool": page["pool"], "declared_in": page["declared_in"], "versions": versions}
+
+    def base_models(self) -> list[str]:
+        """By name, as the registry lists them or a gateway; none where the key may not list at a gateway."""
+        try:
+            page = self.get("/v1/models", limit=PAGE_ROWS)
+        except Answered as error:
+            if error.status == 403:
+                return []
+            raise
+        if "next_after" not in page:  # a gateway's listing, which is whole
+            return sorted(str(each["id"]) for each in page["data"] if each.get("parent") is None)
+        return sorted(str(each["id"]) for each in self.pages("/v1/models") if each["type"] == "base")
 
     def pages(
         self, path: str, params: Mapping[str, str] = MappingProxyType({}), page_rows: int = PAGE_ROWS

@@ -48,6 +48,19 @@ class RolloutBus(Protocol):
         """
 
 
+class SessionBus(Protocol):
+    """Which replica has a conversation, as gateways tell each other. Messages are opaque here."""
+
+    async def publish_homes(self, message: bytes, ttl_s: float) -> None:
+        """Send one HomeBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
+
+    def homes(self) -> AsyncIterator[bytes]:
+        """The HomeBatches that are kept, then others as they come, undecoded; one may come twice.
+
+        Ends with BusUnavailable when the connection is lost.
+        """
+
+
 class PoolBus(Protocol):
     """What gateways say of the pools that they send to, to whoever decides on sizes. Messages are opaque here."""
 

@@ -10,8 +10,6 @@ Losing a batch may cost a session its version once; that is why each gateway's o
 It crosses a trust border, so decoding is strict and bounded. Neighbours: `functions.gateway.routing.pins` keeps them.
 """
 
-import base64
-import binascii
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,14 +17,11 @@ import msgspec
 from functions.api.ids import RolloutId
 from functions.api.snapshot_entries import AnyRolloutId
 from functions.decisions.rollout.split import Group
-from functions.decisions.routing.sessions import HASH_BYTES
+from functions.fleet.session_hashes import MAX_HASHES, MAX_TTL_S, HashesInvalid, SessionHashes, join, split
 
-MAX_SESSIONS_PER_BATCH = 4096
+MAX_SESSIONS_PER_BATCH = MAX_HASHES
 MAX_ROLLOUTS_PER_BATCH = 64
 BATCH_MAX_BYTES = 64 * 1024
-TTL_MAX_S = 86_400.0
-
-_Hashes = Annotated[str, msgspec.Meta(max_length=4 * (MAX_SESSIONS_PER_BATCH * HASH_BYTES // 3 + 1))]
 
 
 class BatchInvalid(Exception):
@@ -37,8 +32,8 @@ class RolloutPins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sessions of one rollout that stay with their group for `ttl_s` from when the batch was sent."""
 
     rollout: AnyRolloutId
-    ttl_s: Annotated[float, msgspec.Meta(ge=0.0, le=TTL_MAX_S)]
-    hashes: _Hashes  # base64 of the hashes, one after the other
+    ttl_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_TTL_S)]
+    hashes: SessionHashes
     group: Group = "control"
 
 
@@ -50,18 +45,15 @@ class PinBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def pins_of(rollout: RolloutId, ttl_s: float, hashes: list[bytes], group: Group = "control") -> RolloutPins:
-    return RolloutPins(rollout, min(ttl_s, TTL_MAX_S), base64.b64encode(b"".join(hashes)).decode(), group)
+    return RolloutPins(rollout, min(ttl_s, MAX_TTL_S), join(hashes), group)
 
 
 def hashes_in(pins: RolloutPins) -> list[bytes]:
     """The hashes of one entry; BatchInvalid where the text spells none."""
     try:
-        joined = base64.b64decode(pins.hashes, validate=True)
-    except (binascii.Error, ValueError) as error:
+        return split(pins.hashes)
+    except HashesInvalid as error:
         raise BatchInvalid(str(error)) from error
-    if len(joined) % HASH_BYTES or len(joined) > MAX_SESSIONS_PER_BATCH * HASH_BYTES:
-        raise BatchInvalid(f"{len(joined)} bytes are no whole number of hashes, or too many")
-    return [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
 
 
 def encode(batch: PinBatch) -> bytes:

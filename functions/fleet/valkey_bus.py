@@ -19,10 +19,12 @@ NEWS_CHANNEL = "shoal:snapshots"
 STATS_CHANNEL = "shoal:rollout-stats"
 POOLS_CHANNEL = "shoal:pools"
 PINS_CHANNEL = "shoal:pins"
+HOMES_CHANNEL = "shoal:homes"
 PREFIXES_CHANNEL = "shoal:prefixes"
 PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
 KEY_PREFIX = "shoal:replica:"
 PINS_KEY_PREFIX = "shoal:pins:"
+HOMES_KEY_PREFIX = "shoal:homes:"
 _TIMEOUT_S = 2.0
 _SCAN_PAGE = 500
 
@@ -74,16 +76,17 @@ class ValkeyBus:
             yield message
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
-        try:
-            async with self._client.pipeline(transaction=False) as pipeline:
-                pipeline.set(PINS_KEY_PREFIX + uuid4().hex, message, ex=max(1, ceil(ttl_s)))
-                pipeline.publish(PINS_CHANNEL, message)
-                await pipeline.execute()
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
+        await self._tell_and_keep(PINS_CHANNEL, PINS_KEY_PREFIX, message, ttl_s)
 
     async def pins(self) -> AsyncIterator[bytes]:
         async for message in self._messages(PINS_CHANNEL, kept=PINS_KEY_PREFIX):
+            yield message
+
+    async def publish_homes(self, message: bytes, ttl_s: float) -> None:
+        await self._tell_and_keep(HOMES_CHANNEL, HOMES_KEY_PREFIX, message, ttl_s)
+
+    async def homes(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(HOMES_CHANNEL, kept=HOMES_KEY_PREFIX):
             yield message
 
     async def publish_prefixes(self, message: bytes) -> None:
@@ -115,6 +118,15 @@ class ValkeyBus:
     async def _tell(self, channel: str, message: bytes) -> None:
         try:
             await self._client.publish(channel, message)
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def _tell_and_keep(self, channel: str, key_prefix: str, message: bytes, ttl_s: float) -> None:
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.set(key_prefix + uuid4().hex, message, ex=max(1, ceil(ttl_s)))
+                pipeline.publish(channel, message)
+                await pipeline.execute()
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
 

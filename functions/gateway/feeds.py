@@ -1,7 +1,8 @@
 """Background loops of the gateway: what it receives, what it publishes, and the sweep.
 
-It receives heartbeats, prefix updates and other gateways' pins; it publishes rollouts' evidence, pool heartbeats and
-its own pins. Snapshots come from the registry in the same way (`functions.fleet.snapshots`).
+It receives heartbeats, prefix updates, and other gateways' pins and session homes; it publishes rollouts' evidence,
+pool heartbeats, and its own pins and homes. Snapshots come from the registry in the same way
+(`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
 with what it last knew, and keeps what it could not tell.
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_heartbeat, rollout_heartbeat, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
+from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
+from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
+from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
 from functions.gateway.needs import unmet_needs
@@ -24,6 +26,7 @@ from functions.gateway.services import Services
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import TokenizerSource
 
 
 _log = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
 _NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
+_TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
@@ -91,6 +95,41 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
             raise
 
 
+async def publish_homes(services: Services, bus: SessionBus) -> None:
+    """Twice a second, the conversations that went where others would not look for them; kept where the bus is away."""
+    while True:
+        await asyncio.sleep(_PINS_INTERVAL_S)
+        await publish_homes_once(services, bus)
+
+
+async def publish_homes_once(services: Services, bus: SessionBus) -> None:
+    """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
+    homes = services.router.homes
+    for _ in range(_BATCHES_PER_INTERVAL):
+        told = homes.to_publish()
+        if not told:
+            break
+        batch = HomeBatch(services.gateway_id, services.wall_clock(), tuple(told))
+        try:
+            await bus.publish_homes(session_homes.encode(batch), max(entry.ttl_s for entry in told))
+        except BusUnavailable:
+            services.metrics.bus_lost("homes")
+            homes.publish_failed(told)
+            raise
+        homes.published(told)
+
+
+async def follow_homes(services: Services, bus: SessionBus) -> None:
+    """The homes that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
+    async for message in bus.homes():
+        try:
+            batch = session_homes.decode(message)
+            if batch.gateway_id != services.gateway_id:
+                services.router.homes.received(batch, services.wall_clock())
+        except HomesInvalid as error:
+            _log.warning("dropped a batch of session homes: %s", error)
+
+
 async def publish_pools(services: Services, bus: PoolBus) -> None:
     """Each second, what this gateway has seen of each pool lately. What could not be told is old a second later."""
     sender = (services.gateway_id, int(services.wall_clock() * 1000))
@@ -106,14 +145,14 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_needs(
-    services: Services, bus: PoolBus, tokenizers_dir: Path | None, secrets_dir: Path | None
+    services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
 ) -> None:
     """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
     incarnation, sequence = int(services.wall_clock() * 1000), 0
     while True:
         catalogue = services.state.catalogue
         if catalogue is not None:
-            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers_dir, secrets_dir)
+            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers, secrets_dir)
             sequence += 1
             heartbeat = pool_heartbeat.PoolHeartbeat(
                 services.gateway_id, incarnation, sequence, services.wall_clock(), needs=needs
@@ -161,6 +200,14 @@ async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
             for ask in exact.asks(services.state.catalogue):
                 await bus.ask_prefixes(encode(ask))
         await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
+
+
+async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
+    """Each second, what the pools in force need and what is missing of it; nothing waits for it."""
+    while True:
+        if services.state.catalogue is not None:
+            await exact.refresh_tokenizers(services.state.catalogue)
+        await asyncio.sleep(_TOKENIZERS_INTERVAL_S)
 
 
 async def sweep_prefixes(exact: "ExactPrefixes") -> None:

@@ -38,6 +38,17 @@ class StateGauges:
             "shoal_session_pins_lost", "Pins that other gateways will not receive", registry=registry
         )
         self._lost_pins_before = 0
+        self._homes = Gauge("shoal_session_homes", "Conversations whose replica is known", registry=registry)
+        self._untold_homes = Gauge(
+            "shoal_session_homes_untold", "Homes that other gateways have not received yet", registry=registry
+        )
+        self._home_totals = Counter(
+            "shoal_session_homes_exchanged",
+            "Conversations that went elsewhere than every gateway assumes, by what became of the word",
+            ["outcome"],
+            registry=registry,
+        )
+        self._home_totals_before = (0, 0, 0)
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=registry)
         self._uploads = Gauge(
@@ -87,6 +98,13 @@ class StateGauges:
         self._unpublished_pins.set(pins.unpublished)
         self._lost_pins.inc(pins.lost_total - self._lost_pins_before)
         self._lost_pins_before = pins.lost_total
+        homes = services.router.homes
+        self._homes.set(len(homes))
+        self._untold_homes.set(homes.unpublished)
+        totals = (homes.told_total, homes.heard_total, homes.lost_total)
+        for outcome, total, before in zip(("told", "heard", "lost"), totals, self._home_totals_before, strict=True):
+            self._home_totals.labels(outcome).inc(total - before)
+        self._home_totals_before = totals
 
     def _scrape_snapshot(self) -> None:
         state = self._services.state

@@ -118,7 +118,7 @@ class Metrics:
     def attempt_failed(self, failure: Failure) -> None:
         self._failures.labels(failure.value).inc()
 
-    def bus_lost(self, what: Literal["heartbeats", "evidence", "pins"]) -> None:
+    def bus_lost(self, what: Literal["heartbeats", "evidence", "pins", "homes"]) -> None:
         self._bus_lost.labels(what).inc()
 
     def refused(self, status: int) -> None:

@@ -38,7 +38,9 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise_descriptor_limit
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.metrics import ExactPrefixStats
+from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.services import Watched
@@ -99,6 +101,7 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(configured.bus_url(settings))
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
@@ -106,7 +109,7 @@ class _Server(uvicorn.Server):
             clock=self._services.clock,
             tasks=self._services.tasks,
             dice=random.random,
-            expected_gateways=settings.expected_gateways,
+            expected_gateways=gateway_count.last_known(self._gateways_file, settings.expected_gateways),
         )
         config.app = make_app(self._gateway, self._optional_parts())
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
@@ -123,7 +126,8 @@ class _Server(uvicorn.Server):
         )
         gateway.interceptors = (composer,)
         self._batches, batch_routes = configured.batches(settings, gateway)
-        return [composer.add_routes, *batch_routes]
+        self._forwarding = RegistryForwarding(self._services, configured.registry_client(settings))
+        return [composer.add_routes, *batch_routes, self._forwarding.add_routes]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
@@ -169,6 +173,7 @@ class _Server(uvicorn.Server):
         await asyncio.to_thread(self._services.traces.close)
         self._services.upstreams.close()
         await self._loader.close()
+        await self._forwarding.close()
         await self._conversations.close()
         await self._quota_broker.close()
 
@@ -180,6 +185,8 @@ class _Server(uvicorn.Server):
             token=settings.internal_token_file.read_text().strip(),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
+            gateway_id=services.gateway_id,
+            on_gateways=self._quota_leases.expect,
         )
         follower.load_cached()
         services.state.snapshot_source = follower
@@ -191,11 +198,12 @@ class _Server(uvicorn.Server):
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
-        needs = functools.partial(
-            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir
-        )
+        tokenizers = self._exact.tokenizers if self._exact is not None else None
+        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
         services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
+        keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
+        services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
@@ -206,6 +214,8 @@ class _Server(uvicorn.Server):
             ("pools", feeds.publish_pools),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
+            ("own session homes", feeds.publish_homes),
+            ("session homes", feeds.follow_homes),
         ):
             self._services.tasks.forever(
                 name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)
@@ -221,6 +231,7 @@ class _Server(uvicorn.Server):
         ask = functools.partial(feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
+        tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self._services, exact))
         tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
 
     async def _last_words(self) -> None:
@@ -229,9 +240,10 @@ class _Server(uvicorn.Server):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await feeds.publish_evidence_once(self._services, self._bus)
                 await feeds.publish_pins_once(self._services, self._bus)
+                await feeds.publish_homes_once(self._services, self._bus)
                 await self._bus.close()
         except (BusUnavailable, TimeoutError) as error:
-            _log.warning("the last evidence and pins of rollouts could not be told: %s", error)
+            _log.warning("the last evidence, pins and session homes could not be told: %s", error)
 
     async def _until_ready(self) -> None:
         """Until then the predecessor, which knows the fleet, answers better than we would."""

@@ -19,13 +19,15 @@ from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.prefix.record import PrefixRecord
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.routing.homes import assumed_home
 from functions.decisions.routing.own_load import OwnLoad
-from functions.decisions.routing.sessions import SessionAffinity
+from functions.decisions.routing.sessions import session_hash
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
 from functions.fleet.view import FleetView
+from functions.gateway.routing.homes import SessionHomes
 from loadtests.routing.live import SCALE, Sample
 from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
 from loadtests.routing.virtual_cold import VirtualCold
@@ -61,7 +63,7 @@ class Replay:
         self._load = OwnLoad()
         self._record = PrefixRecord(200_000, 3600.0)
         self._fleet = FleetView()
-        self._sessions = SessionAffinity(lambda: self.now_s)
+        self._homes = SessionHomes(lambda: self.now_s)
         self._engines = {engine.id: engine for engine in self._new_engines(shape)}
         self.cold = VirtualCold(self._engines, self._fleet, self._load, self._policy, self, self._choose_cold)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -118,14 +120,26 @@ class Replay:
         if self._other is not None:
             return self._other.choose(request, index, hashes, self._load, ())
         cached = {each: blocks * BLOCK_TOKENS for each, blocks in self._record.match(hashes, self.now_s).items()}
-        home = self._sessions.replica_of(POOL, TENANT, asked.session) if asked.session else None
-        request = RouteRequest(name, is_adapter, tokens, request.tie_key, cached, home)
+        assumed = home = None
+        session = session_hash(TENANT, asked.session) if asked.session else None
+        if session is not None:
+            assumed = assumed_home(session.hex(), index, name, is_adapter=is_adapter)
+            home = self._homes.home_of(POOL, session)
+        request = RouteRequest(
+            name,
+            is_adapter,
+            tokens,
+            session.hex() if session is not None else request.tie_key,
+            cached,
+            home.replica_id if home is not None else assumed,
+            is_first_turn=home is None,
+        )
         decision = route(request, index, self._policy, self._load)
         if isinstance(decision, NoReplica):
             return decision
         self._record.enter(hashes, decision.replica.id, tokens, BLOCK_TOKENS, self.now_s)
-        if asked.session:
-            self._sessions.sent(POOL, TENANT, asked.session, decision.replica.id, self._policy.session_ttl_s)
+        if session is not None:
+            self._homes.sent(POOL, session, decision.replica.id, assumed, self._policy.session_ttl_s)
         if decision.load_elsewhere is not None:
             self.cold.copy(name, decision.load_elsewhere)
         return decision

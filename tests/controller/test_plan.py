@@ -8,7 +8,7 @@ import pytest
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.plan import max_adapters, plan_fleet
+from functions.controller.local.plan import max_adapters, max_lora_rank, plan_fleet
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
@@ -77,6 +77,11 @@ def test_the_simulated_engine_runs_under_our_own_python() -> None:
 )
 def test_adapters_follow_the_engines_cache(args: tuple[str, ...], adapters: int) -> None:
     assert max_adapters(Pool(name="p", replicas=1, model="m", args=args)) == adapters
+
+
+@pytest.mark.parametrize(("args", "rank"), [(("--max-lora-rank=64",), 64), (("--max-lora-rank", "32"), 32), ((), 16)])
+def test_agents_take_the_ranks_that_their_engines_take(args: tuple[str, ...], rank: int) -> None:
+    assert max_lora_rank(Pool(name="p", replicas=1, model="m", args=args)) == rank
 
 
 def test_whatever_must_be_ready_first_is_in_the_plan() -> None:

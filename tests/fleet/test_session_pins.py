@@ -5,10 +5,10 @@ import pytest
 from functions.api.ids import RolloutId, TenantId
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet import session_pins
+from functions.fleet.session_hashes import MAX_TTL_S
 from functions.fleet.session_pins import (
     BATCH_MAX_BYTES,
     MAX_SESSIONS_PER_BATCH,
-    TTL_MAX_S,
     BatchInvalid,
     PinBatch,
     RolloutPins,
@@ -36,7 +36,7 @@ def test_a_session_is_its_tenants_own() -> None:
 
 
 def test_a_time_above_the_most_is_cut_to_it() -> None:
-    assert pins_of(ROLLOUT, 1e9, []).ttl_s == TTL_MAX_S
+    assert pins_of(ROLLOUT, 1e9, []).ttl_s == MAX_TTL_S
 
 
 @pytest.mark.parametrize(

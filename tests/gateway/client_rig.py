@@ -152,12 +152,13 @@ class Server:
 
 
 class Wire:
-    def __init__(self, play: Play, server: Server | None = None) -> None:
+    def __init__(self, play: Play, server: Server | None = None, *, handshake_s: float = 0.0) -> None:
         self.play = play
         self.server = server or Server(play)
         self.transport = ClientTransport()
         self.lane = LaneProtocol(play.gateway, self.server.config, self.server.state, {})
         self.transport.protocol = self.lane
+        play.world.clock.forward(handshake_s)
         self.lane.connection_made(self.transport)
 
     def __rshift__(self, data: bytes) -> "Wire":

@@ -36,6 +36,30 @@ async def test_a_head_that_does_not_end(play: Playing) -> None:
     assert (wire.answer.status, wire.answer.code) == (408, "request_timeout")
 
 
+async def test_a_slow_handshake_leaves_the_head_its_time(play: Playing) -> None:
+    """The lane is there when a connection is accepted; two hundred handshakes at once take seconds of a busy core."""
+    p = play("r0")
+    wire = Wire(p, handshake_s=9.0)
+    wire.after(9.0)
+    assert not wire.closed
+    wire >> post(CHAT_BODY)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert wire.statuses == [200]
+
+
+async def test_a_gateway_that_stood_still_reads_before_it_judges(play: Playing) -> None:
+    """The sweep may come before what the kernel has kept meanwhile: nobody is closed who has long sent his request."""
+    p = play("r0")
+    wire, silent = Wire(p), Wire(p)
+    wire.after(15.0)
+    assert not wire.closed
+    wire >> post(CHAT_BODY)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert wire.statuses == [200]
+    wire.after(0.6)
+    assert silent.closed and silent.answers == []
+
+
 async def test_a_body_that_does_not_end(play: Playing) -> None:
     wire = Wire(play("r0")) >> post(b"{", length=1000)
     for _ in range(29):

@@ -25,6 +25,7 @@ class Workload:
     pod: dict[str, Any]  # the pod's spec
     knative: bool
     foreign: bool = False
+    once: bool = False  # a Job or a bare pod: nobody probes it, and nothing restarts it
 
     @property
     def containers(self) -> list[dict[str, Any]]:
@@ -51,6 +52,17 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
                 pod=template["spec"],
                 knative=document["kind"] == "Service",
             )
+    for document in rendering.of("Job", "Pod"):
+        template = document["spec"]["template"] if document["kind"] == "Job" else document
+        yield Workload(
+            name=name_of(document),
+            namespace=document["metadata"]["namespace"],
+            labels=template["metadata"].get("labels", {}),
+            annotations=template["metadata"].get("annotations", {}),
+            pod=template["spec"],
+            knative=False,
+            once=True,
+        )
     for document in rendering.of("InferenceService"):
         yield _pool(document, rendering)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.api.kinds.inference_service import last_argument
+from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
 from functions.controller.local.pools import EngineKind, Pool, Target
@@ -97,6 +98,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         "MAX_ADAPTERS": max_adapters(pool),
+        "MAX_LORA_RANK": max_lora_rank(pool),
         # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
@@ -138,6 +140,12 @@ def max_adapters(pool: Pool) -> int:
     """
     text = last_argument(pool.args, "--max-cpu-loras") or last_argument(pool.args, "--max-loras") or ""
     return int(text) if text.isdecimal() and int(text) > 0 else 1
+
+
+def max_lora_rank(pool: Pool) -> int:
+    """The engine's own bound: what is larger it would refuse at the load."""
+    text = last_argument(pool.args, "--max-lora-rank") or ""
+    return int(text) if text.isdecimal() and int(text) > 0 else DEFAULT_MAX_RANK
 
 
 def plan_fleet(

@@ -75,7 +75,7 @@ def _without_tokenizer(
         if need is not None:
             message = (
                 f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so that prompts are matched by "
-                "what was sent alone; give gateways that model's tokenizer, or write source: sent"
+                "what was sent alone; give gateways that tokenizer (shoal base tokenizer), or write source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "TokenizerMissing", message)
 

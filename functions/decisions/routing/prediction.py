@@ -42,6 +42,7 @@ BEHIND = 2.0  # requests that wait for each token computed, on average: what a c
 CROWD = 20.0  # so many requests that run delay a newcomer as much as one that waits
 KV_FULL_RATIO = 0.95  # above it, prompts wait for others to end
 SESSION_CREDIT_MS = 50.0  # what going back is worth besides the cache: it is known to answer this session
+FIRST_TURN_CREDIT_MS = 20.0  # of a conversation that begins where every gateway will look for it: no word is needed
 SESSION_CACHED_RATIO = 0.5  # of a prompt, believed to be cached where its session went before and nothing is known
 CROSS_ZONE_MS = 20.0  # another zone's replica answers where it is faster by more than that
 
@@ -82,7 +83,12 @@ def score_ms(
 
 
 def session_credit_ms(request: RouteRequest, prefill_ms_per_token: float) -> float:
-    """What going back is worth: half of the prompt's prefill where no source tells of caches."""
+    """What going back is worth: half of the prompt's prefill where no source tells of caches.
+
+    A conversation that begins has no cache to go back to.
+    """
+    if request.is_first_turn:
+        return FIRST_TURN_CREDIT_MS
     if request.cached_tokens:
         return SESSION_CREDIT_MS
     return SESSION_CREDIT_MS + SESSION_CACHED_RATIO * request.prompt_tokens * prefill_ms_per_token

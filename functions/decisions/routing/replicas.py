@@ -65,7 +65,7 @@ Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView]
 class PoolIndex:
     """One pool's ready replicas. Owned by one event loop."""
 
-    __slots__ = ("_held", "_ids", "holders", "known", "kv_usage_sum", "ready", "rows")
+    __slots__ = ("_held", "_ids", "_ring", "holders", "known", "kv_usage_sum", "ready", "rows")
 
     def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
         self.known = 0  # replicas in any phase
@@ -75,6 +75,7 @@ class PoolIndex:
         self.kv_usage_sum = 0.0
         self._ids: list[ReplicaId] = []
         self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
+        self._ring: list[tuple[int, ReplicaId]] = []  # made when asked for, until somebody comes or goes
         for replica in replicas:
             self.put(None, replica)
 
@@ -110,8 +111,15 @@ class PoolIndex:
                 self._held[name] = rows
         return rows
 
+    def ring(self) -> list[tuple[int, ReplicaId]]:
+        """The ready replicas by their lots, the ones of ties."""
+        if not self._ring:
+            self._ring = sorted((row[5], row[0]) for row in self.rows)
+        return self._ring
+
     def _enter(self, view: ReplicaView) -> None:
         self._held.clear()
+        self._ring = []
         row = _row_of(view, xxh3_64_intdigest(view.id.encode()))
         at = bisect_left(self._ids, view.id)
         self._ids.insert(at, view.id)
@@ -131,6 +139,7 @@ class PoolIndex:
 
     def _leave(self, view: ReplicaView) -> None:
         self._held.clear()
+        self._ring = []
         at = bisect_left(self._ids, view.id)
         del self.ready[view.id], self._ids[at], self.rows[at]
         self.kv_usage_sum = self.kv_usage_sum - view.kv_usage_ratio if self.ready else 0.0

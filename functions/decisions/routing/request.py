@@ -35,9 +35,10 @@ class RouteRequest(msgspec.Struct, frozen=True):
     prompt_tokens: int
     tie_key: str  # the request id
     cached_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # prompt tokens predicted in its cache; absent: none
-    session_replica: ReplicaId | None = None  # where the session's last request went
+    session_replica: ReplicaId | None = None  # where the conversation went last, or everybody would look for it
     zone: str = ""  # the gateway's own; empty: no preference
     expected_output_tokens: int = 0
+    is_first_turn: bool = False  # as far as is known: the session's replica has nothing of it yet
 
 
 class Prediction(msgspec.Struct, frozen=True):

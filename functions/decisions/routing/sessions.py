@@ -1,24 +1,16 @@
-"""Session affinity: the replica of each session's last request, whose cache may hold the conversation.
+"""Sessions as routing keeps them: a hash each, never the id, in a table that each tenant fills at its own cost.
 
-Held for the pool's session time (`session.ttl` of its RoutingPolicy) after the last request. Each gateway remembers by
-itself: a session usually stays with its connection; where it does not, equal replicas are told apart by a hash of the
-session (`choice`), so that gateways agree, and the prefix sources know of caches in any case.
-Whether the session goes back is routing's affair: a replica that is gone or has its share is not waited for.
-Worked example (test_a_session_is_remembered_for_its_time): with 300 s, a session sent to A at 0 s and at 200 s is A's
-until 500 s.
-
-Bounded, each tenant at its own cost (`sessions`); what is kept of a session is a hash.
+Neighbours: `functions.gateway.routing.homes` and `pins` keep where sessions belong; `homes` is where they would.
 """
 
 import hashlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from functions.api.ids import PoolName, ReplicaId, TenantId
+from functions.api.ids import TenantId
 
 # Bounded table of sessions, which clients name as they like: a tenant evicts only its own.
 #
@@ -43,11 +35,12 @@ def session_hash(tenant: TenantId, session: str) -> bytes:
     """A tenant's name has no bar in it."""
     text = f"{tenant}|{session}".encode(errors="surrogatepass")
     rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
-    return _mark(tenant) + rest
+    return tenant_mark(tenant) + rest
 
 
 @lru_cache(4096)
-def _mark(tenant: TenantId) -> bytes:
+def tenant_mark(tenant: TenantId) -> bytes:
+    """The first bytes of each of its hashes."""
     return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest()
 
 
@@ -111,37 +104,3 @@ class SessionTable(Generic[Name, Value]):
             self._tenants[mark].popitem(last=False)
             self._count -= 1
             heapq.heapreplace(most, (size + 1, mark))
-
-
-MAX_SESSIONS = 100_000  # about 30 MB
-
-
-@dataclass(slots=True)
-class _Home:
-    replica_id: ReplicaId
-    until_s: float
-
-
-class SessionAffinity:
-    """Owned by one event loop."""
-
-    def __init__(self, clock: Callable[[], float], max_sessions: int = MAX_SESSIONS) -> None:
-        self._clock = clock
-        self._homes: SessionTable[PoolName, _Home] = SessionTable(max_sessions)
-
-    def replica_of(self, pool: PoolName, tenant: TenantId, session: str) -> ReplicaId | None:
-        home = self._homes.get((pool, session_hash(tenant, session)))
-        return home.replica_id if home is not None and self._clock() < home.until_s else None
-
-    def sent(self, pool: PoolName, tenant: TenantId, session: str, replica_id: ReplicaId, ttl_s: float) -> None:
-        """Its request goes there."""
-        if ttl_s > 0.0:
-            self._homes.put((pool, session_hash(tenant, session)), _Home(replica_id, self._clock() + ttl_s))
-
-    def expire(self) -> None:
-        """Forget what has run out; called a few times a second."""
-        now_s = self._clock()
-        self._homes.expire(lambda home: home.until_s <= now_s)
-
-    def __len__(self) -> int:
-        return len(self._homes)

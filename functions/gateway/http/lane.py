@@ -35,6 +35,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _header_line = b": ".join
 _NEVER_S = float("inf")
+_STALL_S = 0.5  # the sweep comes four times a second: what it finds overdue for longer, the loop had no time to read
+_READING = frozenset(("idle", "head", "body"))
 _UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
 _LEAST_READ_BYTES = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
 
@@ -87,6 +89,7 @@ class LaneProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._services.handshakes.pop(self, None)
+        self.due_s = self._services.clock() + self._services.limits.head_s  # a TLS handshake may have taken as long
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         if len(self._services.connections) >= self._services.limits.connections:
             self._close_after, self._phase = True, "busy"
@@ -151,6 +154,9 @@ class LaneProtocol(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         if now_s < self.due_s:
+            return
+        if now_s - self.due_s > _STALL_S and self._phase in _READING:  # the loop stood still: what came lies unread
+            self.due_s = now_s + _STALL_S
             return
         if self._phase == "head":
             self._refuse(errors.request_timeout("The head"))

@@ -27,6 +27,7 @@ from functions.gateway.http.headers import (
     read_headers,
 )
 from functions.gateway.intake import context_overflow, fields, models
+from functions.gateway.intake.affinity import conversation_of
 from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
@@ -97,6 +98,7 @@ class Intake:
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
         session = _session(known.read, parsed)
+        conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
@@ -133,6 +135,8 @@ class Intake:
             upstream_body=_upstream_body(parsed, model, route, stream, salt),
             split=split,
             session=session,
+            conversation=conversation,
+            is_first_turn=is_first_turn,
             trace_id=known.read.trace_id,
             slid_turns=slid_turns,
         )
@@ -173,6 +177,13 @@ class Intake:
             raise unauthorized()
         if "inference" not in caller.scopes:
             raise forbidden("This key lacks the scope 'inference'.")
+        return caller
+
+    def authenticate(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
+        """Who calls, whatever the key may do; never by a delegated credential. Raises Refused (401)."""
+        caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
+        if caller is None:
+            raise unauthorized()
         return caller
 
     def _cache_salt(self, catalogue: Catalogue, tenant: TenantId) -> str | None:

@@ -45,6 +45,8 @@ class Admitted(msgspec.Struct, frozen=True):
     upstream_body: bytes
     split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
     session: str | None = None  # what it belongs to, as the caller named it
+    conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
+    is_first_turn: bool = True  # of the conversation, as far as the request shows
     trace_id: str = ""  # of the caller's `traceparent`
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
 

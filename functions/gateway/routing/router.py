@@ -19,16 +19,19 @@ import msgspec
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
+from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.routing.homes import assumed_home
 from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
+from functions.decisions.routing.prediction import SESSION_CACHED_RATIO
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
-from functions.decisions.routing.sessions import SessionAffinity
 from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.adapter_copies import AdapterCopies
+from functions.gateway.routing.homes import SessionHomes
 
 _UNSEEN_MAX_S = 60.0
 
@@ -74,7 +77,8 @@ class Router:
         self._other = other
         self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
-        self.sessions = SessionAffinity(clock)
+        self.homes = SessionHomes(clock)
+        self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
@@ -123,18 +127,21 @@ class Router:
 
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """An attempt begins."""
-        now_s, replica_id = self._clock(), decision.replica.id
+        now_s, replica_id, model = self._clock(), decision.replica.id, admitted.model
         slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
             heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(slot), slot))
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
-            self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
+            self.copies.wanted(model.engine_name, decision.load_elsewhere)
         if self._other is None:
             self._prefixes.sent(admitted, replica_id, now_s)
-            if admitted.session is not None:
+            if admitted.conversation is not None:
+                known, assumed = self._assumed
+                if known is not admitted.conversation:  # others were routed since it was
+                    assumed = self._assume(model, self._fleet.index(model.pool), admitted.conversation)
                 ttl_s = admitted.routing.session_ttl_s
-                self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
+                self.homes.sent(model.pool, admitted.conversation, replica_id, assumed, ttl_s)
         return slot
 
     def started(self, slot: InFlightSlot) -> None:
@@ -165,7 +172,7 @@ class Router:
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
         """A few times a second: forget old sessions, and eject who does much worse than his fellows. Who that was."""
-        self.sessions.expire()
+        self.homes.expire()
         return self._fleet.judge(now_s)
 
     def _assume_started(self, now_s: float) -> None:
@@ -177,17 +184,38 @@ class Router:
                 self.load.start(slot)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
-        model, session, features = admitted.model, admitted.session, admitted.features
-        home = None
-        if session is not None:
-            home = self.sessions.replica_of(model.pool, admitted.caller.tenant, session)
+        model, features, conversation = admitted.model, admitted.features, admitted.conversation
+        cached, home, is_first_turn = self._prefixes.cached_tokens(admitted, now_s), None, False
+        if conversation is not None and admitted.routing.session_ttl_s > 0.0:
+            home, is_first_turn, is_seen = self._home(admitted, conversation)
+            believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
+            if home is not None and not is_first_turn and not is_seen and cached.get(home, 0) < believed:
+                cached = {**cached, home: believed}  # nobody here has sent it there
         return RouteRequest(
             model.engine_name,
             model.is_adapter,
             features.prompt_tokens,
-            session or admitted.request_id,
-            self._prefixes.cached_tokens(admitted, now_s),
+            conversation.hex() if conversation is not None else admitted.request_id,
+            cached,
             home,
             self._zone,
             features.expected_output_tokens,
+            is_first_turn,
         )
+
+    def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
+        """The conversation's replica; whether nothing of it can be there yet; whether this gateway sent it there."""
+        model = admitted.model
+        index = self._fleet.index(model.pool)
+        assumed = self._assume(model, index, conversation)
+        home = self.homes.home_of(model.pool, conversation)
+        if home is None:
+            return assumed, admitted.is_first_turn, False
+        if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
+            return home.replica_id, False, home.is_seen
+        return assumed, True, False  # its cache is gone, wherever it goes
+
+    def _assume(self, model: ResolvedModel, index: PoolIndex, conversation: bytes) -> ReplicaId | None:
+        assumed = assumed_home(conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)
+        self._assumed = conversation, assumed
+        return assumed

@@ -22,6 +22,7 @@ from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
 from functions.decisions.routing.replicas import ReplicaView
+from functions.decisions.routing.sessions import session_hash
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.gateway.errors import Refused
@@ -194,6 +195,8 @@ class SimulatedGateway:
             features=features,
             upstream_body=_requests.encode(ModelledRequest(model.engine_name, client.key)),
             session=asked.session,
+            conversation=session_hash(asked.tenant, asked.session) if asked.session is not None else None,
+            is_first_turn=False,
         )
 
     def _note(self, client: Client, expected_tokens: int) -> None:

@@ -70,7 +70,11 @@ class GitSide:
         self._publishing = publishing
         self._on_change = on_change
         self._remote = Remote(
-            settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
+            settings.git_url,
+            settings.git_branch,
+            settings.git_askpass_file,
+            settings.git_ssh_command,
+            settings.git_ca_file,
         )
         self._source = GitSource(settings.git_dir, settings.git_branch)
         self._looking = asyncio.Lock()
@@ -96,9 +100,10 @@ class GitSide:
             await self.look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
                 self._on_change()
-            await asyncio.sleep(min(_FETCH_APART_S, self._settings.git_poll_s))
+            apart_s = min(_FETCH_APART_S, self._settings.git_poll_s)
+            await asyncio.sleep(apart_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.git_poll_s):
+                async with asyncio.timeout(self._settings.git_poll_s - apart_s):
                     await self._pushed.wait()
 
     def fetch_soon(self) -> None:

@@ -34,6 +34,7 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.scaling import Written
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.decisions.capacity.service import accelerators_of
 from functions.fleet.pool_board import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"
@@ -109,7 +110,7 @@ class ScalingSide:
             self._say("", f"the services cannot be read: {error}")
             return
         wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
-        allowed = self._allowed(wanted, sizes)
+        allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
         contested: dict[str, str] = {}
         for pool, wish in allowed.items():
             if pool in services:
@@ -144,14 +145,19 @@ class ScalingSide:
         sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
-    def _allowed(self, wanted: dict[str, DesiredSize], sizes: dict[str, int]) -> dict[str, SlotDemand]:
+    def _allowed(
+        self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
+    ) -> dict[str, SlotDemand]:
+        """`costs`: accelerators a replica; one on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
-        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND)
+        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND, costs)
         for pool, wish in allowed.items():
             short = wish != wishes[pool]
-            self._say(pool, f"{most} replicas of all pools together are allowed; {pool} wants more" if short else "")
+            each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
+            trouble = f"{most} accelerators for all pools together are allowed; {pool} wants more replicas{each}"
+            self._say(pool, trouble if short else "")
         return allowed
 
     def _stand(

@@ -45,6 +45,9 @@ class KubernetesSettings(BaseSettings):
     git_branch: str = Field("main", description="The branch that is the fleet.")
     git_poll_s: float = Field(30.0, gt=0, le=3600, description="Seconds between two looks at the remote.")
     git_askpass_file: Path | None = Field(None, description="A program that prints the user name or token for https.")
+    git_ca_file: Path | None = Field(
+        None, description="Authority of the git server's certificate, where it is a private one; else the system's."
+    )
     git_ssh_command: str = Field("", description="Such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`.")
     webhook_port: int | None = Field(
         None,
@@ -99,7 +102,10 @@ class KubernetesSettings(BaseSettings):
         5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
     )
     max_accelerators: int | None = Field(
-        None, ge=1, description="Replicas of all scaled pools together, warm ones included; unset: the policies' own."
+        None,
+        ge=1,
+        description="Accelerators of all scaled pools together, warm replicas' too: what a replica's resources or its "
+        "workerSpec ask for, and one for a replica on CPU; unset: the policies' own.",
     )
     conflicts: Literal["report", "force"] = Field(
         "report", description="What to do where another field manager holds a field of ours."

@@ -1,0 +1,33 @@
+"""Hashes of sessions on the bus: eight bytes each, one after the other, in base64; bounded."""
+
+import base64
+import binascii
+from typing import Annotated
+
+import msgspec
+
+from functions.decisions.routing.sessions import HASH_BYTES
+
+MAX_HASHES = 4096
+MAX_TTL_S = 86_400.0
+
+SessionHashes = Annotated[str, msgspec.Meta(max_length=4 * (MAX_HASHES * HASH_BYTES // 3 + 1))]
+
+
+class HashesInvalid(Exception):
+    """No whole number of hashes, or too many."""
+
+
+def join(hashes: list[bytes]) -> str:
+    return base64.b64encode(b"".join(hashes)).decode()
+
+
+def split(text: str) -> list[bytes]:
+    """The hashes; HashesInvalid where the text spells none."""
+    try:
+        joined = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise HashesInvalid(str(error)) from error
+    if len(joined) % HASH_BYTES or len(joined) > MAX_HASHES * HASH_BYTES:
+        raise HashesInvalid(f"{len(joined)} bytes are no whole number of hashes, or too many")
+    return [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]

@@ -1,0 +1,68 @@
+"""Session homes, as gateways publish them to each other: which replica has a conversation, where hashes do not say it.
+
+A conversation that went where every gateway would look for it (`functions.decisions.routing.homes`) is not told of.
+The others are told in batches: eight bytes of a hash each, the first two of them the tenant's, never an id or a text.
+A batch is said at once to those who listen, and kept under a key that expires, for those who start later.
+
+Losing a batch costs its conversations one prompt computed anew. It crosses a trust border, so decoding is strict and
+bounded. Neighbours: `functions.gateway.routing.homes` keeps them; `session_pins` tells of rollouts' groups alike.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.fleet.session_hashes import MAX_TTL_S, HashesInvalid, SessionHashes, join, split
+
+MAX_SESSIONS_PER_BATCH = 4096
+MAX_PLACES_PER_BATCH = 256  # pairs of pool and replica
+BATCH_MAX_BYTES = 128 * 1024
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class HomesInvalid(Exception):
+    """Not a batch of homes; drop it."""
+
+
+class SessionsAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Conversations that went to one replica, and are looked for there for `ttl_s` from when the batch was sent."""
+
+    pool: _Name
+    replica: _Name
+    ttl_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_TTL_S)]
+    hashes: SessionHashes
+
+
+class HomeBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gateway_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
+    sent_unix_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+    homes: Annotated[tuple[SessionsAt, ...], msgspec.Meta(max_length=MAX_PLACES_PER_BATCH)]
+    schema_version: Literal[1] = 1
+
+
+def sessions_at(pool: PoolName, replica: ReplicaId, ttl_s: float, hashes: list[bytes]) -> SessionsAt:
+    return SessionsAt(pool, replica, min(ttl_s, MAX_TTL_S), join(hashes))
+
+
+def hashes_in(homes: SessionsAt) -> list[bytes]:
+    """The hashes of one entry; HomesInvalid where the text spells none."""
+    try:
+        return split(homes.hashes)
+    except HashesInvalid as error:
+        raise HomesInvalid(str(error)) from error
+
+
+def encode(batch: HomeBatch) -> bytes:
+    return msgspec.json.encode(batch)
+
+
+def decode(message: bytes) -> HomeBatch:
+    """A batch from bus bytes; HomesInvalid where they are none."""
+    if len(message) > BATCH_MAX_BYTES:
+        raise HomesInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
+    try:
+        return msgspec.json.decode(message, type=HomeBatch)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HomesInvalid(str(error)) from error

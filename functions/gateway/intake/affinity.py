@@ -1,0 +1,80 @@
+"""Conversation of a request: what names it to every gateway alike, and whether this is its first turn.
+
+A session that the caller names (`X-Session-ID`, `session_id`, `prompt_cache_key`) is the conversation. A chat without
+one is known by how it begins, which each of its turns brings again: the model, and all up to the first user's message.
+
+    turn 1:  system, user 1                          key = hash(model, system, user 1)
+    turn 2:  system, user 1, assistant 1, user 2     the same key; an assistant has spoken: not the first turn
+
+Two chats that begin alike have one key, and one prefix in an engine's cache, too. It decides nothing but where a
+request likes to go: a rollout's groups, stored conversations and traces know named sessions alone.
+
+What is hashed of a message is bounded (its length, its beginning and its end), and so are the messages looked at.
+Neighbours: `intake` asks at admission; `functions.gateway.routing.homes` keeps where conversations went.
+"""
+
+import hashlib
+from typing import Any
+
+from functions.api.ids import TenantId
+from functions.decisions.routing.sessions import HASH_BYTES, MARK_BYTES, session_hash, tenant_mark
+from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.lengths import OutputFields
+
+_MAX_MESSAGES = 8
+_BEGINNING_CHARS = 1024
+_END_CHARS = 256
+_WHOLE_CHARS = _BEGINNING_CHARS + _END_CHARS
+_REST_BYTES = HASH_BYTES - MARK_BYTES
+_ASSISTANTS = frozenset(("assistant", "tool", "function"))
+
+
+def conversation_of(
+    tenant: TenantId, session: str | None, parsed: JsonObject, output: OutputFields | None
+) -> tuple[bytes | None, bool]:
+    """The conversation's key, None where nothing names it, and whether this may be its first turn.
+
+    `parsed` is a body whose fields were checked, `output` its route's. A session on a route without messages is taken
+    for one that goes on.
+    """
+    if output is None or output.prompt != "messages":
+        return (session_hash(tenant, session), False) if session is not None else (None, True)
+    messages = parsed["messages"]
+    opens = True
+    for message in messages:
+        if message["role"] in _ASSISTANTS:
+            opens = False
+            break
+    return session_hash(tenant, session) if session is not None else _hash_of_beginning(tenant, parsed), opens
+
+
+def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
+    """No calls of ours where contents are plain texts: it is made for every chat."""
+    texts: list[str] = [str(parsed.get("model"))]
+    system = parsed.get("system")
+    if system is not None:
+        texts += _texts_of(system)
+    for message in parsed["messages"][:_MAX_MESSAGES]:
+        role, content = message["role"], message.get("content")
+        texts.append(role)
+        if type(content) is str:
+            texts.append(content)
+        else:
+            texts += _texts_of(content)
+        if role == "user":
+            break
+    lengths = ",".join(map(str, map(len, texts)))  # no two sequences of texts read alike
+    if max(map(len, texts)) > _WHOLE_CHARS:
+        texts = [text if len(text) <= _WHOLE_CHARS else text[:_BEGINNING_CHARS] + text[-_END_CHARS:] for text in texts]
+    sample = f"{lengths}|{''.join(texts)}".encode(errors="surrogatepass")
+    return tenant_mark(tenant) + hashlib.blake2b(sample, digest_size=_REST_BYTES, person=b"shoal-beginning").digest()
+
+
+def _texts_of(content: Any) -> list[str]:
+    """Of a content in parts: its first texts."""
+    if type(content) is str:
+        return [content]
+    if type(content) is not list:
+        return [""]
+    texts = [part.get("text") if type(part) is dict else part for part in content[:_MAX_MESSAGES]]
+    return [text if type(text) is str else "" for text in texts]

@@ -1,0 +1,146 @@
+"""Session homes: where each conversation went last, so that its next turn finds its cache, at whichever gateway.
+
+What is known of a conversation, the best first:
+
+    seen      this gateway sent its last turn there
+    told      another gateway did, and said so
+    assumed   nobody said anything: where every gateway looks for it (`functions.decisions.routing.homes`)
+
+A gateway tells the others only of what they would not assume: a conversation that went elsewhere (its home was busy, or
+gone for a moment), at once and again halfway through its time. The latest word counts. With the bus away each gateway
+goes on with what it has seen and what all assume; what could not be told is told later, or counted as lost.
+Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home: nothing is told. Its next turn
+finds that replica busy and goes to B: told; at another gateway the third turn goes to B.
+
+A home holds for the pool's session time (`session.ttl` of its RoutingPolicy) after the last turn. Whether a turn goes
+home is routing's affair: a replica that is gone or has its share is not waited for.
+
+Bounded, each tenant at its own cost (`SessionTable`). Neighbours: `router` asks and reports; `functions.gateway.feeds`
+carries batches; `functions.fleet.session_homes` is their form on the bus.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.routing.sessions import SessionTable
+from functions.fleet.session_homes import (
+    MAX_PLACES_PER_BATCH,
+    MAX_SESSIONS_PER_BATCH,
+    HomeBatch,
+    SessionsAt,
+    hashes_in,
+    sessions_at,
+)
+
+MAX_HOMES = 100_000  # about 30 MB
+MAX_UNPUBLISHED = 65_536  # while the bus is away
+
+_Key = tuple[PoolName, bytes]
+_Place = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
+
+
+@dataclass(slots=True)
+class Home:
+    replica_id: ReplicaId
+    until_s: float
+    since_s: float  # when it was sent there last, as far as is known
+    is_seen: bool  # by this gateway; else another one said so
+    is_told: bool  # the others were told of this conversation: they assume nothing any more
+    told_s: float  # when they heard last
+
+
+class SessionHomes:
+    """Owned by one event loop. Times are monotonic seconds unless they say unix."""
+
+    def __init__(self, clock: Callable[[], float], max_homes: int = MAX_HOMES) -> None:
+        self._clock = clock
+        self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
+        self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
+        self.told_total = 0  # conversations
+        self.heard_total = 0
+        self.lost_total = 0  # never told: the bus was away for too long
+
+    def home_of(self, pool: PoolName, conversation: bytes) -> Home | None:
+        """Where its last turn went, if that is known and still holds."""
+        home = self._homes.get((pool, conversation))
+        return home if home is not None and self._clock() < home.until_s else None
+
+    def sent(
+        self, pool: PoolName, conversation: bytes, replica_id: ReplicaId, assumed: ReplicaId | None, ttl_s: float
+    ) -> None:
+        """Its next turn goes there; `assumed` is where the other gateways look for it if nobody tells them."""
+        if ttl_s <= 0.0:
+            return
+        now_s, key = self._clock(), (pool, conversation)
+        held = self._homes.get(key)
+        if held is not None and held.until_s <= now_s:
+            held = None
+        if held is None or held.replica_id != replica_id:
+            was_told = held is not None and held.is_told
+            held = Home(replica_id, 0.0, now_s, is_seen=True, is_told=was_told, told_s=float("-inf"))
+        held.until_s, held.since_s, held.is_seen = now_s + ttl_s, now_s, True
+        held.is_told = held.is_told or replica_id != assumed
+        self._homes.put(key, held)
+        if held.is_told and now_s - held.told_s >= ttl_s / 2:
+            held.told_s = now_s
+            self._publish_later(key, replica_id, ttl_s)
+
+    def expire(self) -> None:
+        """Forget what has run out; called a few times a second."""
+        now_s = self._clock()
+        self._homes.expire(lambda held: held.until_s <= now_s)
+
+    # to and from the others
+
+    def to_publish(self) -> list[SessionsAt]:
+        """The next batch's content, taken from what is still to be told; empty where there is none."""
+        alike: dict[_Place, list[bytes]] = {}
+        for _ in range(min(len(self._unpublished), MAX_SESSIONS_PER_BATCH)):
+            (pool, conversation), (replica_id, ttl_s) = self._unpublished.popitem(last=False)
+            place = (pool, replica_id, ttl_s)
+            if place not in alike and len(alike) >= MAX_PLACES_PER_BATCH:
+                self._unpublished[pool, conversation] = replica_id, ttl_s
+                break
+            alike.setdefault(place, []).append(conversation)
+        return [sessions_at(pool, replica_id, ttl_s, hashes) for (pool, replica_id, ttl_s), hashes in alike.items()]
+
+    def published(self, batch: Iterable[SessionsAt]) -> None:
+        self.told_total += sum(len(hashes_in(homes)) for homes in batch)
+
+    def publish_failed(self, batch: Iterable[SessionsAt]) -> None:
+        """The bus did not take it: to be told later, unless there is later news of the same conversation."""
+        for homes in batch:
+            for conversation in hashes_in(homes):
+                key = (PoolName(homes.pool), conversation)
+                if key not in self._unpublished:
+                    self._publish_later(key, ReplicaId(homes.replica), homes.ttl_s)
+
+    def received(self, batch: HomeBatch, now_unix_s: float) -> None:
+        """Another gateway's homes; HomesInvalid where they are none. What we sent later than they did stays."""
+        now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
+        for homes in batch.homes:
+            left_s, pool, replica_id = homes.ttl_s - age_s, PoolName(homes.pool), ReplicaId(homes.replica)
+            for conversation in hashes_in(homes) if left_s > 0.0 else ():
+                key = (pool, conversation)
+                held = self.home_of(pool, conversation)
+                if held is not None and held.since_s > now_s - age_s:
+                    continue
+                is_seen = held is not None and held.is_seen and held.replica_id == replica_id
+                told = Home(replica_id, now_s + left_s, now_s - age_s, is_seen, is_told=True, told_s=now_s)
+                self._homes.put(key, told)
+                self.heard_total += 1
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    @property
+    def unpublished(self) -> int:
+        return len(self._unpublished)
+
+    def _publish_later(self, key: _Key, replica_id: ReplicaId, ttl_s: float) -> None:
+        self._unpublished[key] = replica_id, ttl_s
+        if len(self._unpublished) > MAX_UNPUBLISHED:
+            self._unpublished.popitem(last=False)
+            self.lost_total += 1

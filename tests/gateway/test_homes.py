@@ -1,0 +1,173 @@
+"""SessionHomes: what is known of a conversation's replica, for how long, and what the other gateways are told."""
+
+import pytest
+
+from functions.api.ids import PoolName, ReplicaId, TenantId
+from functions.decisions.routing.sessions import session_hash
+from functions.fleet.session_homes import MAX_PLACES_PER_BATCH, HomeBatch, HomesInvalid, hashes_in
+from functions.gateway.routing import homes as module
+from functions.gateway.routing.homes import SessionHomes
+from tests.gateway.world import NOW_UNIX_S, Clock
+
+POOL, OTHER_POOL = PoolName("base"), PoolName("other")
+A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
+TTL_S = 300.0
+
+
+def conversation(number: int, tenant: str = "acme") -> bytes:
+    return session_hash(TenantId(tenant), f"s{number}")
+
+
+ONE = conversation(1)
+
+
+def batch_of(homes: SessionHomes, sent_unix_s: float = NOW_UNIX_S) -> HomeBatch:
+    return HomeBatch("other", sent_unix_s, tuple(homes.to_publish()))
+
+
+def home(homes: SessionHomes, key: bytes = ONE, pool: PoolName = POOL) -> tuple[ReplicaId, bool] | None:
+    found = homes.home_of(pool, key)
+    return (found.replica_id, found.is_seen) if found is not None else None
+
+
+def told(homes: SessionHomes) -> list[tuple[str, bytes]]:
+    return [(entry.replica, hashed) for entry in homes.to_publish() for hashed in hashes_in(entry)]
+
+
+def test_a_home_holds_for_its_time_after_the_last_turn() -> None:
+    clock = Clock()
+    homes = SessionHomes(clock)
+    homes.sent(POOL, ONE, A, A, TTL_S)
+    clock.forward(200.0)
+    assert home(homes) == (A, True) and home(homes, ONE, OTHER_POOL) is None
+    homes.sent(POOL, ONE, A, A, TTL_S)
+    clock.forward(299.0)
+    assert home(homes) == (A, True)
+    clock.forward(1.0)
+    assert home(homes) is None
+    homes.expire()
+    assert len(homes) == 0
+
+
+def test_a_policy_without_session_time_remembers_nothing() -> None:
+    homes = SessionHomes(Clock())
+    homes.sent(POOL, ONE, A, B, 0.0)
+    assert len(homes) == 0 and told(homes) == []
+
+
+def test_a_tenant_with_many_conversations_drives_out_its_own() -> None:
+    homes = SessionHomes(Clock(), max_homes=64)
+    homes.sent(POOL, conversation(0, "globex"), B, B, TTL_S)
+    for number in range(1000):
+        homes.sent(POOL, conversation(number), A, A, TTL_S)
+    assert len(homes) <= 64 and home(homes, conversation(0, "globex")) == (B, True)
+
+
+def test_only_exceptions_are_told() -> None:
+    ours, theirs = SessionHomes(Clock()), SessionHomes(Clock())
+    ours.sent(POOL, ONE, A, A, TTL_S)
+    assert told(ours) == [], "where all assume it"
+    ours.sent(POOL, ONE, B, A, TTL_S)
+    theirs.received(batch_of(ours), NOW_UNIX_S)
+    assert home(theirs) == (B, False)
+    assert told(theirs) == [], "what was heard is not told again"
+
+
+def test_a_conversation_that_goes_back_home_is_told_too_since_the_others_believe_what_they_heard() -> None:
+    clock = Clock()
+    ours, theirs = SessionHomes(clock), SessionHomes(clock)
+    ours.sent(POOL, ONE, B, A, TTL_S)
+    theirs.received(batch_of(ours), NOW_UNIX_S)
+    clock.forward(1.0)
+    theirs.sent(POOL, ONE, A, A, TTL_S)
+    ours.received(batch_of(theirs, NOW_UNIX_S + 1.0), NOW_UNIX_S + 1.0)
+    assert home(ours) == (A, False)
+
+
+def test_an_exception_is_told_again_halfway_through_its_time() -> None:
+    clock = Clock(0.0)
+    homes = SessionHomes(clock)
+    at_s = []
+    for now_s in (0, 100, 160, 200, 309, 320):
+        clock.now_s = float(now_s)
+        homes.sent(POOL, ONE, B, A, TTL_S)
+        at_s += [now_s] * len(told(homes))
+    assert at_s == [0, 160, 320]
+
+
+def test_a_replica_that_came_makes_an_exception_of_who_stays() -> None:
+    homes = SessionHomes(Clock())
+    homes.sent(POOL, ONE, A, A, TTL_S)
+    homes.sent(POOL, ONE, A, C, TTL_S)
+    assert told(homes) == [("a", ONE)]
+
+
+def test_the_latest_word_counts_however_late_it_comes() -> None:
+    clock = Clock()
+    homes = SessionHomes(clock)
+    early, late = SessionHomes(clock), SessionHomes(clock)
+    early.sent(POOL, ONE, B, A, TTL_S)
+    late.sent(POOL, ONE, C, A, TTL_S)
+    clock.forward(10.0)
+    now_unix_s = NOW_UNIX_S + 10.0
+    homes.received(batch_of(late, now_unix_s - 1.0), now_unix_s)
+    homes.received(batch_of(early, now_unix_s - 5.0), now_unix_s)
+    assert home(homes) == (C, False)
+    homes.sent(POOL, ONE, A, A, TTL_S)
+    late.sent(POOL, ONE, C, A, TTL_S)
+    late.publish_failed([])
+    homes.received(HomeBatch("other", now_unix_s - 0.5, batch_of(early).homes), now_unix_s)
+    assert home(homes) == (A, True), "our own is later"
+
+
+def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
+    homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
+    homes.sent(POOL, ONE, B, A, TTL_S)
+    homes.sent(POOL, conversation(2), B, A, TTL_S)
+    batch = homes.to_publish()
+    homes.sent(POOL, ONE, C, A, TTL_S)
+    homes.publish_failed(batch)
+    theirs.received(batch_of(homes), NOW_UNIX_S)
+    assert (home(theirs), home(theirs, conversation(2))) == ((C, False), (B, False))
+
+
+def test_what_cannot_be_told_for_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UNPUBLISHED", 8)
+    homes = SessionHomes(Clock())
+    for number in range(10):
+        homes.sent(POOL, conversation(number), B, A, TTL_S)
+    assert (homes.unpublished, homes.lost_total) == (8, 2)
+
+
+def test_a_batch_is_bounded_and_the_rest_follows() -> None:
+    homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
+    count = MAX_PLACES_PER_BATCH + 5
+    for number in range(count):
+        homes.sent(POOL, conversation(number), ReplicaId(f"r{number}"), A, TTL_S)
+    batches = [batch_of(homes), batch_of(homes)]
+    assert [len(batch.homes) for batch in batches] == [MAX_PLACES_PER_BATCH, 5]
+    for batch in batches:
+        theirs.received(batch, NOW_UNIX_S)
+    assert len(theirs) == count and homes.to_publish() == []
+
+
+def test_an_old_batch_counts_for_the_time_that_is_left() -> None:
+    clock = Clock()
+    ours, theirs = SessionHomes(clock), SessionHomes(clock)
+    ours.sent(POOL, ONE, B, A, TTL_S)
+    batch = batch_of(ours)
+    theirs.received(batch, NOW_UNIX_S + TTL_S - 1.0)
+    assert home(theirs) is not None
+    clock.forward(1.0)
+    assert home(theirs) is None
+    theirs.received(batch, NOW_UNIX_S + TTL_S)
+    assert home(theirs) is None
+
+
+def test_hashes_that_are_none_are_refused() -> None:
+    homes = SessionHomes(Clock())
+    homes.sent(POOL, ONE, B, A, TTL_S)
+    (entry,) = homes.to_publish()
+    broken = type(entry)(entry.pool, entry.replica, entry.ttl_s, "AAAA")
+    with pytest.raises(HomesInvalid):
+        homes.received(HomeBatch("other", NOW_UNIX_S, (broken,)), NOW_UNIX_S)
