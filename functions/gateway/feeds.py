@@ -10,11 +10,9 @@ with what it last knew, and keeps what it could not tell.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from functions.api.ids import PoolName
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
@@ -28,6 +26,7 @@ from functions.gateway.services import Services
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import TokenizerSource
 
 
 _log = logging.getLogger(__name__)
@@ -150,18 +149,14 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_needs(
-    services: Services,
-    bus: PoolBus,
-    tokenizers_dir: Path | None,
-    secrets_dir: Path | None,
-    not_fetched: Callable[[PoolName], str] | None = None,
+    services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
 ) -> None:
     """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
     incarnation, sequence = int(services.wall_clock() * 1000), 0
     while True:
         catalogue = services.state.catalogue
         if catalogue is not None:
-            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers_dir, secrets_dir, not_fetched)
+            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers, secrets_dir)
             sequence += 1
             heartbeat = pool_heartbeat.PoolHeartbeat(
                 services.gateway_id, incarnation, sequence, services.wall_clock(), needs=needs

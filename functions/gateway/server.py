@@ -201,10 +201,8 @@ class _Server(uvicorn.Server):
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
-        not_fetched = self._exact.tokenizers.not_fetched if self._exact is not None else None
-        needs = functools.partial(
-            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir, not_fetched
-        )
+        tokenizers = self._exact.tokenizers if self._exact is not None else None
+        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
         services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
         keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)

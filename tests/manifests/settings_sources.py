@@ -175,6 +175,8 @@ CONTROLLER = {
     "s3_credentials_file": manifests_only(_ONE_MACHINE),
     "registry_rows_file": manifests_only("the local registry starts before its controller"),
     "models_root": some_manifests("an overlay names the bases whose manifests it has"),
+    "git_ca_file": some_manifests("with components/git-authority"),
+    **{name: some_manifests("with components/git-webhook") for name in ("webhook_port", "webhook_secret_file")},
     **{
         name: some_manifests("with components/git-source")
         for name in ("git_url", "git_branch", "git_askpass_file", "git_dir")
