@@ -18,7 +18,7 @@ from functions.cli.options import (
 )
 
 base_app = typer.Typer(
-    name="base", help="Base models: weights made ready to serve, and what goes along with them.", no_args_is_help=True
+    name="base", help="Base models: weights and tokenizers made ready to serve.", no_args_is_help=True
 )
 
 _FolderArgument = Annotated[Path, typer.Argument(help="The model's folder: config.json, weights, tokenizer.")]
@@ -81,6 +81,9 @@ def secrets(
     gateway_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of batches.")] = None,
     database_password: Annotated[Path | None, typer.Option(help="Postgres's.")] = None,
     git_token: Annotated[Path | None, typer.Option(help="May read the repository; with the git source.")] = None,
+    git_webhook_secret: Annotated[
+        Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
+    ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
@@ -98,6 +101,7 @@ def secrets(
         "gateway-s3": gateway_s3,
         "database-password": database_password,
         "git-token": git_token,
+        "git-webhook-secret": git_webhook_secret,
         "pepper": pepper,
     }
     command.secrets(

@@ -36,6 +36,7 @@ _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
 _NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
+_HOMES_INTERVAL_S = 0.2
 _TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
@@ -96,9 +97,12 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Twice a second, the conversations that went where others would not look for them; kept where the bus is away."""
+    """Five times a second, the conversations that went where others would not look; kept where the bus is away.
+
+    Sent when the turn is: the others know before most answers have ended, and the next turn can come.
+    """
     while True:
-        await asyncio.sleep(_PINS_INTERVAL_S)
+        await asyncio.sleep(_HOMES_INTERVAL_S)
         await publish_homes_once(services, bus)
 
 

@@ -211,6 +211,8 @@ class Router:
         home = self.homes.home_of(model.pool, conversation)
         if home is None:
             return assumed, admitted.is_first_turn, False
+        if admitted.is_first_turn and admitted.session is None:
+            return None, True, False  # many begin alike (a load test, a greeting): no conversation, and no home
         if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
             return home.replica_id, False, home.is_seen
         return assumed, True, False  # its cache is gone, wherever it goes
