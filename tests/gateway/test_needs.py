@@ -59,7 +59,9 @@ async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: 
 
     now_s = 0.0
     source, catalogue = TokenizerSource(None, fetch, lambda: now_s, lambda: 0.5), world.catalogue()
-    assert [need.why for need in unmet_needs(catalogue, source, None)] == ["it is being fetched"]
+    assert unmet_needs(catalogue, source, None) == (), (
+        "on its way: every gateway that starts would be a failure for seconds"
+    )
     await source.refresh(catalogue)
     (need,) = unmet_needs(catalogue, source, None)
     assert (need.what, need.subject, need.why) == ("tokenizer", POOL, f"no tokenizer of {DIGEST_V1}")
@@ -84,6 +86,8 @@ def test_a_tools_secret(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "weather").write_text("t0ken")
     assert told(catalogue, secrets=tmp_path) == both[:1]
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == []
 
 
 def test_too_many_to_tell() -> None:

@@ -71,7 +71,10 @@ class TokenizerSource:
         return {pool: pool in self._fetched for pool in self._wanted}
 
     def why_missing(self, pool: PoolName) -> str:
-        """Why the pool's tokenizer is not at hand; empty where it is. Any thread may ask; it looks at files."""
+        """Why the pool's tokenizer will not be at hand; empty where it is, or is on its way.
+
+        Any thread may ask; it looks at files.
+        """
         if self._fetch is None:
             return _no_tokenizer(self._folder / pool) if self._folder is not None else "no folder is configured"
         if pool in self._fetched:
@@ -80,7 +83,7 @@ class TokenizerSource:
         if digest is None and pool in self._wanted:
             return f"no version of the base model {pool} is in force"
         failed = self._failed.get(digest) if digest is not None else None
-        return failed.why if failed is not None else "it is being fetched"
+        return failed.why if failed is not None else ""
 
     async def refresh(self, catalogue: Catalogue) -> bool:
         """Fetch what is missing and due; whether some pool's tokenizer is another one now than before."""

@@ -48,6 +48,7 @@ from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
 from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
@@ -233,6 +234,7 @@ class KubernetesController:
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
+                parts.create_task(self._zones().run(api))
                 parts.create_task(self._events.run(api))
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
@@ -242,6 +244,9 @@ class KubernetesController:
             self._metrics.leads(None)
             self._obedience.forget()
             self._events.forget()
+
+    def _zones(self) -> ZoneSide:
+        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(

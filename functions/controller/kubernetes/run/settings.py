@@ -101,6 +101,9 @@ class KubernetesSettings(BaseSettings):
     scaling_interval_s: float = Field(
         5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
     )
+    zones_interval_s: float = Field(
+        15.0, ge=1, le=600, description="Seconds between two looks at the nodes' zones and the gateways' nodes."
+    )
     max_accelerators: int | None = Field(
         None,
         ge=1,
