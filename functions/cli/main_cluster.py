@@ -81,6 +81,9 @@ def secrets(
     gateway_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of batches.")] = None,
     database_password: Annotated[Path | None, typer.Option(help="Postgres's.")] = None,
     git_token: Annotated[Path | None, typer.Option(help="May read the repository; with the git source.")] = None,
+    git_webhook_secret: Annotated[
+        Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
+    ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
@@ -98,6 +101,7 @@ def secrets(
         "gateway-s3": gateway_s3,
         "database-password": database_password,
         "git-token": git_token,
+        "git-webhook-secret": git_webhook_secret,
         "pepper": pepper,
     }
     command.secrets(
