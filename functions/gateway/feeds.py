@@ -26,6 +26,7 @@ from functions.gateway.services import Services
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import TokenizerSource
 
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Five times a second, the conversations that went where others would not look for them; kept where the bus is away.
+    """Five times a second, the conversations that went where others would not look; kept where the bus is away.
 
     Sent when the turn is: the others know before most answers have ended, and the next turn can come.
     """
@@ -148,14 +149,14 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_needs(
-    services: Services, bus: PoolBus, tokenizers_dir: Path | None, secrets_dir: Path | None
+    services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
 ) -> None:
     """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
     incarnation, sequence = int(services.wall_clock() * 1000), 0
     while True:
         catalogue = services.state.catalogue
         if catalogue is not None:
-            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers_dir, secrets_dir)
+            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers, secrets_dir)
             sequence += 1
             heartbeat = pool_heartbeat.PoolHeartbeat(
                 services.gateway_id, incarnation, sequence, services.wall_clock(), needs=needs

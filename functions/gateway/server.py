@@ -17,6 +17,7 @@ from types import FrameType
 import httpx
 import uvicorn
 
+from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
@@ -192,15 +193,16 @@ class _Server(uvicorn.Server):
         services.state.snapshot_source = follower
         services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
         bus = self._bus
+        if not settings.zone:
+            services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
-        needs = functools.partial(
-            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir
-        )
+        tokenizers = self._exact.tokenizers if self._exact is not None else None
+        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
         services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
         keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
@@ -208,6 +210,14 @@ class _Server(uvicorn.Server):
         if self._batches is not None:
             self._batches.start()
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    async def _learn_zone(self) -> None:
+        """Knative lets no node's name through: the pod is known by the host's."""
+        settings = self._settings
+        token = settings.internal_token_file.read_text().strip()
+        pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
+        async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
+            await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (

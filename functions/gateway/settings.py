@@ -130,5 +130,6 @@ class GatewaySettings(BaseSettings):
     zone: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
-        description="Where this gateway runs: replicas of the same zone answer first. Empty: no preference.",
+        description="Where this gateway runs: replicas of the same zone answer first. Empty: as the registry knows of "
+        "its pod, by the host's name; where nobody tells zones, no preference.",
     )

@@ -12,6 +12,7 @@ from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
 from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
+from functions.fleet.zones import ZoneTable
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
 
@@ -66,6 +67,7 @@ class FleetWatch:
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+        self.zones = ZoneTable()  # as the controller told it last
 
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""

@@ -18,10 +18,11 @@ OVERLAYS = {"staging": "inferenceservices", "production": "inferenceservices/fle
 SETS: dict[str, tuple[str, ...]] = {
     "git": ("git-source",),
     "git elsewhere": ("git-source", "git-authority", "git-port"),
+    "git tells": ("git-source", "git-webhook"),
     "store": ("store-port",),
     "https": ("public-https",),
     "cert-manager": ("public-https-cert-manager",),
-    "all": ("git-source", "git-authority", "git-port", "store-port", "public-https"),
+    "all": ("git-source", "git-webhook", "git-authority", "git-port", "store-port", "public-https"),
 }
 NAME = "llm.example.com"
 
