@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
-from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
+from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
 from functions.fleet.pool_board import DesiredPool, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
 
@@ -67,19 +67,30 @@ class FleetWatch:
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""
         try:
-            for message in await self._bus.latest():
-                self.take(message)
-            self.bus_connected = True
-            async for message in self._bus.listen():
-                self.take(message)
+            async for messages in self._bus.listen():
+                for message in messages:
+                    self.take(message)
+                self.bus_connected = True
         finally:
             self.bus_connected = False
 
     def take(self, message: bytes) -> None:
+        """One message from the bus: heartbeats and pulses, a line each."""
         try:
-            self._view.fold(heartbeats.decode(message), self._clock())
+            for line in heartbeats.lines(message):
+                self._take_line(line)
         except HeartbeatInvalid:
             self.refused_total += 1
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            said = heartbeats.decode_line(line)
+        except HeartbeatInvalid:
+            self.refused_total += 1
+            return
+        completed = self._view.completed(said) if isinstance(said, Pulse) else (said, None)
+        if completed is not None:
+            self._view.fold(completed[0], self._clock(), completed[1])
 
     def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""

@@ -16,10 +16,10 @@ import uvloop
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import prefix_updates, session_homes
+from functions.fleet.heartbeat_gathering import GATHERED_CHANNEL
 from functions.fleet.prefix_view import PrefixView
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.valkey_bus import (
-    CHANNEL,
     HOMES_CHANNEL,
     PREFIX_ASKS_CHANNEL,
     PREFIXES_CHANNEL,
@@ -30,7 +30,7 @@ from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
-from loadtests.bus import messages
+from loadtests.bus import messages, peers
 from loadtests.bus.server import Server
 
 SUBSCRIBERS = (1, 10, 20, 40)
@@ -73,11 +73,11 @@ def heartbeat_cost(server: Server, replicas: int, each: int) -> Sent:
 
     async def send(bus: ValkeyBus) -> None:
         sequence = next(_SEQUENCE)
-        await bus.publish(messages.heartbeat(sequence % replicas, sequence))
+        await bus.publish(messages.heartbeat(sequence % replicas, sequence, sequence / replicas))
 
     size = len(heartbeats.encode(messages.heartbeat(1, 1)))
     making_us = _process_us(lambda: messages.heartbeat(1, next(_SEQUENCE)), each)
-    sent = _sent(server, CHANNEL, size, send, each)
+    sent = _sent(server, GATHERED_CHANNEL, size, send, each)
     return Sent(size, sent.sender_us - making_us, sent.server_us, sent.subscriber_us, sent.in_bytes, sent.out_bytes)
 
 
@@ -127,8 +127,7 @@ def heard_cost(server: Server, replicas: int, per_s: float, seconds: float) -> H
 
 async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
     async with ValkeyBus(server.url) as bus:
-        for number in range(replicas):
-            await bus.publish(messages.heartbeat(number, next(_SEQUENCE)))
+        server.keep(messages.heartbeat(number, 0) for number in range(replicas))
         gateway = Gateway(
             make_services(
                 pepper=b"m" * 32, limits=Limits(), metrics=Metrics(), clock=time.monotonic, wall_clock=time.time
@@ -139,7 +138,9 @@ async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> 
         await _until(lambda: len(gateway.services.fleet.heartbeats()) >= replicas)
         catch_up_s = time.thread_time() - started_s
         with server.speaking(replicas, per_s):
-            await _until(lambda: _sequence(gateway) >= 1_000_000 + per_s / 4)  # the other process is at its pace
+            await _until(
+                lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + replicas + per_s
+            )  # each has said it whole
             before, cpu_s, wall_s = _sequence(gateway), time.thread_time(), time.monotonic()
             await asyncio.sleep(seconds)
             heard = _sequence(gateway) - before

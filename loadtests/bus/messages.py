@@ -35,8 +35,8 @@ def _digest(number: int) -> Digest:
 _ON_DISK = bloom.build([_digest(number) for number in range(ON_DISK)])
 
 
-def heartbeat(number: int, sequence: int) -> Heartbeat:
-    """One of replica `number`; its load differs each time, its adapters do not."""
+def heartbeat(number: int, sequence: int, at_s: float = 0.0) -> Heartbeat:
+    """One of replica `number`, `at_s` after the first ones; its load differs each time, its adapters do not."""
     assert _ON_DISK is not None
     adapters = tuple(
         engine_name(Model(f"tenant-{at % 997:04d}/assistant-{at:05d}"), _digest(at))
@@ -50,7 +50,7 @@ def heartbeat(number: int, sequence: int) -> Heartbeat:
         phase="ready",
         sequence=sequence,
         incarnation=_INCARNATION,
-        sent_unix_s=1_800_000_000.0 + sequence,
+        sent_unix_s=1_800_000_000.0 + at_s,
         running=sequence % 64,
         waiting=sequence % 5,
         kv_usage_ratio=(sequence % 97) / 97,

@@ -12,6 +12,7 @@ import time
 from functions.fleet.valkey_bus import ValkeyBus
 from loadtests.bus.messages import heartbeat
 
+FIRST_SEQUENCE = 1_000_000
 _READ_BYTES = 1 << 20
 
 
@@ -29,13 +30,16 @@ def listen(port: int, count: int, channels: list[str]) -> None:
 
 
 async def speak(port: int, replicas: int, per_s: float) -> None:
-    """Heartbeats of each replica in turn until killed."""
+    """Heartbeats of each replica in turn until killed: as fast as it goes until each has said one."""
     async with ValkeyBus(f"valkey://127.0.0.1:{port}/0") as bus:
         started_s, sent = time.monotonic(), 0
         while True:
-            await bus.publish(heartbeat(sent % replicas, sequence=1_000_000 + sent))
+            await bus.publish(heartbeat(sent % replicas, FIRST_SEQUENCE + sent, sent / replicas))
             sent += 1
-            await asyncio.sleep(max(0.0, started_s + sent / per_s - time.monotonic()))
+            if sent == replicas:
+                started_s = time.monotonic()
+            if sent > replicas:
+                await asyncio.sleep(max(0.0, started_s + (sent - replicas) / per_s - time.monotonic()))
 
 
 if __name__ == "__main__":

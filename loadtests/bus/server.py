@@ -5,12 +5,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import distribution
 from typing import Any
 
 import valkey
 
+from functions.fleet.heartbeat import Heartbeat, encode
+from functions.fleet.heartbeat_gathering import KEY_PREFIX
 from tests.ports import free_port
 
 _START_S = 30.0
@@ -32,6 +34,13 @@ class Server:
         """In and out, so far."""
         stats = self.client.info("stats")
         return int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])
+
+    def keep(self, known: Iterable[Heartbeat]) -> None:
+        """Whole heartbeats under their keys, for whoever begins to listen."""
+        with self.client.pipeline(transaction=False) as pipeline:
+            for heartbeat in known:
+                pipeline.set(KEY_PREFIX + heartbeat.replica_id, encode(heartbeat), ex=600)
+            pipeline.execute()
 
     @contextlib.contextmanager
     def listeners(self, channels: list[str], count: int) -> Iterator[None]:
