@@ -6,16 +6,15 @@ any, and takes it for lost four seconds later: before silence takes the replicas
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from math import ceil
 from types import TracebackType
 from uuid import uuid4
 
-import valkey.asyncio as valkey
 from valkey.asyncio.client import PubSub
 from valkey.exceptions import ValkeyError
 
-from functions.fleet import snapshot_notices
+from functions.fleet import snapshot_notices, valkey_client
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
 from functions.fleet.heartbeat_gathering import (
@@ -46,10 +45,10 @@ _SCAN_PAGE = 500
 
 
 class ValkeyBus:
-    """`url` is `valkey://host:port/0`; a password inside it needs its own quoting, so give it by `password`."""
+    """`url` as `valkey_client` has it; a password inside it needs its own quoting, so give it by `password`."""
 
     def __init__(self, url: str, *, password: str | None = None) -> None:
-        self._client = valkey.Valkey.from_url(
+        self._client = valkey_client.client(
             url,
             password=password,
             socket_timeout=_TIMEOUT_S,
@@ -72,7 +71,7 @@ class ValkeyBus:
             raise
         lines.sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
 
-    async def listen(self) -> AsyncIterator[list[bytes]]:
+    async def listen(self) -> AsyncGenerator[list[bytes], None]:
         async with self._subscribed(GATHERED_CHANNEL, pattern=ALONE_PATTERN) as subscription:
             yield [message async for message in self._kept(KEY_PREFIX)]
             async for message in _heard(subscription):

@@ -97,8 +97,5 @@ def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None)
 
 
-def bus_url(settings: GatewaySettings) -> str:
-    if settings.bus_password_file is None:
-        return settings.bus_url
-    password = settings.bus_password_file.read_text().strip()
-    return settings.bus_url.replace("://", f"://:{password}@", 1)
+def bus_password(settings: GatewaySettings) -> str | None:
+    return settings.bus_password_file.read_text().strip() if settings.bus_password_file is not None else None

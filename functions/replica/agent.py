@@ -5,7 +5,6 @@ import ssl
 import time
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote
 
 import httpx
 from fastapi import APIRouter, FastAPI
@@ -99,8 +98,7 @@ def build(settings: ReplicaSettings) -> Agent:
     engine = EngineClient(
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
-    bus_url = _bus_url(settings)
-    heartbeat_loop = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     source = _source(settings)
@@ -124,7 +122,7 @@ def build(settings: ReplicaSettings) -> Agent:
     )
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
-    kv_watch = _kv_watch(settings, status, bus_url)
+    kv_watch = _kv_watch(settings, status)
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
@@ -146,7 +144,7 @@ def build(settings: ReplicaSettings) -> Agent:
         disk=disk,
         follower=follower,
         cache=source.cache,
-        news_bus=ValkeyBus(bus_url),
+        news_bus=_bus(settings),
         kv_watch=kv_watch,
         clients=(engine_http, registry_http),
     )
@@ -165,14 +163,14 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
 
 
-def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> KvWatch | None:
+def _kv_watch(settings: ReplicaSettings, status: AgentStatus) -> KvWatch | None:
     if not settings.kv_events_endpoint:
         return None
     return KvWatch(
         replica_id=status.identity.replica_id,
         pool=status.identity.pool,
         source=EventSource(settings.kv_events_endpoint, settings.kv_events_replay_endpoint),
-        bus=ValkeyBus(bus_url),
+        bus=_bus(settings),
         clock=time.monotonic,
         wall_clock=time.time,
         kv_blocks_total=lambda: status.load.kv_blocks_total,
@@ -231,8 +229,6 @@ def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file))
 
 
-def _bus_url(settings: ReplicaSettings) -> str:
-    if settings.bus_password_file is None:
-        return settings.bus_url
-    password = quote(settings.bus_password_file.read_text().strip(), safe="")
-    return settings.bus_url.replace("://", f"://:{password}@", 1)
+def _bus(settings: ReplicaSettings) -> ValkeyBus:
+    file = settings.bus_password_file
+    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None)
