@@ -41,7 +41,7 @@ def _measured(server: Server, fleet: Fleet, each: int, rate: float) -> Costs:
         print(text, file=sys.stderr, flush=True)
 
     say("heartbeats")
-    heartbeat = measure.heartbeat_cost(server, fleet.replicas, each)
+    heartbeat = measure.heartbeat_cost(server, each)
     heard = measure.heard_cost(server, fleet.replicas, rate, _HEARD_S)
     say("leases")
     leases = measure.lease_cost(server, max(20, each // 10))

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 import uvloop
@@ -36,6 +36,8 @@ from loadtests.bus.server import Server
 SUBSCRIBERS = (1, 10, 20, 40)
 _SEQUENCE = count(1)
 _WARM_UP = 200
+_AT_ONCE = 50
+_SPEAKERS = 200  # replicas that take turns: by the end of the warm-up each has said a whole heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +70,20 @@ class Leases:
     gateway_us: float  # at the gateway, for each account: message and answer
 
 
-def heartbeat_cost(server: Server, replicas: int, each: int) -> Sent:
-    """Heartbeats of all replicas in turn, one after the other, as their agents send them."""
+def heartbeat_cost(server: Server, each: int) -> Sent:
+    """Heartbeats as agents send them, many at a time over a connection each: every tenth is a whole one."""
 
     async def send(bus: ValkeyBus) -> None:
-        sequence = next(_SEQUENCE)
-        await bus.publish(messages.heartbeat(sequence % replicas, sequence, sequence / replicas))
+        sequences = list(islice(_SEQUENCE, _AT_ONCE))
+        beats = (messages.heartbeat(each % _SPEAKERS, each, each / _SPEAKERS) for each in sequences)
+        await asyncio.gather(*(bus.publish(heartbeat) for heartbeat in beats))
 
     size = len(heartbeats.encode(messages.heartbeat(1, 1)))
     making_us = _process_us(lambda: messages.heartbeat(1, next(_SEQUENCE)), each)
-    sent = _sent(server, GATHERED_CHANNEL, size, send, each)
-    return Sent(size, sent.sender_us - making_us, sent.server_us, sent.subscriber_us, sent.in_bytes, sent.out_bytes)
+    sent = _sent(server, GATHERED_CHANNEL, size, send, each // _AT_ONCE)
+    figures = (sent.sender_us, sent.server_us, sent.subscriber_us, sent.in_bytes, sent.out_bytes)
+    sender_us, *others = (figure / _AT_ONCE for figure in figures)
+    return Sent(size, sender_us - making_us, *others)
 
 
 def homes_cost(server: Server, conversations: int, each: int) -> Sent:
@@ -98,26 +103,30 @@ def ask_cost(server: Server, each: int) -> Sent:
 
 def _sent(server: Server, channel: str, size: int, send: Callable[[ValkeyBus], Awaitable[None]], each: int) -> Sent:
     """`send` so often for each number of subscribers, and the line through what the server used."""
-    server_us, sender_us, in_bytes, out_bytes = [], [], 0.0, []
+    figures = []
     for subscribers in SUBSCRIBERS:
         with server.listeners([channel], subscribers):
-            asyncio.run(_send_all(server, send, _WARM_UP))
-            (bytes_in, bytes_out), cpu_s, own_s = server.moved_bytes(), server.cpu_s(), time.process_time()
-            asyncio.run(_send_all(server, send, each))
-            sender_us.append(1e6 * (time.process_time() - own_s) / each)
-            server_us.append(1e6 * (server.cpu_s() - cpu_s) / each)
-            now_in, now_out = server.moved_bytes()
-            in_bytes = (now_in - bytes_in) / each
-            out_bytes.append((now_out - bytes_out) / each)
+            figures.append(asyncio.run(_sent_once(server, send, each)))
+    sender_us, server_us, in_bytes, out_bytes = zip(*figures, strict=True)
     slope, start = np.polyfit(SUBSCRIBERS, server_us, 1)
     out_slope, _ = np.polyfit(SUBSCRIBERS, out_bytes, 1)
-    return Sent(size, min(sender_us), float(start), float(slope), in_bytes, float(out_slope))
+    return Sent(size, min(sender_us), float(start), float(slope), min(in_bytes), float(out_slope))
 
 
-async def _send_all(server: Server, send: Callable[[ValkeyBus], Awaitable[None]], each: int) -> None:
+async def _sent_once(
+    server: Server, send: Callable[[ValkeyBus], Awaitable[None]], each: int
+) -> tuple[float, float, float, float]:
+    """For each message: the sender's and the server's microseconds, bytes in and out."""
     async with ValkeyBus(server.url) as bus:
+        for _ in range(_WARM_UP):
+            await send(bus)
+        (in_before, out_before), server_s, own_s = server.moved_bytes(), server.cpu_s(), time.process_time()
         for _ in range(each):
             await send(bus)
+        own_s, server_s = time.process_time() - own_s, server.cpu_s() - server_s
+        in_after, out_after = server.moved_bytes()
+    moved = (in_after - in_before) / each, (out_after - out_before) / each
+    return 1e6 * own_s / each, 1e6 * server_s / each, *moved
 
 
 def heard_cost(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
@@ -137,10 +146,8 @@ async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> 
         following = asyncio.create_task(feeds.follow_bus(gateway, bus))  # noqa: TID251  # ended below
         await _until(lambda: len(gateway.services.fleet.heartbeats()) >= replicas)
         catch_up_s = time.thread_time() - started_s
-        with server.speaking(replicas, per_s):
-            await _until(
-                lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + replicas + per_s
-            )  # each has said it whole
+        with server.speaking(_SPEAKERS, per_s):
+            await _until(lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + 2 * _SPEAKERS)  # each has said it whole
             before, cpu_s, wall_s = _sequence(gateway), time.thread_time(), time.monotonic()
             await asyncio.sleep(seconds)
             heard = _sequence(gateway) - before

@@ -25,6 +25,7 @@ class Workload:
     pod: dict[str, Any]  # the pod's spec
     knative: bool
     foreign: bool = False
+    claims: frozenset[str] = frozenset()  # volumes of its own that each pod gets
 
     @property
     def containers(self) -> list[dict[str, Any]]:
@@ -43,6 +44,7 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
         if "template" in document["spec"]:
             template = document["spec"]["template"]
             metadata = template["metadata"]
+            claims = document["spec"].get("volumeClaimTemplates", [])
             yield Workload(
                 name=name_of(document),
                 namespace=document["metadata"]["namespace"],
@@ -50,6 +52,7 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
                 annotations=metadata.get("annotations", {}),
                 pod=template["spec"],
                 knative=document["kind"] == "Service",
+                claims=frozenset(each["metadata"]["name"] for each in claims),
             )
     for document in rendering.of("InferenceService"):
         yield _pool(document, rendering)
