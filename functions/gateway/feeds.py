@@ -48,6 +48,7 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
                 await _take(gateway, message)
     except BusUnavailable as error:
         gateway.services.state.bus_down = True
+        gateway.services.bus_link.set(False)
         gateway.services.metrics.bus_lost("heartbeats")
         _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
 

@@ -174,6 +174,7 @@ class Gateway:
 
     def bus_recovered(self) -> None:
         """The bus is in reach: each replica has all of the usual time to send a heartbeat."""
+        self.services.bus_link.set(True)
         if self.services.state.bus_down:
             self.services.state.bus_down = False
             self.services.fleet.reset_silence(self.services.clock())

@@ -12,6 +12,7 @@ from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
 from functions.fleet.pool_board import DesiredPool, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
+from functions.telemetry.bus_link import BusLink
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
 
@@ -57,12 +58,16 @@ class FleetWatch:
     """Owned by one event loop."""
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bus_connected = False
+        self.link = BusLink(clock)
         self.refused_total = 0  # messages that were no heartbeats
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+
+    @property
+    def bus_connected(self) -> bool:
+        return self.link.is_up
 
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""
@@ -70,9 +75,9 @@ class FleetWatch:
             async for messages in self._bus.listen():
                 for message in messages:
                     self.take(message)
-                self.bus_connected = True
+                self.link.set(True)
         finally:
-            self.bus_connected = False
+            self.link.set(False)
 
     def take(self, message: bytes) -> None:
         """One message from the bus: heartbeats and pulses, a line each."""

@@ -101,6 +101,7 @@ def build(settings: ReplicaSettings) -> Agent:
     heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
+    metrics.watch_bus(heartbeat_loop.link)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
