@@ -106,7 +106,9 @@ class _ToPrimary(Connection):
 
     async def _find(self) -> tuple[str, int]:
         timeouts = {"socket_timeout": _SENTINEL_TIMEOUT_S, "socket_connect_timeout": _SENTINEL_TIMEOUT_S}
-        asked = Sentinel(self._route.primary.sentinels, sentinel_kwargs={**timeouts, "password": self.password})
+        sentinels = self._route.primary.sentinels
+        others = len(sentinels) // 2  # one that knows fewer was away, or has just begun: its word may be old
+        asked = Sentinel(sentinels, others, sentinel_kwargs={**timeouts, "password": self.password})
         try:
             host, port = await asked.discover_master(self._route.primary.name)
         finally:

@@ -24,7 +24,7 @@ from tests.manifests.rendering import Rendering
 from tests.manifests.test_pods_start import mounted, moved, valkey_server
 from tests.manifests.workloads import workloads
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts six processes, twice, and waits for each
 PASSWORD = "0123456789abcdef"
 NODES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 _WAIT_S = 120.0
@@ -45,6 +45,10 @@ class Node:
             for part, script in self.scripts.items():
                 command = ["sh", str(script), part]
                 self.running.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+
+    def passes(self, probe: str) -> bool:
+        script = next(iter(self.scripts.values()))
+        return not subprocess.run(["sh", str(script), probe], env=self.environment, capture_output=True).returncode
 
     def kill(self) -> None:
         for process in self.running:
@@ -83,8 +87,8 @@ class Bus:
         for each in alive:
             with valkey.Valkey(each.address, self.sentinel_port, password=PASSWORD, socket_timeout=5) as client:
                 about = client.sentinel_master("shoal")
-                known.append((about["ip"], about["num-other-sentinels"]))
-        return all(ip == node.address and others == 2 for ip, others in known)
+                known.append((about["ip"], about["num-other-sentinels"], about["num-slaves"]))
+        return all(each == (node.address, 2, 2) for each in known)
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + _WAIT_S
@@ -131,13 +135,16 @@ async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> 
 
     for node in bus.nodes:
         node.kill()
+    _kept(first).write_text(first.address + "\n")  # as if it had been away during the failover
     for node in bus.nodes:
         node.start()
-    bus.until(lambda: bus.primary() is second, "the last primary is it again, not the first node")
+    bus.until(lambda: _watched_over(bus) is second, "the last primary is it again, not the first node")
     with suppress(BusUnavailable):
         await store.read("kept")
     assert (await store.read("kept"), await store.read("later")) == (b"before", b"after the failover")
     await store.close()
+    bus.until(lambda: all(node.passes(each) for node in bus.nodes for each in ("ready", "alive", "watches")), "probes")
+    assert {_kept(node).read_text().strip() for node in bus.nodes} == {second.address}
 
 
 def test_the_rendered_address_names_every_server(production: Rendering) -> None:
@@ -152,6 +159,21 @@ def test_the_rendered_address_names_every_server(production: Rendering) -> None:
             assert document["spec"]["publishNotReadyAddresses"], "its name must be there before it is ready"
     (budget,) = [each for each in production.of("PodDisruptionBudget") if each["metadata"]["name"] == "bus"]
     assert budget["spec"]["maxUnavailable"] == 1
+
+
+def _watched_over(bus: Bus) -> Node | None:
+    """The primary, with failed probes obeyed as a kubelet does."""
+    for node in bus.nodes:
+        with suppress(valkey.ValkeyError, OSError):
+            bus.info(node)  # it has begun
+            if not (node.passes("alive") and node.passes("watches")):
+                node.kill()
+                node.start()
+    return bus.primary()
+
+
+def _kept(node: Node) -> Path:
+    return node.folder / "mounts" / "data" / "primary"
 
 
 def _is_in_sync(bus: Bus, primary: Node) -> bool:

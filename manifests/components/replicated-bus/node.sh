@@ -4,29 +4,48 @@
 #   node.sh server      Valkey: the primary, or a replica of it
 #   node.sh sentinel    watches all of them, and makes another one the primary where it is gone
 #   node.sh ready       whether the server is the primary, or in touch with it
+#   node.sh alive       whether the server answers, and is no primary beside the one that the other sentinels name
+#   node.sh watches     whether the sentinel answers, and names whom the others name
 #   node.sh leave       before the pod ends: another one becomes the primary first
 #   node.sh shoal ...   called by the sentinel after a failover, with the new primary's name in sixth place
 #
-# The primary is whom the other sentinels name. Where none answers, since all begin at once, it is whom the last
-# failover made it (/data/primary), and at the very first start the first of NODES. Until that one is there the bus is
-# away: who is to go on without its data must be a person's word.
+# The primary is whom the other sentinels name. Where none answers, since all begin at once, it is whom this node knew
+# last (/data/primary), and at the very first start the first of NODES. A node that was away meanwhile may be wrong: it
+# takes no writes, having no replica, no client asks a sentinel that knows no other, and its probes start it again.
+# Where the last primary does not come back, the bus stays away: who goes on without its data is a person's word.
 set -eu
 umask 077
 password=$(cat /run/secrets/shoal/bus-password/bus-password)
 export REDISCLI_AUTH="$password"
 
-primary() {
+named_by() { timeout 2 valkey-cli -h "$1" -p 26379 sentinel get-master-addr-by-name shoal 2>/dev/null | head -n 1; }
+
+named_by_others() {
   for node in $NODES; do
     [ "$node" != "$OWN_NAME" ] || continue
-    named=$(timeout 2 valkey-cli -h "$node" -p 26379 sentinel get-master-addr-by-name shoal 2>/dev/null | head -n 1) || true
+    named=$(named_by "$node") || true
     for known in $NODES; do
       if [ "$named" = "$known" ]; then echo "$named"; return; fi
     done
   done
-  cat /data/primary 2>/dev/null || echo "${NODES%% *}"
 }
 
-role() { valkey-cli -h "$OWN_NAME" role | head -n 1; }
+remember() {
+  echo "$1" > "/data/primary.$$"
+  mv "/data/primary.$$" /data/primary
+}
+
+primary() {
+  named=$(named_by_others)
+  if [ -n "$named" ]; then
+    remember "$named"
+  else
+    named=$(cat /data/primary 2>/dev/null) || named=${NODES%% *}
+  fi
+  echo "$named"
+}
+
+role() { timeout 2 valkey-cli -h "$OWN_NAME" role | head -n 1; }
 
 case "$1" in
 server)
@@ -60,13 +79,25 @@ sentinel)
     echo "sentinel auth-pass shoal $password"
     # A replica that is silent for 15 s is out at the gateways: the bus must be back well before.
     echo "sentinel down-after-milliseconds shoal 5000"
-    echo "sentinel failover-timeout shoal 15000"
+    echo "sentinel failover-timeout shoal 10000" # tried again after twice as long
     echo "sentinel client-reconfig-script shoal /etc/bus-node/node.sh"
   } > /run/sentinel/sentinel.conf
   exec valkey-server /run/sentinel/sentinel.conf --sentinel
   ;;
 ready)
   valkey-cli -h "$OWN_NAME" info replication | grep -q -e role:master -e master_link_status:up
+  ;;
+alive)
+  case "$(role)" in
+  slave) ;;
+  master) case "$(named_by_others)" in "" | "$OWN_NAME") ;; *) exit 1 ;; esac ;;
+  *) exit 1 ;;
+  esac
+  ;;
+watches)
+  named=$(named_by "$OWN_NAME")
+  others=$(named_by_others)
+  [ -n "$named" ] && [ "$named" = "${others:-$named}" ]
   ;;
 leave)
   [ "$(role)" = master ] || exit 0
@@ -80,8 +111,7 @@ leave)
   done
   ;;
 shoal)
-  echo "$6" > /data/primary.new
-  mv /data/primary.new /data/primary
+  remember "$6"
   ;;
 *)
   echo "node.sh: $1?" >&2
