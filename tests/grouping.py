@@ -11,7 +11,12 @@ import pytest
 
 # The fixture that is shared, and the files or folders whose tests may ask for it.
 SHARED = {
-    "api_server": ("tests/api/test_crds_in_a_server.py", "tests/controller/kubernetes/", "tests/manifests/"),
+    "api_server": (
+        "tests/api/test_crds_in_a_server.py",
+        "tests/cli/cluster/",
+        "tests/controller/kubernetes/",
+        "tests/manifests/",
+    ),
     "sim_fleet": (
         "tests/cli/test_fleet.py",
         "tests/drills/test_disconnect.py",

@@ -23,6 +23,7 @@ from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.openapi import headers
 from functions.gateway.openapi.headers import Header
+from functions.gateway.registry_routes import RegistryForwarding
 from functions.registry import app as registry_app
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import Secrets, parts_from
@@ -51,7 +52,11 @@ def gateway_page() -> str:
     limits = Limits()
     services = make_services(pepper=b"", limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=time.time)
     offered: Any = SimpleNamespace(services=services)  # routes are described, none is called
-    parts = (partial(Composer.add_routes, offered), partial(batch_routes.add_routes, offered))
+    parts = (
+        partial(Composer.add_routes, offered),
+        partial(batch_routes.add_routes, offered),
+        RegistryForwarding(services, httpx.AsyncClient()).add_routes,
+    )
     document = _document(gateway_app.make_app(Gateway(services), parts))
     about = _GATEWAY.format(body=limits.body_bytes >> 20, depth=limits.json_depth, values=f"{limits.json_values:,}")
     bodies = [_body(path, schema) for path, schema in _bodies(document)]

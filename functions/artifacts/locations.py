@@ -2,6 +2,7 @@
 
     chunks/sha256/<hex>           one chunk's bytes
     manifests/sha256/<hex>        one manifest's canonical bytes
+    tokenizers/sha256/<hex>/…     a base's tokenizer, by the base's digest (`tokenizers`)
     <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
 
 `blobs/sha256/` held whole files before there were chunks; nothing reads it any more.
@@ -18,8 +19,9 @@ _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 _URI = re.compile(rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])/(?P<prefix>{_SEGMENT}(?:/{_SEGMENT}){{0,7}})")
 CHUNKS_PREFIX = "chunks/sha256/"
 MANIFESTS_PREFIX = "manifests/sha256/"
+TOKENIZERS_PREFIX = "tokenizers/sha256/"
 SWEEPING_KEY = "manifests/sweeping"  # there while a collector looks for the last time, and deletes
-_RESERVED = ("blobs", "chunks", "manifests")
+_RESERVED = ("blobs", "chunks", "manifests", "tokenizers")
 URI_MAX_CHARS = 600
 
 
@@ -51,6 +53,10 @@ def parse_artifact_uri(uri: str, *, bucket: str) -> ArtifactLocation:
 
 def chunk_key(sha256_hex: str) -> str:
     return CHUNKS_PREFIX + sha256_hex
+
+
+def tokenizer_key(base_hex: str, name: str) -> str:
+    return f"{TOKENIZERS_PREFIX}{base_hex}/{name}"
 
 
 def manifest_key(sha256_hex: str) -> str:

@@ -26,7 +26,7 @@ from functions.artifacts.adapters import TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.manifest import ADAPTER_LIMITS
 from functions.artifacts.s3 import DEFAULT_BUCKET
-from functions.cli.catalogue_edit import with_channel, with_version
+from functions.cli.catalogue_edit import with_channel, with_digest, with_version
 from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
 from functions.cli.context import CliContext, current_context
 from functions.cli.promote import channel_words, rollout_id_of, tell_change
@@ -115,7 +115,7 @@ def push(
     packed = _packed(directory, as_json=as_json)
     declared = find_declared(context, asked.model_id)
     with Registry(context) as registry:
-        row = _known(registry, asked.model_id)
+        row = registry.model(asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
             raise Refused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
@@ -151,22 +151,15 @@ def _packed(directory: Path, *, as_json: bool) -> Packed:
     return packed
 
 
-def _known(registry: Registry, model_id: ModelId) -> dict[str, Any] | None:
-    try:
-        row: dict[str, Any] = registry.get(f"/v1/models/{model_id}")
-    except Answered as error:
-        if error.status == 404:
-            return None
-        raise
-    return row
-
-
 def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
-    """A version is one artifact for ever; git's say is the working copy's, where there is one."""
+    """A version is one artifact for ever; git's say is the working copy's, where there is one.
+
+    A version that is declared without a digest, and whose artifact nobody has stored, holds nothing yet.
+    """
     there: dict[str, str | None] = {each["name"]: each.get("digest") for each in (row or {}).get("versions", [])}
     if declared is not None:
         there |= {each.name: each.digest or there.get(each.name) for each in declared.model.spec.versions}
-    if asked.version in there and there[asked.version] != digest:
+    if there.get(asked.version) not in {None, digest}:
         names = ", ".join(sorted(there))
         raise Refused(
             f"{asked.model_id}@{asked.version} holds other content, and versions do not change (there are {names})"
@@ -180,12 +173,11 @@ def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: 
         raise Refused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
     if known or asked.base:
         return str(known or asked.base)
-    pools = sorted({str(each["id"]) for each in registry.pages("/v1/models") if each["type"] == "base"})
+    pools = registry.base_models()
     if len(pools) == 1:
         return pools[0]
-    raise Refused(
-        f"{asked.model_id} is new: say with --base which model it adapts; there are {', '.join(pools) or 'none'}"
-    )
+    there = ", ".join(pools) or "none that this key lists"
+    raise Refused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
 
 
 def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_json: bool) -> None:
@@ -219,9 +211,14 @@ def _declare(
         _say_line(context, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
         return
 
+    stored = {each["name"] for each in (row or {}).get("versions", []) if each.get("digest")}
+
     def edit(text: str) -> str:
-        if asked.version not in {each.name for each in declared.model.spec.versions}:
+        versions = {each.name: each for each in declared.model.spec.versions}
+        if asked.version not in versions:
             text = with_version(text, asked.model_id, asked.version, artifact, digest)
+        elif versions[asked.version].digest is None and asked.version not in stored:
+            text = with_digest(text, asked.model_id, asked.version, digest)
         return text if asked.channel is None else with_channel(text, asked.model_id, asked.channel, asked.version)
 
     change = change_file(context, declared, edit)
@@ -236,8 +233,7 @@ def _say_line(
         typer.echo(json.dumps({"digest": digest, "declared_in": declared_in, "line": line}, indent=2))
         return
     console = make_console()
-    console.print(escape(f"{asked.model_id} is declared in git; to have this version, add to its spec.versions"))
-    console.print(
-        escape(f"in {declared_in} of {context.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
-    )
+    console.print(escape(f"{asked.model_id} is declared in git; it has this version once its spec.versions says"))
+    where = f" of {context.layout.gitops_dir}" if context.layout.gitops_dir.is_dir() else ""
+    console.print(escape(f"in {declared_in}{where} (in a clone, this command does it):"), soft_wrap=True)
     console.print(escape(f"    {line}"), soft_wrap=True)

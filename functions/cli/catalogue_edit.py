@@ -1,4 +1,4 @@
-"""A Model's YAML with one thing changed: a channel that names another version, or one version more.
+"""A Model's YAML with one thing changed: a channel that names another version, one version more, or a version's digest.
 
 The text is changed where the value stands and nowhere else, so that comments, quotes, order and line ends stay byte
 for byte. Law: what comes out says, as data, what went in said, but for that one thing; where it would not (an anchor
@@ -49,6 +49,19 @@ def with_version(text: str, model_id: str, name: str, artifact: str, digest: str
         changed = _after(text, _last(versions), f"\n{' ' * _column(versions)}- {wanted}")
     entry = {"name": name, "artifact": artifact, "digest": digest}
     return _checked(text, changed, index, lambda spec: spec["versions"].append(entry), wanted)
+
+
+def with_digest(text: str, model_id: str, name: str, digest: str) -> str:
+    """A version that was declared by its artifact's address alone, with the digest of what lies there."""
+    index, spec = _spec_of(text, model_id)
+    versions = _child(spec, "versions")
+    wanted = f'digest: "{digest}"'
+    entries = versions.value if isinstance(versions, SequenceNode) else []
+    found = [entry for entry in entries if getattr(_child(entry, "name"), "value", None) == name]
+    if len(found) != 1 or not isinstance(found[0], MappingNode) or not _inside(found[0], spec):
+        raise CannotEdit(f"the version {name} of {model_id} needs {wanted}")
+    changed = _with_new_item(text, found[0], wanted)
+    return _checked(text, changed, index, lambda spec: _set_digest(spec, name, digest), wanted)
 
 
 def line_of_channels(text: str, model_id: str) -> int:
@@ -142,6 +155,10 @@ def _quoted(name: str) -> str:
 
 def _set_channel(spec: dict[str, Any], channel: str, version: str) -> None:
     spec["channels"] = {**(spec.get("channels") or {}), channel: version}
+
+
+def _set_digest(spec: dict[str, Any], name: str, digest: str) -> None:
+    next(entry for entry in spec["versions"] if entry["name"] == name)["digest"] = digest
 
 
 def _checked(before: str, after: str, index: int, change: Any, wanted: str) -> str:

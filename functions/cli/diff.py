@@ -30,6 +30,7 @@ from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.following import read_book
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.controller.unobeyed.declared import declared_findings
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
 SHOWN = 50  # of each kind; more are counted
@@ -44,10 +45,12 @@ def diff(path: Path | None, *, as_json: bool) -> None:
     loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
     present = running(context)
     changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(context))
+    warnings = [each.warning for each in sorted(declared_findings(loaded.objects), key=lambda each: each.problem)]
     if as_json:
-        typer.echo(json.dumps(described(present, changes), indent=2))
+        typer.echo(json.dumps({**described(present, changes), "warnings": warnings}, indent=2))
     else:
         _show(present, changes)
+        _warn(warnings)
 
 
 def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
@@ -135,6 +138,15 @@ def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, 
 def _show(running: Snapshot | None, changes: Sequence[Change]) -> None:
     against = f"epoch {running.epoch}, {running.revision}" if running is not None else "nothing: no snapshot yet"
     make_console().print(changes_tree(changes, against))
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    """What would be in force and cannot be obeyed."""
+    console = make_console()
+    for warning in warnings[:SHOWN]:
+        console.print(f"[yellow]![/] {escape(warning)}", soft_wrap=True)
+    if len(warnings) > SHOWN:
+        console.print(f"[dim]… and {len(warnings) - SHOWN:,} more warnings[/]")
 
 
 def changes_tree(changes: Sequence[Change], against: str) -> Tree:

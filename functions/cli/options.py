@@ -39,3 +39,18 @@ RolloutArgument = Annotated[
     str, typer.Argument(help="A rollout's id, or a model (tenant/name[:channel]) for its newest one.")
 ]
 TenantOption = Annotated[str | None, typer.Option(help="Whose demo key to use; by default the first tenant's.")]
+
+ContextOption = Annotated[
+    str | None,
+    typer.Option(envvar="SHOAL_CLI_CONTEXT", help="A context of the kubeconfig; by default the current one."),
+]
+NamespaceOption = Annotated[str, typer.Option(envvar="SHOAL_CLI_NAMESPACE", help="Where the installation is.")]
+ModelsNamespaceOption = Annotated[str, typer.Option(help="Where its engines are.")]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        envvar="SHOAL_CLI_CONTEXT",
+        help="A context of the kubeconfig, - for its current one. None: the local fleet.",
+    ),
+]

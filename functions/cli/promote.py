@@ -28,7 +28,9 @@ def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
         _in_git(context, declared, version, channel, as_json=as_json)
         return
     with Registry(context) as registry:
-        row = model_row(registry, model_id)
+        row = registry.model(model_id)
+        if row is None:
+            raise Refused(f"there is no model {model_id!r} that this key sees; `shoal adapter push` makes one")
         if row.get("declared_in"):
             raise Refused(where_to_edit(context, model_id, str(row["declared_in"])))
         tell_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
@@ -39,11 +41,6 @@ def model_id_of(text: str) -> ModelId:
     if ref is None or ref.channel or ref.version or ref.digest:
         raise Refused(f"{text[:160]!r} is no model id: tenant/name, without a channel or version")
     return ref.id
-
-
-def model_row(registry: Registry, model_id: ModelId) -> dict[str, Any]:
-    row: dict[str, Any] = registry.get(f"/v1/models/{model_id}")
-    return row
 
 
 def set_channel(registry: Registry, model_id: ModelId, channel: str, version: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Client of the registry: HTTPS with the fleet's own authority, and the platform's messages where it refuses.
 
-On the fleet's machine a command shows the installation's token, which may do everything. Elsewhere, or to act as a
-tenant does, SHOAL_CLI_KEY names a key with `models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry.
+On the fleet's machine a command shows the installation's token, which may do everything; so it does on a cluster that
+SHOAL_CLI_CONTEXT names, through the API server. Elsewhere, or to act as a tenant does, SHOAL_CLI_KEY names a key with
+`models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry or a gateway.
 """
 
 import ssl
@@ -9,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.api.ids import ModelId
 from functions.cli.context import CliContext
 from functions.cli.refused import Refused
+
+if TYPE_CHECKING:
+    from functions.cli.cluster.tunnel import RegistryTunnel
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -34,10 +39,18 @@ class RegistryAccess(BaseSettings):
     )
 
     registry_url: str | None = None
-    """Where the registry listens. Default: the local fleet's."""
+    """Where the registry answers: its own address, or a gateway's, which forwards what tenants call. Default: the local
+    fleet's."""
 
     key: SecretStr | None = None
     """A tenant's key to show instead of the installation's token. Default: the token, where its file can be read."""
+
+    context: str | None = None
+    """A cluster's, of the kubeconfig (- for its current one): its registry is reached through the API server, with the
+    installation's token. Default: the local fleet."""
+
+    namespace: str = "shoal"
+    """Where the installation is, on that cluster."""
 
     ca_file: Path | None = None
     """The authority that the registry's certificate comes from. Default: the local fleet's own, else the system's."""
@@ -63,12 +76,15 @@ class Registry:
 
     context: CliContext
     _client: httpx.Client = field(init=False)
+    _tunnel: "RegistryTunnel | None" = field(init=False)
 
     def __post_init__(self) -> None:
         access = _access()
+        tunnel = self._tunnel = _tunnel(access)
+        bearer = tunnel.token if tunnel is not None and tunnel.token else _bearer(self.context, access)
         self._client = httpx.Client(
-            base_url=access.registry_url or self.context.registry_url,
-            headers={"authorization": f"Bearer {_bearer(self.context, access)}"},
+            base_url=tunnel.url if tunnel is not None else access.registry_url or self.context.registry_url,
+            headers={"authorization": f"Bearer {bearer}"},
             verify=_authority(self.context, access),
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
@@ -79,12 +95,45 @@ class Registry:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._client.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def get(self, path: str, **params: str | int) -> Any:
         return self._asked("GET", path, params=params)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         return self._asked(method, path, json=dict(body) if body is not None else None)
+
+    def model(self, model_id: ModelId) -> dict[str, Any] | None:
+        """Its pool, the file of git that declares it ("": none), and all its versions; None: there is no such model.
+
+        By a route that gateways forward: at theirs, a model's own description is OpenAI's.
+        """
+        path, versions, after = f"/v1/models/{model_id}/versions", [], ""
+        for _ in range(MAX_PAGES):
+            try:
+                page = self.get(path, limit=PAGE_ROWS, **({"after": after} if after else {}))
+            except Answered as error:
+                if error.status == 404:
+                    return None
+                raise
+            versions += page["data"]
+            after = page["next_after"] or ""
+            if not after:
+                break
+        return {"pool": page["pool"], "declared_in": page["declared_in"], "versions": versions}
+
+    def base_models(self) -> list[str]:
+        """By name, as the registry lists them or a gateway; none where the key may not list at a gateway."""
+        try:
+            page = self.get("/v1/models", limit=PAGE_ROWS)
+        except Answered as error:
+            if error.status == 403:
+                return []
+            raise
+        if "next_after" not in page:  # a gateway's listing, which is whole
+            return sorted(str(each["id"]) for each in page["data"] if each.get("parent") is None)
+        return sorted(str(each["id"]) for each in self.pages("/v1/models") if each["type"] == "base")
 
     def pages(
         self, path: str, params: Mapping[str, str] = MappingProxyType({}), page_rows: int = PAGE_ROWS
@@ -164,6 +213,15 @@ def _access() -> RegistryAccess:
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_CLI_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+
+
+def _tunnel(access: RegistryAccess) -> "RegistryTunnel | None":
+    if access.context is None or access.registry_url is not None:
+        return None
+    from functions.cli.cluster.access import ClusterChoice
+    from functions.cli.cluster.tunnel import RegistryTunnel
+
+    return RegistryTunnel(ClusterChoice(access.context, access.namespace), with_token=access.key is None)
 
 
 def _bearer(context: CliContext, access: RegistryAccess) -> str:

@@ -1,7 +1,9 @@
 """`shoal validate`: a configuration judged as the controller would judge it, before anybody pushes it.
 
-Every problem is told with its place, the line itself and what would be right. Exit status 1 where there is any.
-Neighbours: `functions.api.loader` judges, `validate_report` prints, `validate_foreign` asks KServe's own schema.
+Every problem is told with its place, the line itself and what would be right. Exit status 1 where there is any. What is
+right as written and cannot be obeyed all the same is a warning, and no reason to fail.
+Neighbours: `functions.api.loader` judges, `functions.controller.unobeyed` warns, `validate_report` prints,
+`validate_foreign` asks KServe's own schema.
 """
 
 import sys
@@ -19,6 +21,7 @@ from functions.api.problems import ConfigInvalid, Problem, SourceLocation
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.cli.refused import Refused
 from functions.cli.validate_report import Report, print_json, print_report
+from functions.controller.unobeyed.declared import declared_findings
 
 if TYPE_CHECKING:  # jsonschema is not needed where no CRDs are given
     from functions.cli.validate_foreign import ForeignSchemas
@@ -77,7 +80,8 @@ def _judged(paths: Sequence[Path], seen: _Seen, foreign: "ForeignSchemas | None"
         if progress.live.is_started:
             progress.stop()
     found = tuple(sorted(foreign.problems(loaded))) if foreign is not None else ()
-    return Report(seen.contents, found or _nothing_there(paths, loaded), loaded, foreign is not None)
+    warnings = tuple(sorted(declared_findings(loaded.objects), key=lambda each: each.problem))
+    return Report(seen.contents, found or _nothing_there(paths, loaded), loaded, foreign is not None, warnings)
 
 
 def _files(paths: Sequence[Path], problems: list[Problem]) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,5 @@
-"""Report of `shoal validate`: each problem under its line, with a caret; or a summary when there is none."""
+"""Report of `shoal validate`: each problem under its line, with a caret; or a summary when there is none, after what is
+right as written and cannot be obeyed."""
 
 import json
 import sys
@@ -14,6 +15,7 @@ from rich.text import Text
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.cli.terminal import make_console
+from functions.controller.unobeyed.findings import Unobeyed
 
 EXCERPT_MAX_CHARS = 110
 PROBLEMS_SHOWN = 100
@@ -26,6 +28,7 @@ class Report:
     problems: tuple[Problem, ...]
     loaded: Loaded | None
     foreign_schemas: bool = False
+    warnings: tuple[Unobeyed, ...] = ()  # by place
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ def print_json(report: Report) -> None:
         "files": len(report.contents),
         "objects": dict(_counts(loaded)) if loaded is not None else {},
         "problems": [_problem_fields(report, problem) for problem in report.problems],
+        "warnings": [{**_problem_fields(report, each.problem), "reason": each.reason} for each in report.warnings],
         "passed_over": [str(reason) for reason in loaded.ignored] if loaded is not None else [],
     }
     sys.stdout.write(json.dumps(seen, indent=2) + "\n")
@@ -84,7 +88,7 @@ def _problem_fields(report: Report, problem: Problem) -> dict[str, Any]:
 
 def _print_problems(report: Report, console: Console) -> None:
     for problem in report.problems[:PROBLEMS_SHOWN]:
-        _print_problem(report, problem, console)
+        _print_problem(report, problem, console, "red")
     files = len({problem.place.file for problem in report.problems})
     rest = len(report.problems) - PROBLEMS_SHOWN
     more = f", {rest} of them not shown" if rest > 0 else ""
@@ -92,7 +96,7 @@ def _print_problems(report: Report, console: Console) -> None:
     console.print(Text(f"✗ {found}: nothing of this would be applied", style="bold red"))
 
 
-def _print_problem(report: Report, problem: Problem, console: Console) -> None:
+def _print_problem(report: Report, problem: Problem, console: Console, color: str) -> None:
     place = problem.place
     head = Text(_printable(str(place)), style="bold")
     if problem.key_path:
@@ -104,7 +108,7 @@ def _print_problem(report: Report, problem: Problem, console: Console) -> None:
         console.print(Text(gutter, style="dim").append(shown.line, style="default"), soft_wrap=True)
         blank = " " * (len(gutter) - 2) + "│ "
         indent = " " * cell_len(shown.line[: shown.caret])
-        console.print(Text(blank, style="dim").append(f"{indent}^", style="bold red"), soft_wrap=True)
+        console.print(Text(blank, style="dim").append(f"{indent}^", style=f"bold {color}"), soft_wrap=True)
     console.print(Text(f"        {_printable(problem.message)}\n"), soft_wrap=True)
 
 
@@ -112,6 +116,10 @@ def _print_summary(report: Report, console: Console) -> None:
     loaded = report.loaded
     if loaded is None:
         return
+    for warning in report.warnings[:PROBLEMS_SHOWN]:
+        _print_problem(report, warning.problem, console, "yellow")
+    if report.warnings:
+        _print_warned(report, console)
     kinds = ", ".join(_number(count, kind) for kind, count in _counts(loaded))
     total = f"{_number(len(loaded.objects), 'object')} in {_number(len(report.contents), 'file')}"
     console.print(Text.assemble(("✓ ", "green"), f"{total}: {kinds}"), soft_wrap=True)
@@ -121,6 +129,13 @@ def _print_summary(report: Report, console: Console) -> None:
         console.print(Text(f"  passed over: {_printable(str(reason))}", style="dim"), soft_wrap=True)
     if len(loaded.ignored) > PASSED_OVER_SHOWN:
         console.print(Text(f"  … and {len(loaded.ignored) - PASSED_OVER_SHOWN} more", style="dim"))
+
+
+def _print_warned(report: Report, console: Console) -> None:
+    rest = len(report.warnings) - PROBLEMS_SHOWN
+    more = f", {rest} of them not shown" if rest > 0 else ""
+    found = f"{_number(len(report.warnings), 'warning')}{more}"
+    console.print(Text(f"! {found}: right as written, and it cannot be obeyed", style="bold yellow"))
 
 
 def _counts(loaded: Loaded) -> list[tuple[str, int]]:

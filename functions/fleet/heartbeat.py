@@ -69,6 +69,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Versions that are to be loaded ahead and find no place beside the others; the most important first. None from an
     older agent, which says only in its reason that there are any."""
     asleep: bool = False  # the engine's weights are in host memory: it has no part of the accelerator until it is woken
+    prefix_events: bool | None = None
+    """Whether the engine's KV events reach the agent. None: an older agent, or nothing was computed yet that would show
+    it."""
     schema_version: Literal[1] = 1
 
 

@@ -19,11 +19,13 @@ from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
-from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, decode
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, UnmetNeed, decode
 
 HEARD_FOR_S = 5.0  # five heartbeats
+NEEDS_FOR_S = 30.0  # a gateway says what it lacks each ten seconds
 MAX_GATEWAYS = 1024
 MAX_POOLS = 4096  # of one gateway
+MAX_LACKING = 1024  # of all gateways together
 REPORT_PATH = "/v1/fleet/pools"
 REPORT_MAX_BYTES = 64 * 1024 * 1024
 DESIRED_MAX_POOLS = 4096
@@ -50,6 +52,29 @@ class PoolSum:
     why: str = ""
 
 
+class Lacking(msgspec.Struct, frozen=True):
+    """One need that gateways cannot meet."""
+
+    what: str
+    subject: str
+    gateways: int  # that say so
+    why: str = ""  # one of them
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayNeeds:
+    """What gateways lack to do as the policies say, all of them together."""
+
+    gateways: int  # that have said lately what they lack, if anything
+    lacking: tuple[Lacking, ...] = ()
+
+
+@dataclass(slots=True)
+class _Needs:
+    heard_s: float
+    needs: tuple[UnmetNeed, ...]
+
+
 @dataclass(slots=True)
 class _Said:
     order: tuple[int, int]  # incarnation, sequence
@@ -62,6 +87,7 @@ class PoolBoard:
 
     def __init__(self) -> None:
         self._gateways: dict[str, dict[str, _Said]] = {}
+        self._needs: dict[str, _Needs] = {}
         self.refused_total = 0
 
     def take(self, message: bytes, now_s: float) -> bool:
@@ -76,6 +102,10 @@ class PoolBoard:
 
     def hear(self, heartbeat: PoolHeartbeat, now_s: float) -> bool:
         self._forget_silent(now_s)
+        if heartbeat.needs is not None and (heartbeat.gateway_id in self._needs or len(self._needs) < MAX_GATEWAYS):
+            self._needs[heartbeat.gateway_id] = _Needs(now_s, heartbeat.needs)
+        if not heartbeat.pools:
+            return True
         said = self._gateways.get(heartbeat.gateway_id)
         if said is None:
             if len(self._gateways) >= MAX_GATEWAYS:
@@ -98,7 +128,19 @@ class PoolBoard:
                 by_pool.setdefault(pool, []).append(each.stats)
         return {pool: _sum(told) for pool, told in sorted(by_pool.items())}
 
+    def needs(self, now_s: float) -> GatewayNeeds:
+        self._forget_silent(now_s)
+        found: dict[tuple[str, str], Lacking] = {}
+        for said in self._needs.values():
+            for need in said.needs:
+                known = found.get((need.what, need.subject))
+                gateways = known.gateways + 1 if known is not None else 1
+                found[need.what, need.subject] = Lacking(need.what, need.subject, gateways, need.why)
+        return GatewayNeeds(len(self._needs), tuple(found[key] for key in sorted(found)[:MAX_LACKING]))
+
     def _forget_silent(self, now_s: float) -> None:
+        for gateway_id in [gateway for gateway, said in self._needs.items() if now_s - said.heard_s > NEEDS_FOR_S]:
+            del self._needs[gateway_id]
         for gateway_id, said in list(self._gateways.items()):
             for pool in [pool for pool, each in said.items() if now_s - each.heard_s > HEARD_FOR_S]:
                 del said[pool]
@@ -155,12 +197,14 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     age_s: float
     service_ms: Millis = 0.0
     asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
+    prefix_events: bool | None = None  # as in the heartbeat
 
 
 class PoolReport(msgspec.Struct, frozen=True):
     bus_connected: bool
     pools: dict[str, PoolSum]  # those of which gateways have spoken lately
     replicas: tuple[ReplicaReport, ...]
+    needs: GatewayNeeds = GatewayNeeds(0)
 
 
 class DesiredPool(msgspec.Struct, frozen=True):
@@ -189,4 +233,5 @@ def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
         age_s=round(age_s, 3),
         service_ms=heartbeat.service_ms,
         asleep=heartbeat.asleep,
+        prefix_events=heartbeat.prefix_events,
     )

@@ -7,7 +7,11 @@ It crosses a trust border (anyone on the bus could have sent it), so decoding is
 range is refused: a heartbeat whole, but of its pools only those that are wrong, so that one pool's odd figure does not
 blind whoever decides on the others.
 
-Neighbours: `functions.gateway.admission.pool_stats` counts, `pool_board` keeps the last word of each.
+What a gateway lacks to do as the policies say (`needs`) goes in a message of its own, without pools: a registry that
+does not know the field drops that message, and no pool's figures with it.
+
+Neighbours: `functions.gateway.admission.pool_stats` counts, `functions.gateway.needs` looks for what is lacking,
+`pool_board` keeps the last word of each.
 """
 
 from typing import Annotated, Literal
@@ -21,6 +25,7 @@ from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 WHY_MAX_CHARS = 256
 BEAT_MAX_BYTES = 512 * 1024
 MAX_POOLS_PER_BEAT = 16  # with every bucket of both sketches in use, 30 KB each
+MAX_NEEDS = 256  # more of them, and the first by name are told
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Bucket = Annotated[int, msgspec.Meta(ge=FIRST_BUCKET, le=LAST_BUCKET)]
@@ -55,12 +60,24 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
 
-class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UnmetNeed(msgspec.Struct, frozen=True):
+    """Something that a policy in force needs at a gateway, and that is not there. Unknown fields are ignored."""
+
+    what: Annotated[str, msgspec.Meta(max_length=32)]  # `tokenizer` | `tool_secret`; a newer gateway may know others
+    subject: Annotated[str, msgspec.Meta(max_length=256)]  # a pool; `tenant/secret`
+    why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
+
+
+Needs = Annotated[tuple[UnmetNeed, ...], msgspec.Meta(max_length=MAX_NEEDS)]
+
+
+class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     gateway_id: GatewayId
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count  # the same for all messages of one second
     sent_unix_s: UnixSeconds
     pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    needs: Needs | None = None  # None: this message does not speak of them
     schema_version: Literal[1] = 1
 
 
@@ -72,6 +89,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequence: Count
     sent_unix_s: UnixSeconds
     pools: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    needs: Needs | None = None
     schema_version: Literal[1] = 1
 
 
@@ -98,6 +116,6 @@ def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
     if wrong and not pools:
         raise PoolHeartbeatInvalid(wrong)
     heartbeat = PoolHeartbeat(
-        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools)
+        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools), envelope.needs
     )
     return heartbeat, len(envelope.pools) - len(pools)

@@ -40,8 +40,11 @@ HASH_HEADER = "x-shoal-snapshot-hash"
 EPOCH_HEADER = "x-shoal-snapshot-epoch"
 EPOCH_FLOOR_HEADER = "x-shoal-snapshot-epoch-floor"  # the next epoch must be above it
 BASE_HEADER = "x-shoal-snapshot-base"  # the content that the caller holds
+GATEWAY_HEADER = "x-shoal-gateway"  # a gateway that follows, by its name
+GATEWAYS_HEADER = "x-shoal-gateways"  # how many follow; absent where the registry has not listened for long
 FENCE_HEADER = "x-shoal-fence"  # a publisher's leadership: a lower one than the registry has seen is refused
 
+MAX_GATEWAYS = 10_000
 POLL_WAIT_S = 25.0  # below the 30 s after which many proxies drop a silent connection
 _ANSWER_TIMEOUT_S = POLL_WAIT_S + 10.0
 _TIMEOUT = httpx.Timeout(5.0, read=_ANSWER_TIMEOUT_S)
@@ -71,7 +74,8 @@ class _PollAnswer:
 class SnapshotFollower:
     """`on_swap` is called on the event loop with each new catalogue, once `current` has it.
 
-    With a `pool`, only that pool's part is followed. `on_confirmed` hears, with an epoch, that ours is the newest as of
+    With a `pool`, only that pool's part is followed; with a `gateway_id` the registry counts it among the gateways, and
+    `on_gateways` hears how many there are. `on_confirmed` hears, with an epoch, that ours is the newest as of
     it: a part stays the same through many epochs.
     """
 
@@ -86,7 +90,11 @@ class SnapshotFollower:
         on_confirmed: Callable[[int], None] = lambda epoch: None,
         pool: PoolName | None = None,
         wall_clock: Callable[[], float] = time.time,
+        gateway_id: str = "",
+        on_gateways: Callable[[int], None] = lambda gateways: None,
     ) -> None:
+        self._gateway_id = gateway_id
+        self._on_gateways = on_gateways
         self._client = client
         self._url = registry_url.rstrip("/") + SNAPSHOT_PATH
         self._token = token
@@ -191,8 +199,10 @@ class SnapshotFollower:
             self._waiting = None
 
     async def _read(self, response: httpx.Response) -> _PollAnswer | None:
+        if 1 <= (gateways := _number_of(response, GATEWAYS_HEADER)) <= MAX_GATEWAYS:
+            self._on_gateways(gateways)
         if response.status_code == 204:
-            self._confirmed(_epoch_of(response))
+            self._confirmed(min(_number_of(response, EPOCH_HEADER), EPOCH_MAX))
             return None
         chunks = await _read_bounded(response)
         if response.status_code != 200:
@@ -206,6 +216,7 @@ class SnapshotFollower:
 
     def _headers(self, base: Indexed) -> dict[str, str]:
         headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
+        headers |= {GATEWAY_HEADER: self._gateway_id} if self._gateway_id else {}
         return headers if self._wants_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
 
     async def _persist(self, content: Indexed, answer: _PollAnswer, base: Indexed) -> None:
@@ -244,10 +255,10 @@ def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
     return content
 
 
-def _epoch_of(response: httpx.Response) -> int:
-    """The newest epoch that the registry knows; 0 where it does not say."""
-    text = response.headers.get(EPOCH_HEADER, "")
-    return min(int(text), EPOCH_MAX) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+def _number_of(response: httpx.Response, header: str) -> int:
+    """What the registry says there; 0 where it does not say."""
+    text = response.headers.get(header, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 async def _read_bounded(response: httpx.Response) -> list[bytes]:

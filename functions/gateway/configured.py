@@ -4,6 +4,7 @@ What is optional is imported only where it is configured: it brings large librar
 """
 
 import os
+import random
 import re
 import socket
 import ssl
@@ -13,6 +14,8 @@ from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+import httpx
+
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
@@ -21,8 +24,10 @@ from functions.gateway.listeners import StartFailed, bearable_connections
 from functions.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
+    from functions.artifacts.s3 import S3Store
     from functions.gateway.batch.service import Batches
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import FetchTokenizer
 
 
 def limits_of(settings: GatewaySettings) -> Limits:
@@ -41,28 +46,31 @@ def limits_of(settings: GatewaySettings) -> Limits:
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
     """Imported only where it is used: it brings tokenizers, templates and numpy, and an eighth of a second."""
-    if settings.tokenizers_dir is None:
+    if settings.tokenizers_dir is None and settings.tokenizers_cache_dir is None:
         return None
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import TokenizerSource
 
-    return ExactPrefixes(settings.tokenizers_dir, time.monotonic)
+    fetch = _fetch_tokenizer(settings) if settings.tokenizers_dir is None else None
+    return ExactPrefixes(TokenizerSource(settings.tokenizers_dir, fetch, time.monotonic, random.random), time.monotonic)
+
+
+def _fetch_tokenizer(settings: GatewaySettings) -> "FetchTokenizer":
+    from functions.artifacts.tokenizers import TokenizerCache
+
+    assert settings.tokenizers_cache_dir is not None
+    store = _store(settings, settings.models_bucket)
+    return partial(TokenizerCache(settings.tokenizers_cache_dir, settings.tokenizers_cache_max_bytes).obtain, store)
 
 
 def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | None, list[RouteProvider]]":
     """Imported only where a store is configured: its client is 25 MB."""
     if settings.s3_endpoint_url is None:
         return None, []
-    from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
     from functions.gateway.batch import routes
     from functions.gateway.batch.limits import BatchLimits
     from functions.gateway.batch.service import Batches
 
-    if settings.s3_credentials_file is None:
-        raise StartFailed("SHOAL_GATEWAY_S3_CREDENTIALS_FILE is not set, though there is an S3_ENDPOINT_URL")
-    try:
-        credentials = load_credentials(settings.s3_credentials_file)
-    except CredentialsInvalid as error:
-        raise StartFailed(str(error)) from error
     limits = replace(
         BatchLimits(),
         file_bytes=settings.file_max_bytes,
@@ -70,9 +78,23 @@ def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | Non
         lines_in_flight=settings.batch_lines_in_flight,
         lines_in_flight_per_tenant=max(1, settings.batch_lines_in_flight // 2),
     )
-    store = S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.batches_bucket))
-    service = Batches(gateway.services, gateway.handle, store, limits)
+    service = Batches(gateway.services, gateway.handle, _store(settings, settings.batches_bucket), limits)
     return service, [partial(routes.add_routes, service)]
+
+
+def _store(settings: GatewaySettings, bucket: str) -> "S3Store":
+    """Raises StartFailed where a setting of the store is missing or wrong."""
+    from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+
+    if settings.s3_endpoint_url is None:
+        raise StartFailed("SHOAL_GATEWAY_S3_ENDPOINT_URL is not set, though TOKENIZERS_CACHE_DIR is")
+    if settings.s3_credentials_file is None:
+        raise StartFailed("SHOAL_GATEWAY_S3_CREDENTIALS_FILE is not set, though there is an S3_ENDPOINT_URL")
+    try:
+        credentials = load_credentials(settings.s3_credentials_file)
+    except CredentialsInvalid as error:
+        raise StartFailed(str(error)) from error
+    return S3Store(S3Settings(settings.s3_endpoint_url, credentials, bucket))
 
 
 def tool_policy(settings: GatewaySettings) -> ToolPolicy:
@@ -95,6 +117,10 @@ def own_name(settings: GatewaySettings) -> str:
 
 def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None)
+
+
+def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
 
 
 def bus_password(settings: GatewaySettings) -> str | None:

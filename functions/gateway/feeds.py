@@ -10,6 +10,7 @@ with what it last knew, and keeps what it could not tell.
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
@@ -20,10 +21,12 @@ from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
+from functions.gateway.needs import unmet_needs
 from functions.gateway.services import Services
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.tokenizer_source import TokenizerSource
 
 
 _log = logging.getLogger(__name__)
@@ -32,7 +35,10 @@ _LINES_AT_ONCE = 16  # of heartbeats: a third of a millisecond
 _FIRST_REQUEST_S = 0.5
 _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
+_NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
+_HOMES_INTERVAL_S = 0.2
+_TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
@@ -95,9 +101,12 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Twice a second, the conversations that went where others would not look for them; kept where the bus is away."""
+    """Five times a second, the conversations that went where others would not look; kept where the bus is away.
+
+    Sent when the turn is: the others know before most answers have ended, and the next turn can come.
+    """
     while True:
-        await asyncio.sleep(_PINS_INTERVAL_S)
+        await asyncio.sleep(_HOMES_INTERVAL_S)
         await publish_homes_once(services, bus)
 
 
@@ -141,6 +150,23 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
             await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+
+
+async def publish_needs(
+    services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
+) -> None:
+    """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
+    incarnation, sequence = int(services.wall_clock() * 1000), 0
+    while True:
+        catalogue = services.state.catalogue
+        if catalogue is not None:
+            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers, secrets_dir)
+            sequence += 1
+            heartbeat = pool_heartbeat.PoolHeartbeat(
+                services.gateway_id, incarnation, sequence, services.wall_clock(), needs=needs
+            )
+            await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+        await asyncio.sleep(_NEEDS_INTERVAL_S)
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:
@@ -198,6 +224,14 @@ async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
             for ask in exact.asks(services.state.catalogue):
                 await bus.ask_prefixes(encode(ask))
         await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
+
+
+async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
+    """Each second, what the pools in force need and what is missing of it; nothing waits for it."""
+    while True:
+        if services.state.catalogue is not None:
+            await exact.refresh_tokenizers(services.state.catalogue)
+        await asyncio.sleep(_TOKENIZERS_INTERVAL_S)
 
 
 async def sweep_prefixes(exact: "ExactPrefixes") -> None:

@@ -17,6 +17,7 @@ from types import FrameType
 import httpx
 import uvicorn
 
+from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
@@ -38,7 +39,9 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise_descriptor_limit
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.metrics import ExactPrefixStats
+from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.services import Watched
@@ -100,6 +103,7 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
@@ -107,7 +111,7 @@ class _Server(uvicorn.Server):
             clock=self._services.clock,
             tasks=self._services.tasks,
             dice=random.random,
-            expected_gateways=settings.expected_gateways,
+            expected_gateways=gateway_count.last_known(self._gateways_file, settings.expected_gateways),
         )
         config.app = make_app(self._gateway, self._optional_parts())
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
@@ -126,7 +130,8 @@ class _Server(uvicorn.Server):
         )
         gateway.interceptors = (composer,)
         self._batches, batch_routes = configured.batches(settings, gateway)
-        return [composer.add_routes, *batch_routes]
+        self._forwarding = RegistryForwarding(self._services, configured.registry_client(settings))
+        return [composer.add_routes, *batch_routes, self._forwarding.add_routes]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
@@ -172,6 +177,7 @@ class _Server(uvicorn.Server):
         await asyncio.to_thread(self._services.traces.close)
         self._services.upstreams.close()
         await self._loader.close()
+        await self._forwarding.close()
         await self._conversations.close()
         await self._quota_broker.close()
 
@@ -183,21 +189,38 @@ class _Server(uvicorn.Server):
             token=settings.internal_token_file.read_text().strip(),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
+            gateway_id=services.gateway_id,
+            on_gateways=self._quota_leases.expect,
         )
         follower.load_cached()
         services.state.snapshot_source = follower
         services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
         bus = self._bus
+        if not settings.zone:
+            services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
+        tokenizers = self._exact.tokenizers if self._exact is not None else None
+        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
+        services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
+        keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
+        services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    async def _learn_zone(self) -> None:
+        """Knative lets no node's name through: the pod is known by the host's."""
+        settings = self._settings
+        token = settings.internal_token_file.read_text().strip()
+        pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
+        async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
+            await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (
@@ -222,6 +245,7 @@ class _Server(uvicorn.Server):
         ask = functools.partial(feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
+        tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self._services, exact))
         tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
 
     async def _last_words(self) -> None:

@@ -42,7 +42,18 @@ class GatewaySettings(BaseSettings):
     tokenizers_dir: Path | None = Field(
         None,
         description="Tokenizer and chat template of each pool's base model, at <dir>/<pool>/: what replicas tell of "
-        "their caches can then be compared with prompts. Unset: prefixes are known by what was sent where.",
+        "their caches can then be compared with prompts. Unset: they come from the store, or not at all.",
+    )
+    tokenizers_cache_dir: Path | None = Field(
+        None,
+        description="Where tokenizers are kept that come from the store, by the digests of base models; for a gateway "
+        "without TOKENIZERS_DIR. Neither set: prefixes are known by what was sent where.",
+    )
+    tokenizers_cache_max_bytes: int = Field(
+        512 * 1024 * 1024, ge=2**20, description="What they may take on the disk; one takes 1 to 40 MB."
+    )
+    models_bucket: str = Field(
+        "shoal-models", description="Where base models' tokenizers lie, below tokenizers/: nothing else of it is read."
     )
     drain_timeout_s: float = Field(600.0, gt=0, description="How long open streams may run after SIGTERM.")
     handover_drain_timeout_s: float = Field(
@@ -60,7 +71,7 @@ class GatewaySettings(BaseSettings):
     lookups_per_minute: int = Field(
         6000,
         ge=6,
-        description="Calls for models, files and batches that one tenant may make here; a sixth at once. "
+        description="Calls for models, rollouts, files and batches that one tenant may make here; a sixth at once. "
         "No quota counts them, and each takes the loop or the store.",
     )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
@@ -78,14 +89,19 @@ class GatewaySettings(BaseSettings):
     )
     idle_s: float = Field(30.0, gt=0, description="The longest silence inside a stream.")
     expected_gateways: int = Field(
-        1, ge=1, description="Gateways that share tenants' limits in equal parts until the bus is first reached."
+        1,
+        ge=1,
+        description="Gateways that share tenants' limits in equal parts, for a first start that reaches neither bus "
+        "nor registry: both say how many there are, and a gateway remembers it across restarts.",
     )
     tool_private_networks: str = Field(
         "", description="Comma-separated networks that tenants' tools may lie in although they are private."
     )
     tool_ca_file: Path | None = Field(None, description="Authority of the tools' certificates. Default: the system's.")
     tool_secrets_dir: Path | None = Field(
-        None, description="The tokens that tools are called with, at <dir>/<tenant>/<secret>. Unset: none."
+        None,
+        description="The tokens that tools are called with, at <dir>/<tenant>/<secret>; or at <dir>/<tenant>.<secret>, "
+        "as a mounted Kubernetes Secret has them, where the secret's name has no dot. Unset: none.",
     )
     s3_endpoint_url: str | None = Field(
         None, description="The object store of tenants' files and batches. Unset: there is no /v1/files."
@@ -118,5 +134,6 @@ class GatewaySettings(BaseSettings):
     zone: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
-        description="Where this gateway runs: replicas of the same zone answer first. Empty: no preference.",
+        description="Where this gateway runs: replicas of the same zone answer first. Empty: as the registry knows of "
+        "its pod, by the host's name; where nobody tells zones, no preference.",
     )

@@ -4,7 +4,7 @@
                                                    the bytes that these hold
     TenantSlots    so many at a time, the others   conversations that are read, batches that are made, calls and threads
                    wait in their order             of server tools
-    Lookups        so often                        models, files and batches, which no engine answers
+    Lookups        so often                        models, rollouts, files, batches: what no engine answers
 
 These are three because they end differently: a share is refused at once, a slot is waited for, a lookup comes back with
 time. Each refuses in its owner's words. Only tenants that hold something, or wait for it, are remembered. Each is owned
@@ -169,7 +169,7 @@ class Lookups:
         wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             message = (
-                f"You ask for {what} too often: models, files and batches together may be asked for "
+                f"You ask for {what} too often: models, rollouts, files and batches together may be asked for "
                 f"{self._per_minute} times a minute here. Ask less often. {_ADVICE.get(what, '')}"
             )
             raise Refused(

@@ -222,7 +222,11 @@ def make_app(
     install(app)
     install_document(app, require_token(token))
     internal = [Depends(require_token(token))]
-    for router in (snapshot_routes(store, metrics), fleet_routes(fleet), tracker_routes(Tracker())):
+    for router in (
+        snapshot_routes(store, metrics),
+        fleet_routes(fleet),
+        tracker_routes(Tracker()),
+    ):
         app.include_router(router, dependencies=internal)
     authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
     app.include_router(model_routes(store, authenticator, services.database if services is not None else None))

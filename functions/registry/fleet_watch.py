@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
-from functions.fleet.pool_board import DesiredPool, PoolBoard, PoolSum
+from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
+from functions.fleet.zones import ZoneTable
 from functions.telemetry.bus_link import BusLink
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
@@ -40,6 +41,9 @@ class PoolWatch:
     def sums(self) -> Mapping[str, PoolSum]:
         return self._board.sums(self._clock())
 
+    def needs(self) -> GatewayNeeds:
+        return self._board.needs(self._clock())
+
     def want(self, desired: tuple[DesiredPool, ...]) -> None:
         self._desired, self._desired_s = desired, self._clock()
 
@@ -64,6 +68,7 @@ class FleetWatch:
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+        self.zones = ZoneTable()  # as the controller told it last
 
     @property
     def bus_connected(self) -> bool:

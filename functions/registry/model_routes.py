@@ -67,8 +67,10 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
         limit: Limit = MAX_LIMIT,
         after: AfterName = "",
     ) -> dict[str, Any]:
-        """A model's versions, by name."""
-        return _page(await look.versions(ModelId(f"{tenant}/{name}"), who, after, limit + 1), limit)
+        """A model's versions, by name; and of the model, which pool it adapts and the file of git that declares it."""
+        model = await look.one(ModelId(f"{tenant}/{name}"), who)
+        rows = await look.versions(model, after, limit + 1)
+        return _page(rows, limit, pool=model["pool"], declared_in=model["declared_in"])
 
     return router
 
@@ -101,9 +103,9 @@ class _CatalogueReader:
             return row
         raise model_not_found(model)
 
-    async def versions(self, model: ModelId, who: Principal, after: str, limit: int) -> Sequence[dict[str, Any]]:
-        known = await self.one(model, who)
-        database = self._database
+    async def versions(self, known: dict[str, Any], after: str, limit: int) -> Sequence[dict[str, Any]]:
+        """Of a model as `one` describes it."""
+        model, database = ModelId(known["id"]), self._database
         if known["declared_in"] or database is None:
             rows = sorted(known["versions"], key=_row_name)
             return rows[bisect_right(rows, after, key=_row_name) :][:limit]

@@ -2,6 +2,9 @@
 
 Either way a document may be a delta: a follower names the content that it holds, a publisher the content that its delta
 changes. A base that is not known costs nothing but the whole document.
+
+Gateways name themselves as they follow, and are told how many they are: so one that starts while the bus is away knows
+by how many a tenant's limits are shared, and nobody has to configure it.
 """
 
 from collections.abc import AsyncIterator
@@ -13,7 +16,15 @@ from fastapi.responses import StreamingResponse
 from functions.api.ids import NAME_PATTERN, PoolName
 from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
 from functions.api.snapshot_document import BaseMissing
-from functions.fleet.snapshots import BASE_HEADER, EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER
+from functions.fleet.snapshots import (
+    BASE_HEADER,
+    EPOCH_FLOOR_HEADER,
+    EPOCH_HEADER,
+    FENCE_HEADER,
+    GATEWAY_HEADER,
+    GATEWAYS_HEADER,
+    HASH_HEADER,
+)
 from functions.registry.conventions import read_body, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.feed import Feed
@@ -46,6 +57,8 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
     ) -> Response:
         """The snapshot whose epoch is above `after`, or what changed since the base: at once, or when published."""
         store.heard(after)
+        if GATEWAY_HEADER in request.headers:
+            store.gateways.heard(request.headers[GATEWAY_HEADER])
         name = PoolName(pool) if pool is not None else None
         if wait_s == 0:
             return await _answer(store, await store.beyond(after, 0, name), base, metrics)
@@ -118,4 +131,5 @@ def _headers(store: SnapshotStore) -> dict[str, str]:
     }
     if store.epoch:
         headers[HASH_HEADER] = store.feed.content.content_hash
-    return headers
+    gateways = store.gateways.number()
+    return headers | {GATEWAYS_HEADER: str(gateways)} if gateways else headers

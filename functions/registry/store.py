@@ -14,6 +14,7 @@ Neighbours: `feed` hands out what is published, whole or as what changed; `pool_
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from functions.api.snapshot_index import Indexed, applied, changes_between, empt
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 from functions.fleet.snapshot_file import SnapshotFile
 from functions.fleet.snapshot_notices import ALL_POOLS, MAX_POOLS, SnapshotNotice
+from functions.fleet.snapshots import MAX_GATEWAYS
 from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
 from functions.registry.fence import Fence
 
@@ -81,6 +83,8 @@ def _concerning(view: Indexed, changes: Changes, pool: PoolName) -> dict[str, di
 
 MAX_LEAD = 10_000_000  # what a busy fleet publishes in years; a hundredth of all epochs
 MAX_VIEWS = 1000  # pools that are followed on their own; a name beyond that is answered without being remembered
+GATEWAY_SILENT_S = 45.0  # a gateway asks every 25 s, and a slow answer takes 10 s more
+_NAME_MAX_CHARS = 128
 _log = logging.getLogger(__name__)
 
 
@@ -113,6 +117,34 @@ class Published:
         return self.content.snapshot.epoch
 
 
+class FollowingGateways:
+    """Gateways that asked for a snapshot lately, by name. Owned by one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began_s = clock()
+        self._heard_s: dict[str, float] = {}
+
+    def heard(self, gateway: str) -> None:
+        if not 0 < len(gateway) <= _NAME_MAX_CHARS:
+            return
+        now_s = self._clock()
+        self._heard_s.pop(gateway, None)  # the dict's order is that of hearing
+        self._heard_s[gateway] = now_s
+        while len(self._heard_s) > MAX_GATEWAYS or self._oldest_s() < now_s - GATEWAY_SILENT_S:
+            del self._heard_s[next(iter(self._heard_s))]
+
+    def number(self) -> int | None:
+        """How many; None until each of them has had time to ask."""
+        now_s = self._clock()
+        if now_s < self._began_s + GATEWAY_SILENT_S:
+            return None
+        return sum(heard_s >= now_s - GATEWAY_SILENT_S for heard_s in self._heard_s.values())
+
+    def _oldest_s(self) -> float:
+        return self._heard_s[next(iter(self._heard_s))]
+
+
 class SnapshotStore:
     """Owned by one event loop. `on_published` hears of each snapshot once it is there for all."""
 
@@ -122,6 +154,7 @@ class SnapshotStore:
         self.closing = False
         self.waiters = 0
         self.feed = Feed()
+        self.gateways = FollowingGateways()
         self._views: dict[PoolName, Feed] = {}
         self._file = SnapshotFile(file)
         self._fence = Fence(file.with_name(file.name + ".fence"))

@@ -72,6 +72,7 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         adapter_failures=_failures(status.adapters.failures),
         adapters_without_room=_without_room(status.adapters.without_room),
         asleep=status.asleep and status.standby and phase != "dead",  # who is to serve is being woken
+        prefix_events=status.prefix_events(),
     )
 
 

@@ -78,6 +78,7 @@ class AgentStatus:
     peer_port: int = 0  # where the agent loads adapters and gives chunks; 0 until it listens
     snapshot_epoch: int = 0  # as of which the adapters wanted are the newest
     snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
+    prefix_events: Callable[[], bool | None] = lambda: None  # whether KV events come; None: nothing would show it yet
     engine_version: str = ""
     draining: bool = False
     standby: bool = False  # loaded and well, and kept without traffic until it is promoted

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from functions.cli.catalogue_edit import CannotEdit, with_channel, with_version
+from functions.cli.catalogue_edit import CannotEdit, with_channel, with_digest, with_version
 
 SHIPPED = (Path(__file__).parents[2] / "registry" / "models.yaml").read_text()
 DIGEST = "sha256:" + "1" * 64
@@ -127,3 +127,29 @@ def test_whatever_the_names_only_that_channel_changes(
     after = with_channel(before, "acme/bot", channel, version)
     assert YAML(typ="safe").load(io.StringIO(after))["spec"]["channels"] == {**others, channel: version}
     assert len(after.splitlines()) <= len(before.splitlines()) + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "versions:\n  - {name: v1, artifact: x} # a",
+            f'versions:\n  - {{name: v1, artifact: x, digest: "{DIGEST}"}} # a',
+        ),
+        (
+            "versions:\n  - name: v1\n    artifact: x # a\n  - {name: v2, artifact: y}",
+            f'versions:\n  - name: v1\n    artifact: x # a\n    digest: "{DIGEST}"\n  - {{name: v2, artifact: y}}',
+        ),
+        ("versions: [{name: v1, artifact: x}]", f'versions: [{{name: v1, artifact: x, digest: "{DIGEST}"}}]'),
+    ],
+)
+def test_a_version_gets_the_digest_that_it_was_declared_without(before: str, after: str) -> None:
+    assert with_digest(model(before), "acme/bot", "v1", DIGEST) == model(after)
+
+
+def test_a_digest_is_not_written_over_another() -> None:
+    held = with_digest(model(VERSIONS), "acme/bot", "v1", DIGEST)
+    with pytest.raises(CannotEdit):
+        with_digest(held, "acme/bot", "v1", "sha256:" + "2" * 64)
+    with pytest.raises(CannotEdit, match="the version v3 of acme/bot needs"):
+        with_digest(model(VERSIONS), "acme/bot", "v3", DIGEST)

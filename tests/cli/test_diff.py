@@ -18,6 +18,7 @@ from functions.api.snapshot import KeyEntry
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.configs import base, load, lora, pool, tenant, tier
+from tests.controller.unobeyed.test_declared import EVENTS
 from tests.gateway.certificates import self_signed
 from tests.ports import free_port
 from tests.registry.test_process import TOKEN, environment, registry
@@ -83,11 +84,24 @@ def test_what_runs_is_told_from_what_would(setting: Setting) -> None:
     assert "~ acme: key ci revoked" in told.stdout
     assert "~ acme/bot: version v2 added" in told.stdout
     assert "~ base: replicas 1 -> 3 (+200 %)" in told.stdout
+    assert "!" not in told.stdout
     machine = json.loads(setting.diff(str(setting.config), "-o", "json").stdout)
+    assert machine["warnings"] == []
     assert (machine["epoch"], machine["revision"]) == (7, "main@abc")
     assert machine["changes"][0] == {
         "kind": "tenant", "name": "acme", "verb": "changed", "words": "tenant acme: key ci revoked",
     }  # fmt: skip
+
+
+def test_what_could_not_be_obeyed_is_told_besides(setting: Setting) -> None:
+    uncached = pool(args="--max-model-len=2048, --no-enable-prefix-caching")
+    setting.write(tier(), uncached, tenant("acme", "ci"), base(), lora("acme/bot", "v1"), EVENTS)
+    told = setting.diff()
+    assert told.returncode == 0
+    assert "! policies/all.yaml:" in told.stdout
+    assert "(PrefixCachingOff)" in told.stdout
+    (warning,) = json.loads(setting.diff("-o", "json").stdout)["warnings"]
+    assert "spec.prefix.source: found events, but base is started with" in warning
 
 
 def test_models_and_keys_of_the_api_are_not_gits_to_remove(setting: Setting) -> None:

@@ -16,6 +16,7 @@ from functions.cli.main import app
 from functions.cli.refused import Refused
 from functions.cli.validate_report import EXCERPT_MAX_CHARS, excerpt
 from tests.api.sources import FILES, POOLS, P, Q, T, edited
+from tests.controller.unobeyed.test_declared import EVENTS, service
 
 PROJECT = Path(__file__).parents[2]
 
@@ -75,6 +76,29 @@ def test_json_says_the_same_to_programs(tmp_path: Path) -> None:
     good = shoal(written(tmp_path, FILES), "validate", "-o", "json")
     assert good.returncode == 0
     assert json.loads(good.stdout)["objects"]["Tenant"] == 2
+
+
+def test_what_cannot_be_obeyed_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+    folder = written(tmp_path, {"a.yaml": "---\n".join((service("a", "--no-enable-prefix-caching"), EVENTS))})
+    answer = shoal(folder, "validate", "a.yaml")
+    assert answer.returncode == 0
+    head, line, caret, says, *rest = answer.stdout.decode().splitlines()
+    assert head == "a.yaml:9:39  spec.prefix.source"
+    assert line.index("events") == caret.index("^")
+    assert "found events, but a is started with --no-enable-prefix-caching at a.yaml:1" in says
+    assert "! 1 warning: right as written, and it cannot be obeyed" in rest
+    assert any(said.startswith("✓ 2 objects in 1 file") for said in rest)
+    told = json.loads(shoal(folder, "validate", "a.yaml", "-o", "json").stdout)
+    assert told["valid"] is True
+    (warning,) = told["warnings"]
+    assert (warning["reason"], warning["line"]) == ("PrefixCachingOff", 9)
+
+
+@pytest.mark.parametrize("folder", ["", "/fleet"])
+def test_the_projects_own_configurations_can_be_obeyed(folder: str) -> None:
+    paths = [f"{name}{folder}" for name in ("inferenceservices", "policies", "registry")] if folder else []
+    told = json.loads(shoal(PROJECT, "validate", *paths, "-o", "json").stdout)
+    assert (told["valid"], told["warnings"]) == (True, [])
 
 
 def test_standard_input_is_a_file_like_others(tmp_path: Path) -> None:

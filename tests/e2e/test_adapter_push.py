@@ -43,13 +43,13 @@ def key(fleet: Fleet) -> str:
 
 
 class Tenant:
-    """acme on a machine of its own: no fleet here, only an address, an authority and a key."""
+    """acme on a machine of its own: no fleet here, only the gateway's address, an authority and a key."""
 
     def __init__(self, fleet: Fleet, key: str, folder: Path) -> None:
         self.folder = folder
         self.environment = os.environ | {
             "SHOAL_STATE_DIR": str(folder / "none"),
-            "SHOAL_CLI_REGISTRY_URL": f"https://localhost:{fleet.port_base + 4}",
+            "SHOAL_CLI_REGISTRY_URL": f"https://localhost:{fleet.port_base + 3}",
             "SHOAL_CLI_CA_FILE": fleet.ca_file,
             "SHOAL_CLI_KEY": key,
         }

@@ -5,12 +5,14 @@ import pytest
 
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_heartbeat
-from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, PoolBoard
+from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, NEEDS_FOR_S, GatewayNeeds, Lacking, PoolBoard
 from functions.fleet.pool_heartbeat import (
     BEAT_MAX_BYTES,
+    MAX_NEEDS,
     PoolHeartbeat,
     PoolHeartbeatInvalid,
     PoolStats,
+    UnmetNeed,
     decode,
     encode,
 )
@@ -119,3 +121,46 @@ def test_the_longest_beat_stays_below_the_bound() -> None:
         stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256) for _ in range(pool_heartbeat.MAX_POOLS_PER_BEAT)
     ]
     assert len(encode(beat(*largest))) <= BEAT_MAX_BYTES
+
+
+# what gateways lack
+
+
+def needs(*lacking: tuple[str, str], gateway: str = "gw-1") -> bytes:
+    said = tuple(UnmetNeed(what, subject, "not there") for what, subject in lacking)
+    return encode(PoolHeartbeat(gateway, 7, 1, 1_800_000_000.0, needs=said))
+
+
+def test_what_gateways_lack_is_added_up_and_forgotten_with_them() -> None:
+    board = PoolBoard()
+    assert board.needs(0.0) == GatewayNeeds(0)
+    assert board.take(needs(("tokenizer", "a")), 0.0)
+    assert board.take(needs(("tokenizer", "a"), ("tool_secret", "acme/x"), gateway="gw-2"), 5.0)
+    assert board.needs(5.0) == GatewayNeeds(
+        2, (Lacking("tokenizer", "a", 2, "not there"), Lacking("tool_secret", "acme/x", 1, "not there"))
+    )
+    assert not board.sums(5.0), "it has told of no pool"
+    board.take(needs(gateway="gw-2"), 15.0)
+    assert board.needs(NEEDS_FOR_S + 1) == GatewayNeeds(1), "nothing is lacking at the one that still speaks"
+
+
+def test_figures_and_needs_do_not_hide_each_other() -> None:
+    board = PoolBoard()
+    board.take(needs(("tokenizer", "a")), 0.0)
+    board.hear(beat(stats(arrivals=30)), 0.0)
+    assert board.needs(0.0).gateways == 1 and board.sums(0.0)["a"].arrivals_per_s == 1.0
+
+
+def test_a_message_of_figures_is_as_an_older_registry_knows_it() -> None:
+    assert b"needs" not in encode(beat(stats()))
+    assert b"needs" in needs()
+
+
+def test_needs_are_bounded() -> None:
+    too_many = encode(PoolHeartbeat("gw-1", 7, 1, 1.0, needs=(UnmetNeed("tokenizer", "a"),) * (MAX_NEEDS + 1)))
+    with pytest.raises(PoolHeartbeatInvalid):
+        decode(too_many)
+    board = PoolBoard()
+    for number in range(MAX_GATEWAYS + 5):
+        board.take(needs(gateway=f"gw-{number}"), 0.0)
+    assert board.needs(0.0).gateways == MAX_GATEWAYS

@@ -380,3 +380,16 @@ async def test_news_that_does_not_concern_it_disturbs_no_poll(
     await asyncio.sleep(0.1)
     assert not polling.done(), why
     polling.cancel()
+
+
+async def test_a_gateway_names_itself_and_hears_how_many_there_are(world: World) -> None:
+    heard: list[int] = []
+    follower = world.new_follower(gateway_id="gateway-7", on_gateways=heard.append)
+    for said in ("6", "", "-1", "many", "0", "1000000"):
+        headers = {followers.GATEWAYS_HEADER: said} if said else {}
+        world.answer = lambda _, headers=headers: Response(status_code=204, headers=headers)  # type: ignore[misc]
+        await follower.poll()
+    assert heard == [6]
+    assert {request.headers[followers.GATEWAY_HEADER] for request in world.asked} == {"gateway-7"}
+    await world.follower.poll()
+    assert followers.GATEWAY_HEADER not in world.asked[-1].headers, "an agent is no gateway"

@@ -67,13 +67,16 @@ def real_model_dir() -> Path:
     return Path(directory)
 
 
-def lesson_of(body: dict[str, Any], *, route: Route = CHAT, adapter: str = "", block_tokens: int = 16) -> PromptJob:
-    """As the gateway makes it from an admitted request."""
+def lesson_of(
+    body: dict[str, Any], models: Path, *, route: Route = CHAT, adapter: str = "", block_tokens: int = 16
+) -> PromptJob:
+    """As the gateway makes it from an admitted request; `models` is what `model_dir` made."""
     name = EngineName(adapter or POOL)
     blocks = text_blocks(prompt_text(body, route.output).text, seed_of(body.get("cache_salt", ""), name), BLOCK_BYTES)
     assert route.output is not None
     return PromptJob(
-        TENANT, POOL, name, bool(adapter), route.output, orjson.dumps(body), blocks, BLOCK_BYTES, block_tokens
+        *(TENANT, POOL, name, bool(adapter), route.output, orjson.dumps(body), blocks, BLOCK_BYTES, block_tokens),
+        model_dir=models / POOL,
     )
 
 

@@ -22,6 +22,7 @@ from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import PromptJob
+from functions.gateway.prefix.tokenizer_source import TokenizerSource
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
@@ -48,7 +49,7 @@ def catalogue_by(source: str) -> Catalogue:
 @pytest.fixture
 def exact(tmp_path: Path) -> ExactPrefixes:
     """Its thread is not started; what it would learn, `taught` learns at once."""
-    return ExactPrefixes(model_dir(tmp_path), lambda: 0.0)
+    return ExactPrefixes(TokenizerSource(model_dir(tmp_path), None, lambda: 0.0, lambda: 0.5), lambda: 0.0)
 
 
 def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
@@ -65,10 +66,11 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
         features.text_blocks,
         features.text_block_bytes,
         BLOCK,
+        exact.tokenizers.directory_of(model.pool) or Path(),
     )
     learnt = exact.learner.learn(job)
     assert learnt is not None
-    exact.learnt(learnt)
+    exact.learnt(job, learnt)
     return learnt
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest
-from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Route
+from functions.gateway.intake.intake import Intake, WireRequest, _upstream_body
+from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, ROUTES, TOKENIZE, Route
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
@@ -219,6 +219,15 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
     assert len(mine) == 32 and "acme" not in mine
     other = Intake(b"q" * 32, world.limits(), Splits(time.monotonic))
     assert other._cache_salt(CATALOGUE, CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_every_route_carries_the_tenants_salt(route: Route) -> None:
+    """So a tenant's `isolation` is done by gateways, whatever the pool and its engine's task."""
+    admitted = admit()
+    body: dict[str, Any] = {"messages": MESSAGES, "input": "x", "cache_salt": "stolen"}
+    upstream = json.loads(_upstream_body(body, admitted.model, route, False, "the tenant's"))
+    assert upstream["cache_salt"] == "the tenant's"
 
 
 def test_a_tenant_that_shares_its_cache_has_no_salt_not_even_its_own() -> None:

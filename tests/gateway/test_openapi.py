@@ -21,6 +21,7 @@ from functions.gateway.limits import Limits
 from functions.gateway.openapi import headers
 from functions.gateway.openapi.document import document
 from functions.gateway.openapi.requests import body_schema, field_schema
+from functions.gateway.registry_routes import RegistryForwarding
 from tests.gateway.world import ACME_KEY, World
 
 Schema = dict[str, Any]
@@ -52,10 +53,15 @@ async def paths() -> dict[str, dict[str, Schema]]:
 
 
 def whole() -> Schema:
-    """With files and batches, which a gateway offers that has a store."""
+    """With files and batches, which a gateway offers that has a store, and what it forwards to the registry."""
     world = World()
     offered: Any = SimpleNamespace(services=world.gateway.services)  # routes are added, none is called
-    parts = (partial(Composer.add_routes, offered), partial(batch_routes.add_routes, offered))
+    forwarding = RegistryForwarding(world.gateway.services, httpx.AsyncClient())
+    parts = (
+        partial(Composer.add_routes, offered),
+        partial(batch_routes.add_routes, offered),
+        forwarding.add_routes,
+    )
     app = make_app(world.gateway, parts)._app
     assert isinstance(app, FastAPI)
     return document(app, LIMITS)

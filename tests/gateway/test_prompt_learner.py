@@ -28,8 +28,13 @@ BODY: dict[str, Any] = {"model": POOL, "messages": [{"role": "user", "content": 
 
 
 @pytest.fixture(scope="module")
-def learner(tmp_path_factory: pytest.TempPathFactory) -> PromptLearner:
-    return PromptLearner(model_dir(tmp_path_factory.mktemp("models")))
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_dir(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def learner() -> PromptLearner:
+    return PromptLearner()
 
 
 def engines_chain(messages: list[dict[str, str]], adapter: str = "", salt: str = "") -> list[int]:
@@ -39,8 +44,8 @@ def engines_chain(messages: list[dict[str, str]], adapter: str = "", salt: str =
 
 
 @pytest.mark.parametrize("adapter", ["", "acme/bot@sha256:0123456789abcdef"])
-def test_what_is_learnt_is_what_an_engine_stores(learner: PromptLearner, adapter: str) -> None:
-    learnt = learner.learn(lesson_of(BODY, adapter=adapter))
+def test_what_is_learnt_is_what_an_engine_stores(learner: PromptLearner, models: Path, adapter: str) -> None:
+    learnt = learner.learn(lesson_of(BODY, models, adapter=adapter))
     assert learnt is not None
     whole = engines_chain(BODY["messages"], adapter, "s3cret")
     assert list(learnt.names) == whole[: len(learnt.names)]
@@ -48,17 +53,17 @@ def test_what_is_learnt_is_what_an_engine_stores(learner: PromptLearner, adapter
     assert len(learnt.settled) == len(learnt.text_blocks) == len(CONTENT) // 512
 
 
-def test_the_next_turn_has_the_same_beginning(learner: PromptLearner) -> None:
+def test_the_next_turn_has_the_same_beginning(learner: PromptLearner, models: Path) -> None:
     more = [{"role": "assistant", "content": "Indeed. " * 40}, {"role": "user", "content": "And then? " * 80}]
-    first = learner.learn(lesson_of(BODY))
-    second = learner.learn(lesson_of(BODY | {"messages": [*BODY["messages"], *more]}))
+    first = learner.learn(lesson_of(BODY, models))
+    second = learner.learn(lesson_of(BODY | {"messages": [*BODY["messages"], *more]}, models))
     assert first is not None and second is not None
     assert second.names[: len(first.names)] == first.names
     assert len(second.names) > len(first.names) + 20
 
 
-def test_a_completion_is_learnt_too(learner: PromptLearner) -> None:
-    learnt = learner.learn(lesson_of({"model": POOL, "prompt": CONTENT}, route=COMPLETIONS))
+def test_a_completion_is_learnt_too(learner: PromptLearner, models: Path) -> None:
+    learnt = learner.learn(lesson_of({"model": POOL, "prompt": CONTENT}, models, route=COMPLETIONS))
     ids = Tokenizer.from_str(trained()).encode(CONTENT).ids
     assert learnt is not None and len(learnt.names) > 20
     assert list(learnt.names) == list(chain(scope_seed("", ""), array("q", ids), 16))[: len(learnt.names)]
@@ -76,25 +81,36 @@ def test_a_completion_is_learnt_too(learner: PromptLearner) -> None:
         },
     ],
 )
-def test_what_cannot_be_known_exactly_is_learnt_as_such(learner: PromptLearner, body: dict[str, Any]) -> None:
-    learnt = learner.learn(lesson_of(body))
+def test_what_cannot_be_known_exactly_is_learnt_as_such(
+    learner: PromptLearner, models: Path, body: dict[str, Any]
+) -> None:
+    learnt = learner.learn(lesson_of(body, models))
     assert learnt is not None and len(learnt.names) == 0 and set(learnt.settled) == {0}
 
 
-def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner) -> None:
-    job = lesson_of(BODY)
+def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner, models: Path) -> None:
+    job = lesson_of(BODY, models)
     assert learner.learn(msgspec.structs.replace(job, body=json.dumps(BODY | {"cache_salt": "x"}).encode())) is None
 
 
 def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> None:
     now_s = [5.0]
-    models = PromptModels(tmp_path, clock=lambda: now_s[0])
-    assert models.of(POOL) is None
+    models = PromptModels(clock=lambda: now_s[0])
+    assert models.of(POOL, tmp_path / POOL) is None
     model_dir(tmp_path)
-    assert models.of(POOL) is None
+    assert models.of(POOL, tmp_path / POOL) is None
     now_s[0] += RETRY_S
-    assert models.of(POOL) is not None
-    assert models.of(PoolName("another")) is None
+    assert models.of(POOL, tmp_path / POOL) is not None
+    assert models.of(PoolName("another"), tmp_path / "another") is None
+
+
+def test_another_directory_is_another_tokenizer_at_once(tmp_path: Path) -> None:
+    models = PromptModels(clock=lambda: 0.0)
+    first, second = (model_dir(tmp_path / name) / POOL for name in ("a", "b"))
+    found = models.of(POOL, first)
+    assert found is not None and models.of(POOL, first) is found
+    assert models.of(POOL, second) not in (None, found)
+    assert models.of(POOL, tmp_path) is None, "a former one is none"
 
 
 def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
@@ -110,19 +126,19 @@ def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
     assert tokens.ends[-1] == len(prompt)
 
 
-def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner) -> None:
+def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner, models: Path) -> None:
     told: queue.Queue[Learnt] = queue.Queue()
-    job = lesson_of(BODY)
+    job = lesson_of(BODY, models)
     broken = msgspec.structs.replace(job, body=b"{", text_blocks=(1,))
-    learner.start(told.put)
+    learner.start(lambda job, learnt: told.put(learnt))
     for item in (broken, job):
         assert learner.want(item)
     assert told.get(timeout=60).text_blocks == job.text_blocks
     learner.close()
 
 
-def test_what_found_no_room_is_counted(tmp_path: Path) -> None:
-    idle, job = PromptLearner(tmp_path), lesson_of(BODY)
+def test_what_found_no_room_is_counted(models: Path) -> None:
+    idle, job = PromptLearner(), lesson_of(BODY, models)
     wanted = [idle.want(msgspec.structs.replace(job, text_blocks=(number,))) for number in range(1000)]
     assert 0 < sum(wanted) < 1000
     assert idle.left_out_total == 1000 - sum(wanted)
@@ -130,12 +146,12 @@ def test_what_found_no_room_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
 def test_of_a_very_long_prompt_the_beginning_is_learnt(
-    learner: PromptLearner, monkeypatch: pytest.MonkeyPatch, route: Route
+    learner: PromptLearner, models: Path, monkeypatch: pytest.MonkeyPatch, route: Route
 ) -> None:
     body = BODY if route is CHAT else {"model": POOL, "prompt": CONTENT, "cache_salt": "s3cret"}
-    whole = learner.learn(lesson_of(body, route=route))
+    whole = learner.learn(lesson_of(body, models, route=route))
     monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1200)
-    cut = learner.learn(lesson_of(body, route=route))
+    cut = learner.learn(lesson_of(body, models, route=route))
     assert whole is not None and cut is not None
     assert 10 < len(cut.names) < len(whole.names) and cut.names == whole.names[: len(cut.names)]
     assert cut.settled[0] == whole.settled[0], "what lies before the cut is not changed by it"
@@ -145,11 +161,11 @@ def test_of_a_very_long_prompt_the_beginning_is_learnt(
 def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the event loop would stand still for as long: 2 s for these 800 KB."""
     monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1_000_000)
-    learner = PromptLearner(model_dir(tmp_path))
+    learner, models = PromptLearner(), model_dir(tmp_path)
     content = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=800_000))
-    job = lesson_of({"model": POOL, "messages": [{"role": "user", "content": content}]})
+    job = lesson_of({"model": POOL, "messages": [{"role": "user", "content": content}]}, models)
     told: queue.Queue[Learnt] = queue.Queue()
-    learner.start(told.put)
+    learner.start(lambda job, learnt: told.put(learnt))
     began_s = last_s = time.perf_counter()
     assert learner.want(job)
     longest_s = 0.0

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.decisions.quota.token_bucket import burst_of
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.quota_leases import Group, LeaseAnswer
+from functions.gateway.quota import gateway_count
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from tests.gateway.quota_rig import ACME, Shared
@@ -201,6 +203,39 @@ async def test_before_the_bus_was_ever_reached_gateways_take_the_share_that_they
     await shared.rounds()
     entered = [await shared.enters(0, 100) for _ in range(20)]
     assert sum(100 for entry in entered if entry is not None) == burst_of(LIMIT) // 2
+
+
+async def test_a_gateway_that_starts_without_the_bus_shares_by_what_the_registry_counts() -> None:
+    """Six of them, of which each would else take it all, or half, as it is told by its settings."""
+    shared = Shared(6, output_tokens_per_minute=LIMIT)
+    shared.broker.away = True
+    await shared.rounds()
+    for leases in shared.leases:
+        leases.expect(6)
+    delivered = await saturate(shared, 90.0, Random(6))
+    assert 0.97 * LIMIT < largest_minute(delivered) <= LIMIT + burst_of(LIMIT) + 6 * 150
+    shared.broker.away = False
+    await shared.meet()
+    for leases in shared.leases:
+        leases.expect(40)
+    assert {(leases.regime.step, leases.gateways) for leases in shared.leases} == {("leased", 6)}, (
+        "the bus knows better"
+    )
+
+
+async def test_how_many_there_were_outlives_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "gateways"
+    assert gateway_count.last_known(file, 1) == 1
+    shared = Shared(3, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    keeping = asyncio.create_task(gateway_count.keep(shared.leases[0], file))
+    async with asyncio.timeout(60):
+        while gateway_count.last_known(file, 1) != 3:
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    for rubbish in ("", "0", "-3", "many", "99999999"):
+        file.write_text(rubbish)
+        assert gateway_count.last_known(file, 2) == 2
 
 
 async def test_after_ten_minutes_without_the_bus_batch_waits_and_the_rest_goes_on() -> None:

@@ -49,6 +49,28 @@ async def test_a_session_goes_back_to_its_replica(play: Playing) -> None:
     assert len(homes) == 1
 
 
+async def test_a_chat_without_a_session_goes_back_too(play: Playing) -> None:
+    p = play("r0", "r1", "r2", "r3")
+    said = [{"role": "user", "content": "Where is the gold?"}]
+    first = p.ask(stream=True, messages=said)
+    homes = set(p.gateway.services.router.load.in_flight)
+    first.client_left()
+    for _ in range(6):
+        said += [{"role": "assistant", "content": "Buried."}, {"role": "user", "content": "Where?"}]
+        exchange = p.ask(stream=True, messages=said)
+        homes |= set(p.gateway.services.router.load.in_flight)
+        exchange.client_left()
+    assert len(homes) == 1
+
+
+async def test_prompts_that_are_all_alike_have_no_home(play: Playing) -> None:
+    """A load test with one prompt, or a greeting: they would all wait at one replica for what nobody has cached."""
+    p = play("r0", "r1")
+    for _ in range(8):
+        p.ask(stream=True, messages=[{"role": "user", "content": "Hello"}])
+    assert p.gateway.services.router.load.in_flight == {"r0": 4, "r1": 4}
+
+
 async def test_long_prompts_spread_by_their_tokens(play: Playing) -> None:
     p = play("r0", "r1")
     long = p.ask(stream=True, messages=[{"role": "user", "content": LONG}])

@@ -97,6 +97,18 @@ async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path
     assert refused == ("The tool could not be reached.", "unreachable") and len(tool.requests) == 1
 
 
+async def test_a_mounted_secret_has_no_folders(identity: tuple[Path, Path], tmp_path: Path) -> None:
+    """`acme.eu` may not come by what is another tenant's, however the two parts of a name are joined."""
+    (tmp_path / "acme.weather").write_text("of acme")
+    (tmp_path / "acme.eu.weather").write_text("of acme.eu")
+    it = caller(identity, secrets_dir=tmp_path)
+    async with serving(identity) as tool:
+        assert await it.call("acme", entry(tool.port, secret="weather"), CALL) == RAIN
+        assert b"authorization: bearer of acme\r\n" in tool.requests[0].lower()
+        refused = await it.call("acme", entry(tool.port, secret="eu.weather"), CALL)
+    assert refused.outcome == "unreachable" and len(tool.requests) == 1
+
+
 @pytest.mark.parametrize(
     "addresses",
     [["127.0.0.1"], ["10.0.0.1"], ["169.254.169.254"], ["::1"], ["1.1.1.1", "10.0.0.1"], ["64:ff9b::7f00:1"], ["x"]],

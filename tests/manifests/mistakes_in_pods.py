@@ -3,6 +3,7 @@
 from tests.manifests.checks.hardening import hardening_findings
 from tests.manifests.checks.images import image_findings
 from tests.manifests.checks.lifetimes import lifetime_findings
+from tests.manifests.checks.parity import parity_findings
 from tests.manifests.checks.settings import settings_findings
 from tests.manifests.mistakes import (
     AGENT,
@@ -121,6 +122,18 @@ POD_MISTAKES = [
         settings_findings,
         lambda r: variable(container(gateway(r)), "SHOAL_GATEWAY_PORT").update(name="SHOAL_GATEWAY_PROT"),
         "no setting of functions.gateway",
+    ),
+    Mistake(
+        "left at its default",
+        parity_findings,
+        lambda r: drop_variable(container(gateway(r)), "SHOAL_GATEWAY_TRACE_DIR"),
+        "does not set SHOAL_GATEWAY_TRACE_DIR",
+    ),
+    Mistake(
+        "in one target only",
+        parity_findings,
+        lambda r: container(runtime(r), AGENT)["env"].append({"name": "SHOAL_REPLICA_FETCH_TIMEOUT_S", "value": "9"}),
+        "sets SHOAL_REPLICA_FETCH_TIMEOUT_S",
     ),
     Mistake(
         "missing variable",

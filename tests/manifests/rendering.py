@@ -5,9 +5,11 @@ rendering.one("Deployment", "controller")
 """
 
 import copy
+import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +66,19 @@ def render(folder: Path) -> Rendering:
     assert done.returncode == 0, done.stderr.decode()
     assert not done.stderr, f"kustomize warns: {done.stderr.decode()}"
     return Rendering(parse(done.stdout))
+
+
+def over(overlay: str, *components: str, patches: str = "[]") -> Rendering:
+    """An installation's own overlay over one of these, with components; rendered from a folder of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        below = os.path.relpath(OVERLAYS / overlay, folder.resolve())
+        named = [os.path.relpath(MANIFESTS / "components" / each, folder.resolve()) for each in components]
+        (folder / "kustomization.yaml").write_text(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+            f"resources: [{below}]\ncomponents: {json.dumps(named)}\npatches: {patches}\n"
+        )
+        return render(folder)
 
 
 def parse(text: bytes | str) -> list[Document]:

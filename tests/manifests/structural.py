@@ -49,7 +49,7 @@ def validators(folder: Path) -> dict[tuple[str, str], Draft202012Validator]:
     found: dict[tuple[str, str], Draft202012Validator] = {}
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for file in sorted(folder.glob("*.yaml")):
-        if not file.name.startswith(("serving.", "shoal.dev_")) or "llminference" in file.name:
+        if not file.name.startswith(("serving.", "networking.internal.", "shoal.dev_")) or "llminference" in file.name:
             continue  # the rest of such a folder is large, and no manifest uses it
         for crd in yaml.load_all(file.read_bytes(), Loader=loader):
             if crd and crd.get("kind") == "CustomResourceDefinition":

@@ -1,6 +1,5 @@
 """Both overlays, and the component that switches the source to git: rendered offline and held against every check."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,13 @@ from tests.manifests.checks.images import image_findings
 from tests.manifests.checks.lifetimes import lifetime_findings
 from tests.manifests.checks.models import model_findings
 from tests.manifests.checks.network import network_findings
+from tests.manifests.checks.parity import parity_findings
 from tests.manifests.checks.rbac import rbac_findings
 from tests.manifests.checks.references import documented_secrets, reference_findings, used_secrets
 from tests.manifests.checks.schemas import Check, own_kind_findings, schema_findings, webhook_findings
 from tests.manifests.checks.settings import settings_findings
 from tests.manifests.checks.truth import truth_findings
-from tests.manifests.rendering import MANIFESTS, PROJECT, Rendering, render
+from tests.manifests.rendering import PROJECT, Rendering, over, render
 
 CHECKS: list[Check] = [
     hardening_findings,
@@ -24,6 +24,7 @@ CHECKS: list[Check] = [
     model_findings,
     network_findings,
     own_kind_findings,
+    parity_findings,
     rbac_findings,
     reference_findings,
     settings_findings,
@@ -33,16 +34,10 @@ CHECKS: list[Check] = [
 
 
 @pytest.fixture(scope="session")
-def with_git_source(tmp_path_factory: pytest.TempPathFactory, staging: Rendering) -> Rendering:
-    """An installation's own overlay with git as the source, with the pool that its controller then applies."""
-    folder = tmp_path_factory.mktemp("overlay")
-    base, component = [os.path.relpath(MANIFESTS / each, folder) for each in ("base", "components/git-source")]
-    (folder / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [{base}]\ncomponents: [{component}]\n"
-    )
-    others = [*render(PROJECT / "inferenceservices").documents, staging.one("PersistentVolumeClaim", "shoal-models")]
-    return Rendering([*render(folder).documents, *others])
+def with_git_source(staging: Rendering) -> Rendering:
+    """Git as the source over staging, with its webhook, and with the pool that its controller then applies."""
+    pools = render(PROJECT / "inferenceservices").documents
+    return Rendering([*over("staging", "git-source", "git-webhook").documents, *pools])
 
 
 @pytest.mark.parametrize("overlay", ["staging", "production"])

@@ -90,7 +90,9 @@ def test_the_controller_gets_ready_as_its_account(
     """With the CRDs, the roles and a token of its ServiceAccount: what the Deployment gives it suffices."""
     client = api_server.client()
     create_crds(client, crds_dir / INFERENCE_SERVICE, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
-    for document in staging.of("Namespace", "ServiceAccount", "Role", "RoleBinding"):
+    for document in staging.of(
+        "Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
+    ):
         apply(client, document, dry_run=False)
     pod = pod_of("functions.controller.kubernetes", staging, tmp_path)
     port = free_port()

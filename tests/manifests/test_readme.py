@@ -9,7 +9,7 @@ from tests.manifests.rendering import MANIFESTS, PROJECT, Rendering
 README = (MANIFESTS / "README.md").read_text()
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"manifests/[\w./-]+[\w]", README))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"(?<![\w/])manifests/[\w./-]+[\w]", README))))
 def test_paths_in_commands_exist(path: str) -> None:
     assert (PROJECT / path).exists()
 

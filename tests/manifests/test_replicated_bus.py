@@ -48,7 +48,8 @@ class Node:
 
     def passes(self, probe: str) -> bool:
         script = next(iter(self.scripts.values()))
-        return not subprocess.run(["sh", str(script), probe], env=self.environment, capture_output=True).returncode
+        command = ["sh", str(script), probe]
+        return subprocess.run(command, check=False, env=self.environment, capture_output=True).returncode == 0
 
     def kill(self) -> None:
         for process in self.running:

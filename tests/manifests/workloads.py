@@ -25,6 +25,7 @@ class Workload:
     pod: dict[str, Any]  # the pod's spec
     knative: bool
     foreign: bool = False
+    once: bool = False  # a Job or a bare pod: nobody probes it, and nothing restarts it
     claims: frozenset[str] = frozenset()  # volumes of its own that each pod gets
 
     @property
@@ -54,6 +55,17 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
                 knative=document["kind"] == "Service",
                 claims=frozenset(each["metadata"]["name"] for each in claims),
             )
+    for document in rendering.of("Job", "Pod"):
+        template = document["spec"]["template"] if document["kind"] == "Job" else document
+        yield Workload(
+            name=name_of(document),
+            namespace=document["metadata"]["namespace"],
+            labels=template["metadata"].get("labels", {}),
+            annotations=template["metadata"].get("annotations", {}),
+            pod=template["spec"],
+            knative=False,
+            once=True,
+        )
     for document in rendering.of("InferenceService"):
         yield _pool(document, rendering)
 

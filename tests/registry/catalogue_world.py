@@ -55,15 +55,15 @@ def key_text(key_id: str) -> str:
     return keys.mint("test", key_id, ENTROPY[key_id])
 
 
-def key_entry(key_id: str) -> KeyEntry:
+def key_entry(key_id: str, pepper: bytes = PEPPER) -> KeyEntry:
     parsed = keys.parse(key_text(key_id))
     assert parsed is not None
     tenant, _, kind = key_id.partition("-")
-    hashed = keys.keyed_hash(PEPPER, parsed.secret)
+    hashed = keys.keyed_hash(pepper, parsed.secret)
     return KeyEntry(KeyId(key_id), TenantId(tenant), hashed, SCOPES[kind], "interactive")  # type: ignore[arg-type]
 
 
-def published(epoch: int = 1, **changes: Any) -> Snapshot:
+def published(epoch: int = 1, pepper: bytes = PEPPER, **changes: Any) -> Snapshot:
     version = VersionEntry(
         "v1", digest("a"), EngineName("acme/declared@sha256:a"), "s3://shoal-models/acme/declared/v1"
     )
@@ -80,7 +80,7 @@ def published(epoch: int = 1, **changes: Any) -> Snapshot:
             TenantEntry(TenantId("acme"), "standard", ("acme/*", "base")),
             TenantEntry(TenantId("globex"), "standard", ("globex/*", "base")),
         ),
-        keys=tuple(key_entry(key_id) for key_id in sorted(ENTROPY)),
+        keys=tuple(key_entry(key_id, pepper) for key_id in sorted(ENTROPY)),
         models=(declared, base),
         pools=(PoolEntry(PoolName("base"), 2048), PoolEntry(PoolName("large"), 2048)),
         rollouts=(

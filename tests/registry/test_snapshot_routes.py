@@ -20,11 +20,14 @@ from functions.fleet.snapshots import (
     EPOCH_FLOOR_HEADER,
     EPOCH_HEADER,
     FENCE_HEADER,
+    GATEWAY_HEADER,
+    GATEWAYS_HEADER,
     HASH_HEADER,
     SNAPSHOT_PATH,
     SnapshotFollower,
 )
 from functions.registry import snapshot_routes
+from functions.registry.store import GATEWAY_SILENT_S, FollowingGateways
 from tests.fleet.builders import snapshot
 from tests.registry.world import TOKEN, World, error_of, serving
 
@@ -49,6 +52,25 @@ async def test_what_was_put_is_on_disk_and_served_to_the_byte(world: World) -> N
     assert served.content == snapshots.encode(snapshot(epoch=3))
     assert served.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
     assert served.headers[EPOCH_HEADER] == "3"
+
+
+async def test_gateways_that_follow_are_counted_and_told(world: World) -> None:
+    now_s = [0.0]
+    world.store.gateways = FollowingGateways(lambda: now_s[0])
+
+    async def ask(gateway: str) -> str | None:
+        response = await world.client.get(SNAPSHOT_PATH, headers={GATEWAY_HEADER: gateway} if gateway else {})
+        return response.headers.get(GATEWAYS_HEADER)
+
+    assert [await ask(name) for name in ("a", "b", "a")] == [None, None, None], "not before each had time to ask"
+    now_s[0] += GATEWAY_SILENT_S - 1.0
+    assert [await ask(name) for name in ("b", "c")] == [None, None]
+    now_s[0] += 1.0
+    assert await ask("c") == "3", "a was heard just as long ago as one may be silent"
+    now_s[0] += 1.0
+    assert await ask("") == "2", "and an agent is none"
+    now_s[0] += GATEWAY_SILENT_S
+    assert [await ask(""), await ask("x" * 1000), await ask("d")] == [None, None, "1"]
 
 
 async def test_nothing_newer_is_204(world: World) -> None:

@@ -19,8 +19,9 @@ from functions.api.schema.editor import Schema, inlined, tidy_schema
 
 Column = dict[str, str | int]
 
+_OBEYED = ("Obeyed", "string", '.status.conditions[?(@.type=="Obeyed")].status')
 _SHOWN: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "Tenant": (("Tier", "string", ".spec.tier"), ("Models", "string", ".spec.models")),
+    "Tenant": (("Tier", "string", ".spec.tier"), ("Models", "string", ".spec.models"), _OBEYED),
     "Model": (
         ("Id", "string", ".spec.id"),
         ("Type", "string", ".spec.type"),
@@ -32,7 +33,11 @@ _SHOWN: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Requests/min", "integer", ".spec.limits.requestsPerMinute"),
         ("Concurrent", "integer", ".spec.limits.concurrentRequests"),
     ),
-    "RoutingPolicy": (("Pools", "string", ".spec.pools"), ("Attempts", "integer", ".spec.retry.maxAttempts")),
+    "RoutingPolicy": (
+        ("Pools", "string", ".spec.pools"),
+        ("Attempts", "integer", ".spec.retry.maxAttempts"),
+        _OBEYED,
+    ),
     "AdmissionPolicy": (("Pools", "string", ".spec.pools"), ("Queued", "integer", ".spec.maxQueuedTokens")),
     "RolloutPolicy": (
         ("Stages", "string", ".status.stages"),
@@ -44,7 +49,7 @@ _SHOWN: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Max", "integer", ".spec.replicas.max"),
         ("Wanted", "integer", ".status.wantedReplicas"),
         ("Live", "integer", ".status.liveReplicas"),
-        ("Obeyed", "string", '.status.conditions[?(@.type=="Obeyed")].status'),
+        _OBEYED,
     ),
 }
 

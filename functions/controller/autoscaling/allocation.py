@@ -14,6 +14,7 @@ one is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from functions.controller.autoscaling.signals import replicas_of
 from functions.decisions.autoscaling.accelerator_slots import SlotDemand
@@ -104,33 +105,42 @@ def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
 __all__ = ["SlotDemand", "granted"]
 
 
-def granted(wishes: Mapping[str, SlotDemand], present: Mapping[str, int], most: int) -> dict[str, SlotDemand]:
-    """What each pool may have of a machine that holds `most` engines; `present` is how many serve now.
+_ONE_EACH: Mapping[str, int] = MappingProxyType({})
+
+
+def granted(
+    wishes: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
+) -> dict[str, SlotDemand]:
+    """What each pool may have of `most` accelerators; `present` is how many replicas serve now.
+
+    `costs` are the accelerators that a replica of a pool takes, one where nothing is said.
 
         1  what the pools' YAML asks for is theirs, whatever the bound says
         2  replicas that serve come before warm ones, those that are there before new ones
-        3  what is left is given out one at a time, to the pool that has the smallest part of what it demands
+        3  what is left is given out one at a time, to the pool that has the smallest part of what it demands; what
+           is too little for one of its replicas goes to another pool
 
     Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and demands 4 and 1 warm, B has 1 and
-    demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one.
+    demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one. Where A's replicas
+    take two accelerators each, those that are there are 5 already: nobody gets more.
     """
     given = {name: min(wish.serving, max(wish.least, present.get(name, 0))) for name, wish in wishes.items()}
-    left = most - sum(given.values())
-    left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left)
+    left = most - sum(count * costs.get(name, 1) for name, count in given.items())
+    left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left, costs)
     warm = dict.fromkeys(wishes, 0)
-    _give(warm, {name: wish.warm for name, wish in wishes.items()}, left)
+    _give(warm, {name: wish.warm for name, wish in wishes.items()}, left, costs)
     return {name: SlotDemand(given[name], warm[name], wish.least) for name, wish in wishes.items()}
 
 
-def _give(given: dict[str, int], wanted: Mapping[str, int], left: int) -> int:
-    """One at a time until nobody wants more or nothing is left; what is left then."""
-    while left > 0:
-        lacking = [name for name in sorted(given) if given[name] < wanted[name]]
+def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:
+    """One at a time until nobody wants more or nothing is left that would do for one; what is left then."""
+    while True:
+        lacking = [name for name in sorted(given) if given[name] < wanted[name] and costs.get(name, 1) <= left]
         if not lacking:
-            break
-        given[min(lacking, key=lambda name: (given[name] / wanted[name], name))] += 1
-        left -= 1
-    return left
+            return left
+        chosen = min(lacking, key=lambda name: (given[name] / wanted[name], name))
+        given[chosen] += 1
+        left -= costs.get(chosen, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,7 @@ class Remote:
     branch: str = "main"
     askpass: Path | None = None  # a program that prints the user's name or token
     ssh_command: str = ""  # such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/known_hosts`
+    ca_file: Path | None = None  # PEM, of an https server with a private authority; it takes the place of the system's
 
     def fetch(self, repository: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """Make the local branch what the remote's is; GitFailed where that cannot be done now."""
@@ -186,5 +187,6 @@ class Remote:
 
     def _environment(self) -> dict[str, str]:
         askpass = {"GIT_ASKPASS": str(self.askpass)} if self.askpass is not None else {}
+        trust = {"GIT_SSL_CAINFO": str(self.ca_file)} if self.ca_file is not None else {}
         command = self.ssh_command or "ssh -o BatchMode=yes -o ConnectTimeout=10"
-        return {**askpass, "GIT_SSH_COMMAND": command, "SSH_ASKPASS_REQUIRE": "never"}
+        return {**askpass, **trust, "GIT_SSH_COMMAND": command, "SSH_ASKPASS_REQUIRE": "never"}

@@ -26,6 +26,7 @@ from functions.controller.gitops.git import Git, GitFailed
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.gitops.words import counted, printable, problem_lines
 from functions.controller.local.pools import pools_of
+from functions.controller.unobeyed.declared import declared_findings
 
 ALLOW_REWRITE = "allow-rewrite"
 ALLOW_EMPTY = "allow-empty"
@@ -98,6 +99,7 @@ def _refusals(
 
 
 SHOWN_CHANGES = 40
+SHOWN_WARNINGS = 10
 
 Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 
@@ -140,8 +142,8 @@ class Reviewer:
         if not allows_empty and (losses := _everything_of(present, observed.loaded)):
             words = f"the push removes {losses}. If that is meant, push with -o {ALLOW_EMPTY}"
             return _refused((words,))
-        changes = _shortened(self._describe(present, observed.loaded))
-        return Verdict(True, (*map(printable, references.notes), *changes), references.commit if allows_empty else "")
+        lines = (*_shortened(self._describe(present, observed.loaded)), *_warnings(observed.loaded))
+        return Verdict(True, (*map(printable, references.notes), *lines), references.commit if allows_empty else "")
 
     def _quarantine(self, objects: Path | None) -> Path | None:
         """Only a directory among the repository's own objects: nobody's word makes us read elsewhere."""
@@ -180,6 +182,14 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
     shown = tuple(printable(change) for change in changes[:SHOWN_CHANGES])
     more = len(changes) - len(shown)
     return (*shown, f"… and {more} more changes") if more > 0 else shown
+
+
+def _warnings(candidate: Loaded) -> Iterator[str]:
+    """What is right as written, and cannot be obeyed."""
+    found = sorted(declared_findings(candidate.objects), key=lambda each: each.problem)
+    yield from (printable(f"warning: {each.warning}") for each in found[:SHOWN_WARNINGS])
+    if len(found) > SHOWN_WARNINGS:
+        yield f"… and {len(found) - SHOWN_WARNINGS} more warnings"
 
 
 def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.routing.choice import (
+    NEAR_MS,
     NoReplica,
     PoolView,
     Prediction,
@@ -37,8 +38,6 @@ from functions.decisions.routing.choice import (
 from functions.decisions.routing.own_load import OwnLoad
 
 ColdChoice = Callable[[RouteRequest, PoolView, RoutingEntry, OwnLoad, Collection[ReplicaId]], ReplicaView | NoReplica]
-
-NEAR_MS = 250.0  # what a load costs at least: a shorter queue elsewhere is not worth a second copy
 
 
 def choose_cold(

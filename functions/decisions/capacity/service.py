@@ -46,8 +46,7 @@ def served_pool(service: InferenceService, document: Mapping[str, Any], shape: M
     uri = (model.storage_uri or "").rstrip("/").rpartition("/")[2]
     told = service.metadata.annotations.get(ARCHITECTURE_ANNOTATION)
     raw = _at(document, "spec", "predictor")
-    resources = _at(raw, "model", "resources")
-    count = _accelerators(resources)
+    count = accelerators_of(document)
     return ServedPool(
         pool=service.pool,
         replicas=service.replica_bounds,
@@ -113,6 +112,24 @@ def _ratio(text: str | None) -> float:
     except ValueError:
         return DEFAULT_UTILIZATION_RATIO
     return ratio if 0 < ratio <= 1 else DEFAULT_UTILIZATION_RATIO
+
+
+def accelerators_of(document: Mapping[str, Any]) -> int:
+    """Accelerators that one replica of an InferenceService takes, over all its pods; 0: it runs on CPU.
+
+    The model's, or the containers' of a template; with a `workerSpec` tensorParallelSize (else the head's own) x
+    pipelineParallelSize, which KServe spreads over a head and its workers.
+    """
+    predictor = _at(document, "spec", "predictor")
+    listed = predictor.get("containers")
+    containers = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    own = sum(_accelerators(_at(each, "resources")) for each in containers)
+    own = own or _accelerators(_at(predictor, "model", "resources"))
+    worker = _at(predictor, "workerSpec")
+    if not worker:
+        return own
+    tensor, pipeline = worker.get("tensorParallelSize"), worker.get("pipelineParallelSize")
+    return (tensor if type(tensor) is int else own or 1) * (pipeline if type(pipeline) is int else 1)
 
 
 def _accelerators(resources: Mapping[str, Any]) -> int:

@@ -21,8 +21,9 @@ told by each gateway what was spent there (`account.fit`). Until its first round
 granted what was spent already, never more than a burst
 (test_a_bus_that_restarts_costs_at_most_one_more_burst).
 
-Gateways are those that the bus heard of in its last 10 s; before it was ever reached, as many as the settings say. One
-gateway alone needs nobody: it keeps the whole limit, exactly, with bus or without.
+Gateways are those that the bus heard of in its last 10 s; before it was ever reached, those that the registry counts,
+or that were there last (`gateway.quota.gateway_count`). One gateway alone needs nobody: it keeps the whole limit,
+exactly, with bus or without.
 Worked example (test_worked_example_from_the_prologue): 4 gateways, 60,000 tokens a minute. This one was granted 400
 tokens a second lately: 400 for 30 s, then 250.
 """

@@ -102,9 +102,9 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
     for route in ROUTES:
         app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
     _add_health(app, gateway)
-    _add_models(app, gateway.services)
     for add_routes in parts:
         add_routes(app)
+    _add_models(app, gateway.services)  # last: a model's id is a path that would take the others'
     _add_document(app, gateway.services)
     _add_error_shapes(app)
     return Envelope(app, gateway.services)

@@ -19,7 +19,7 @@ from functions.gateway.request import replies
 from functions.gateway.services import Services
 
 _NEVER_S = float("inf")
-_UPLOADS = b"/v1/files"  # bodies of a size of their own, whose blocks `files.upload` times
+_UPLOADS = (b"/v1/files", b"/v1/artifacts")  # bodies of a size of their own, timed where they are received
 _INVALID_HTTP = ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1.")
 
 
@@ -89,7 +89,7 @@ class GuardedHttpTools(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         limits = self._services.limits
-        self._deadline_s = self._services.clock() + (limits.upload_s if self.url == _UPLOADS else limits.body_s)
+        self._deadline_s = self._services.clock() + (limits.upload_s if self.url in _UPLOADS else limits.body_s)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -6,7 +6,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import Caller
 from functions.gateway import errors
 from functions.gateway.errors import Refused
-from functions.gateway.http.headers import read_headers
+from functions.gateway.http.headers import RequestHeaders, read_headers
 from functions.gateway.services import Services
 
 
@@ -17,11 +17,25 @@ def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Ca
     return catalogue, caller
 
 
+def identify_manager(services: Services, request: Request) -> tuple[Catalogue, Caller, str]:
+    """Whoever asks for what the registry answers, counted likewise, and the header that proves it.
+
+    Any of a tenant's keys: what it may do there the registry decides.
+    """
+    catalogue, read = _read(services, request)
+    caller = services.intake.authenticate(catalogue, read, services.wall_clock())
+    services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
+    return catalogue, caller, read.authorization or ""
+
+
 def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
     """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
+    catalogue, read = _read(services, request)
+    return catalogue, services.intake.identify(catalogue, read, services.wall_clock())
+
+
+def _read(services: Services, request: Request) -> tuple[Catalogue, RequestHeaders]:
     catalogue = services.state.catalogue
     if catalogue is None:
         raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
-    read = read_headers(request.scope["headers"], request.state.request_id, services.limits)
-    caller = services.intake.identify(catalogue, read, services.wall_clock())
-    return catalogue, caller
+    return catalogue, read_headers(request.scope["headers"], request.state.request_id, services.limits)

@@ -179,6 +179,13 @@ class Intake:
             raise forbidden("This key lacks the scope 'inference'.")
         return caller
 
+    def authenticate(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
+        """Who calls, whatever the key may do; never by a delegated credential. Raises Refused (401)."""
+        caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
+        if caller is None:
+            raise unauthorized()
+        return caller
+
     def _cache_salt(self, catalogue: Catalogue, tenant: TenantId) -> str | None:
         """Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks."""
         return None if catalogue.tenants[tenant].cache_salt == "shared" else self._salt_of(tenant)

@@ -46,6 +46,7 @@ class Operation:
 
 _ENGINE_REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
 _STORE_REFUSALS = (400, 401, 404, 429, 500, 503)
+_REGISTRY_REFUSALS = (400, 401, 403, 404, 409, 429, 500, 503)
 _MEANINGS = {
     400: "Malformed, out of range, over a cap, or for another kind of model",
     401: "The key is missing, malformed, unknown, revoked or expired",
@@ -53,8 +54,10 @@ _MEANINGS = {
     404: "Unknown to this caller",
     408: "Head or body took too long to arrive",
     409: "Not in this state",
+    412: "Changed since `if-match`",
     413: "The body is over the limit",
     415: "Not application/json, or an encoded body",
+    422: "What was sent cannot be served",
     429: "The tenant's own limit: try again after `retry-after`",
     431: "Headers are over the limits",
     500: "The gateway failed",
@@ -119,11 +122,53 @@ _OTHERS: dict[tuple[str, str], Operation] = {
 }
 
 
+# What the registry answers, by the route that is forwarded (`functions.gateway.registry_routes`): its own document has
+# all of it.
+_FORWARDED = {
+    ("get", "/v1/models/{tenant}/{name}/versions"): "List a model's versions",
+    ("put", "/v1/models/{tenant}/{name}/versions/{version}"): "Register a version",
+    ("delete", "/v1/models/{tenant}/{name}/versions/{version}"): "Delete a version",
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): "Move a channel, by a rollout where its policy has one",
+    ("delete", "/v1/models/{tenant}/{name}/channels/{channel}"): "Delete a channel",
+    ("delete", "/v1/models/{tenant}/{name}"): "Delete a model",
+    ("post", "/v1/artifacts"): "Upload an adapter's files",
+    ("get", "/v1/artifacts/{digest}"): "Describe an artifact",
+    ("get", "/v1/rollouts"): "List rollouts",
+    ("get", "/v1/rollouts/{rollout}"): "Describe a rollout, both groups with their figures",
+    ("post", "/v1/rollouts/{rollout}/{verb}"): "Pause, resume, promote or roll back a rollout",
+}
+_BODIES: dict[tuple[str, str], tuple[Schema, str]] = {
+    ("put", "/v1/models/{tenant}/{name}/versions/{version}"): (
+        thing("base_model", base_model=STRING, adapter_type=STRING, digest=STRING, artifact_uri=STRING,
+              promote_to=STRING, rollout=STRING),
+        _JSON,
+    ),
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): (thing("version", version=STRING), _JSON),
+    ("post", "/v1/artifacts"): (
+        thing("file", file={"type": "array", "items": _FILE["properties"]["file"]}, base_model=STRING),
+        "multipart/form-data",
+    ),
+}  # fmt: skip
+
+
+def _forwarded(method: str, path: str) -> Operation:
+    body, media = _BODIES.get((method, path), (None, _JSON))
+    more = (408, 413, 415, 422) if path == "/v1/artifacts" else (412,) if method != "get" else ()
+    return Operation(
+        _FORWARDED[method, path],
+        {"type": "object"},
+        body=body,
+        body_media=media,
+        refusals=(*_REGISTRY_REFUSALS, *more),
+    )
+
+
 def document(app: FastAPI, limits: Limits) -> Schema:
     """OpenAPI 3.1 of all that this application answers; a route that nobody describes raises KeyError."""
     known = get_openapi(title="shoal gateway", version="1", routes=app.routes)["paths"]
     operations = {("post", route.path): _engine_operation(route, limits) for route in ROUTES}
-    operations |= {(method, path): _OTHERS[method, path] for path, methods in known.items() for method in methods}
+    for path, methods in known.items():
+        operations |= {(method, path): _OTHERS.get((method, path)) or _forwarded(method, path) for method in methods}
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), operation in operations.items():
         parameters = known.get(path, {}).get(method, {}).get("parameters", [])

@@ -17,7 +17,6 @@ Neighbours: `functions.gateway.feeds` carries updates and requests between this 
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
@@ -26,6 +25,7 @@ from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
 from functions.gateway.prefix.prompt_learner import PromptJob, PromptLearner
+from functions.gateway.prefix.tokenizer_source import TokenizerSource
 from functions.gateway.request.request import Admitted
 
 _log = logging.getLogger(__name__)
@@ -34,9 +34,10 @@ _log = logging.getLogger(__name__)
 class ExactPrefixes:
     """Owned by one event loop, which `start` is given a way into: the learner tells from its own thread."""
 
-    def __init__(self, models_dir: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, tokenizers: TokenizerSource, clock: Callable[[], float]) -> None:
         self.view = PrefixView()
-        self.learner = PromptLearner(models_dir)
+        self.learner = PromptLearner()
+        self.tokenizers = tokenizers
         self._chains = PromptChains()
         self._clock = clock
         self._began: set[PoolName] = set()  # pools of which everything was asked once
@@ -45,8 +46,8 @@ class ExactPrefixes:
         self.known_total = 0
         self.unknown_total = 0
 
-    def start(self, call_on_loop: Callable[[Callable[[Learnt], None], Learnt], object]) -> None:
-        self.learner.start(lambda learnt: call_on_loop(self.learnt, learnt))
+    def start(self, call_on_loop: Callable[[Callable[[PromptJob, Learnt], None], PromptJob, Learnt], object]) -> None:
+        self.learner.start(lambda job, learnt: call_on_loop(self.learnt, job, learnt))
 
     def close(self) -> None:
         self.learner.close()
@@ -84,7 +85,8 @@ class ExactPrefixes:
 
     def _want(self, admitted: Admitted, block_tokens: int) -> None:
         output, features = admitted.route.output, admitted.features
-        if output is not None:
+        model_dir = self.tokenizers.directory_of(admitted.model.pool)
+        if output is not None and model_dir is not None:
             self.learner.want(
                 PromptJob(
                     admitted.caller.tenant,
@@ -96,12 +98,20 @@ class ExactPrefixes:
                     features.text_blocks,
                     features.text_block_bytes,
                     block_tokens,
+                    model_dir,
                 )
             )
 
-    def learnt(self, learnt: Learnt) -> None:
+    def learnt(self, job: PromptJob, learnt: Learnt) -> None:
+        """By a tokenizer that is still the pool's; by a former one it would name blocks that nobody holds."""
         self.learnt_total += 1
-        self._chains.put(learnt)
+        if self.tokenizers.directory_of(job.pool) == job.model_dir:
+            self._chains.put(learnt)
+
+    async def refresh_tokenizers(self, catalogue: Catalogue) -> None:
+        """Bring what the catalogue's pools need; what was learnt is forgotten where a tokenizer is another one now."""
+        if await self.tokenizers.refresh(catalogue):
+            self._chains = PromptChains()
 
     def receive(self, message: bytes) -> None:
         """One message from the bus; what is none is dropped and counted."""

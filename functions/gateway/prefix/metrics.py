@@ -109,6 +109,20 @@ class ExactPrefixStats(Collector):
         for labels, number in exact.view.known_blocks().items():
             blocks.add_metric(labels, number)
         yield blocks
+        ready = GaugeMetricFamily(
+            "shoal_prefix_tokenizer_ready",
+            "Whether the tokenizer of a pool's base came from the store; 0: its prompts are known by what was sent.",
+            labels=["pool"],
+        )
+        for pool, is_ready in exact.tokenizers.ready().items():
+            ready.add_metric([pool], float(is_ready))
+        yield ready
+        fetches = CounterMetricFamily(
+            "shoal_prefix_tokenizer_fetches", "Tokenizers asked of the store, by what came of it.", labels=["outcome"]
+        )
+        for outcome, number in exact.tokenizers.outcomes.items():
+            fetches.add_metric([outcome], number)
+        yield fetches
         yield CounterMetricFamily("shoal_prefix_lessons", "Prompts tokenised.", exact.learnt_total)
         yield CounterMetricFamily(
             "shoal_prefix_gaps", "Times that a replica's blocks became unknown: news was lost.", exact.view.gaps_total

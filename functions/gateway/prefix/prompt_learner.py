@@ -14,10 +14,10 @@ letters (test_the_interpreters_lock_is_free_while_it_tokenises; without all this
 A prompt is learnt only if its text blocks are those that the request was admitted with: what was put into the body
 since, or reads otherwise, is found out here.
 
-Tokenizer and chat template of each pool's base model are read when they are first asked for. They lie at
-`<directory>/<pool>/`: tokenizer.json, tokenizer_config.json and, where there is one, chat_template.jinja. A pool
-without them is not known exactly. The simulated engine's stand-in for a model names the engine's own tokenizer in its
-config.json. A directory that could not be read is looked at again after RETRY_S: models may come later.
+Tokenizer and chat template of each pool's base model are read when they are first asked for, from the directory that a
+job names (`tokenizer_source` knows it): tokenizer.json, tokenizer_config.json and, where there is one,
+chat_template.jinja. The simulated engine's stand-in for a model names the engine's own tokenizer in its config.json. A
+directory that could not be read is looked at again after RETRY_S: models may come later.
 """
 
 import json
@@ -73,25 +73,29 @@ class SimulatedTokenizer:
 
 
 class PromptModels:
-    """Owned by one thread. Bounded by the pools of a snapshot, whose names alone are asked for."""
+    """Owned by one thread. One a pool, that of the directory asked for last; pools are those of a snapshot."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._directory = directory
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._models: dict[PoolName, PromptModel] = {}
-        self._missing: dict[PoolName, float] = {}  # when it was last looked for
+        self._models: dict[PoolName, tuple[Path, PromptModel]] = {}
+        self._missing: dict[PoolName, tuple[Path, float]] = {}  # when it was last looked for
 
-    def of(self, pool: PoolName) -> PromptModel | None:
-        model = self._models.get(pool)
-        if model is not None or self._clock() < self._missing.get(pool, -math.inf) + RETRY_S:
+    def of(self, pool: PoolName, directory: Path) -> PromptModel | None:
+        at, model = self._models.get(pool, (None, None))
+        if at == directory:
             return model
-        try:
-            model = self._models[pool] = load_model(self._directory / pool)
-        except (OSError, ValueError) as error:
-            if pool not in self._missing:
-                _log.warning("prompts of %s are not known exactly: %s", pool, error)
-            self._missing[pool] = self._clock()
+        missing_at, looked_s = self._missing.get(pool, (None, -math.inf))
+        if missing_at == directory and self._clock() < looked_s + RETRY_S:
             return None
+        self._models.pop(pool, None)
+        try:
+            model = load_model(directory)
+        except (OSError, ValueError) as error:
+            if missing_at != directory:
+                _log.warning("prompts of %s are not known exactly: %s", pool, error)
+            self._missing[pool] = directory, self._clock()
+            return None
+        self._models[pool] = directory, model
         return model
 
 
@@ -120,18 +124,19 @@ class PromptJob(msgspec.Struct, frozen=True, gc=False):
     text_blocks: tuple[int, ...]
     text_block_bytes: int
     block_tokens: int
+    model_dir: Path  # with the pool's tokenizer
 
 
 class PromptLearner:
     """`learn` is pure but for its memory of pieces and models; `start` and `close` run it on a thread."""
 
-    def __init__(self, models_dir: Path) -> None:
-        self._models = PromptModels(models_dir)
+    def __init__(self) -> None:
+        self._models = PromptModels()
         self._queue: TokenizeQueue[PromptJob] = TokenizeQueue()
         self._thread: threading.Thread | None = None
         self.left_out_total = 0  # lessons that found the queue full
 
-    def start(self, tell: Callable[[Learnt], object]) -> None:
+    def start(self, tell: Callable[[PromptJob, Learnt], object]) -> None:
         """`tell` is called on the thread."""
         self._thread = threading.Thread(target=self._run, args=(tell,), name="prompts", daemon=True)
         self._thread.start()
@@ -152,7 +157,7 @@ class PromptLearner:
 
         A prompt that cannot be known exactly is learnt as one that settles nothing, so that it is not tried again.
         """
-        model = self._models.of(job.pool)
+        model = self._models.of(job.pool, job.model_dir)
         if model is None:
             return None
         body: dict[str, Any] = orjson.loads(job.body)
@@ -167,7 +172,7 @@ class PromptLearner:
         blocks = tuple(min(most, tokens // job.block_tokens) for tokens in settled)
         return Learnt(job.text_blocks, job.block_tokens, names[: max(blocks, default=0)], blocks)
 
-    def _run(self, tell: Callable[[Learnt], object]) -> None:
+    def _run(self, tell: Callable[[PromptJob, Learnt], object]) -> None:
         while True:
             job = self._queue.take()
             if job is None:
@@ -178,7 +183,7 @@ class PromptLearner:
                 _log.exception("a prompt of %s could not be learnt", job.engine_name)
                 continue
             if learnt is not None:
-                tell(learnt)
+                tell(job, learnt)
 
 
 def _tokens(body: dict[str, Any], text: bytes, model: PromptModel, job: PromptJob) -> tuple["array[int]", list[int]]:

@@ -85,6 +85,12 @@ class QuotaLeases:
         self._debts: dict[str, _Debt] = {}  # by account: what one of these calls asks for
         self.regime = Regime("share", expected_gateways)
 
+    def expect(self, gateways: int) -> None:
+        """As many share the limits, by whoever else knows; until the bus is reached, which knows better."""
+        if not self._was_reached:
+            self.gateways = gateways
+            self._switch(Regime("share", gateways))
+
     # asked by accounts
 
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:

@@ -80,6 +80,10 @@ class Router:
         self.homes = SessionHomes(clock)
         self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
 
+    def stands_in(self, zone: str) -> None:
+        """The gateway's own zone, which it may learn only after its start."""
+        self._zone = zone
+
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
         now_s, pool = self._clock(), admitted.model.pool
@@ -211,6 +215,8 @@ class Router:
         home = self.homes.home_of(model.pool, conversation)
         if home is None:
             return assumed, admitted.is_first_turn, False
+        if admitted.is_first_turn and admitted.session is None:
+            return None, True, False  # many begin alike (a load test, a greeting): no conversation, and no home
         if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
             return home.replica_id, False, home.is_seen
         return assumed, True, False  # its cache is gone, wherever it goes

@@ -74,6 +74,7 @@ _ASKED_FIRST, _ASKED_EVERY = 2, 20  # silent polls: after a second, then each te
 _BLOCKS_FACTOR = 2  # of the engine's own number: freed blocks whose removal is on its way
 _LEAST_BLOCKS, _MOST_BLOCKS = 1024, 1 << 18
 _PUBLISH_TIMEOUT_S = 3.0
+_SILENT_POLLS = 240  # two minutes in which an engine computed and told of no block: it tells nothing
 _MOST_REPLAYED = 20_000  # twice the engine's buffer
 
 
@@ -92,16 +93,25 @@ class KvWatch:
         kv_blocks_total: Callable[[], int] = lambda: 0,
         kv_block_tokens: Callable[[], int] = lambda: 0,
         engine_is_gone: Callable[[], bool] = lambda: False,
+        engine_computes: Callable[[], bool] = lambda: False,
     ) -> None:
         self.blocks = EngineBlocks(_MOST_BLOCKS)
         self.batches_total = 0
         self.lost_total = 0  # times that the index was dropped because not all was heard
         self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
         self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
-        self._engine_is_gone = engine_is_gone
+        self._engine_is_gone, self._engine_computes = engine_is_gone, engine_computes
+        self._silent_polls = 0  # of this engine: it computed, and no batch had come yet
         self._telling = PrefixUpdates(replica_id, pool, self.blocks, self._generation())
         self._order = Order()
         self._replayed: dict[int, float] = {}  # batches that the subscription may bring once more: number to time
+
+    @property
+    def is_told(self) -> bool | None:
+        """Whether this engine's events come; None: it has computed nothing yet that would show it."""
+        if self._order.expected:
+            return True
+        return False if self._silent_polls >= _SILENT_POLLS else None
 
     def start(self, tasks: Supervised) -> None:
         tasks.forever("kv events", self.read, expected=(EventsUnavailable,))
@@ -123,6 +133,7 @@ class KvWatch:
                 silent = 0
                 continue
             silent += 1
+            self._silent_polls += not self._order.expected and self._engine_computes()
             if self._order.expected and self._engine_is_gone():
                 self._drop("the engine is gone")
             elif silent % _ASKED_EVERY == _ASKED_FIRST:
@@ -227,7 +238,7 @@ class KvWatch:
             _log.warning("%s; the index of its KV blocks begins anew", why)
             self.lost_total += 1
         self.blocks.clear()
-        self._order = Order()
+        self._order, self._silent_polls = Order(), 0
         self._replayed.clear()
         self._telling.begin_anew(self._generation())
 

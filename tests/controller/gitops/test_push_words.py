@@ -4,12 +4,20 @@ import pytest
 
 from functions.api.problems import Problem, SourceLocation
 from functions.controller.gitops.following import BranchFollower
-from functions.controller.gitops.review import SHOWN_CHANGES, Push, ReferenceUpdate, Reviewer, changes_in_words
+from functions.controller.gitops.review import (
+    SHOWN_CHANGES,
+    SHOWN_WARNINGS,
+    Push,
+    ReferenceUpdate,
+    Reviewer,
+    changes_in_words,
+)
 from functions.controller.gitops.source import GitSource
 from functions.controller.orders import follow_words
 from functions.controller.snapshot.publish import PublishOutcome
 from tests.controller.configs import base, load, pool, tenant
 from tests.controller.gitops.conftest import Bench
+from tests.controller.unobeyed.test_declared import EVENTS
 
 WEIGHTS = "model: {storageUri: pvc://shoal-models/base, "
 
@@ -58,6 +66,20 @@ def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:
     verdict = reviewer.review(Push((ReferenceUpdate("0" * 40, commit, "refs/heads/main"),)), None)
     assert verdict.accepted
     assert (len(verdict.lines), verdict.lines[-1]) == (SHOWN_CHANGES + 1, "… and 500 more changes")
+
+
+def test_a_pusher_is_warned_of_what_cannot_be_obeyed(bench: Bench) -> None:
+    reviewer = Reviewer(GitSource(bench.repository.path), lambda loaded: (), changes_in_words)
+    pools = "---\n".join(
+        served(f"p{number:02}", args='"--max-model-len=2048", "--no-enable-prefix-caching"')
+        for number in range(SHOWN_WARNINGS + 2)
+    )
+    commit = bench.force({"pools.yaml": pools, "routing.yaml": EVENTS})
+    verdict = reviewer.review(Push((ReferenceUpdate("0" * 40, commit, "refs/heads/main"),)), None)
+    assert verdict.accepted
+    warnings = verdict.lines[-SHOWN_WARNINGS - 1 :]
+    assert warnings[0].startswith("warning: routing.yaml:4:39: spec.prefix.source: found events, but p00 is started")
+    assert warnings[-1] == "… and 2 more warnings"
 
 
 async def test_how_a_push_went(bench: Bench) -> None:

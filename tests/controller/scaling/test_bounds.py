@@ -11,6 +11,8 @@ wishes = st.dictionaries(
     max_size=4,
 )
 
+costs = st.fixed_dictionaries({name: st.integers(1, 8) for name in "abcd"})
+
 
 def test_worked_example_of_a_full_machine() -> None:
     allowed = granted({"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}, {"a": 2, "b": 1}, 4)
@@ -26,13 +28,25 @@ def test_where_there_is_room_all_is_given() -> None:
     assert granted(asked, {}, 7) == asked
 
 
-@given(wishes, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20))
+def test_a_replica_of_eight_accelerators_takes_eight() -> None:
+    costs = {"large": 8, "small": 1}
+    asked = {"large": SlotDemand(3), "small": SlotDemand(6, 2)}
+    assert granted(asked, {"large": 1, "small": 2}, 20, costs) == {"large": SlotDemand(2), "small": SlotDemand(4)}
+    assert granted(asked, {"large": 1, "small": 2}, 24, costs) == {"large": SlotDemand(2), "small": SlotDemand(6, 2)}
+
+
+def test_what_is_too_little_for_one_pool_goes_to_another() -> None:
+    asked = {"large": SlotDemand(2), "small": SlotDemand(9)}
+    assert granted(asked, {"large": 1}, 15, {"large": 8}) == {"large": SlotDemand(1), "small": SlotDemand(7)}
+
+
+@given(wishes, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20), costs)
 def test_never_more_than_the_bound_beyond_what_was_there(
-    asked: dict[str, SlotDemand], present: dict[str, int], most: int
+    asked: dict[str, SlotDemand], present: dict[str, int], most: int, costs: dict[str, int]
 ) -> None:
-    allowed = granted(asked, present, most)
-    total = sum(wish.serving + wish.warm for wish in allowed.values())
-    there = sum(min(asked[name].serving, max(asked[name].least, present.get(name, 0))) for name in asked)
+    allowed = granted(asked, present, most, costs)
+    total = sum((wish.serving + wish.warm) * costs[name] for name, wish in allowed.items())
+    there = sum(min(asked[name].serving, max(asked[name].least, present.get(name, 0))) * costs[name] for name in asked)
     assert total <= max(most, there)
     assert all(
         allowed[name].serving <= asked[name].serving and allowed[name].warm <= asked[name].warm for name in asked

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.adapters.cold import NEAR_MS, choose_cold
+from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.distribution import bloom
-from functions.decisions.routing.choice import NoReplica, PoolView, ReplicaView, RouteRequest
+from functions.decisions.routing.choice import NEAR_MS, NoReplica, PoolView, ReplicaView, RouteRequest
 from functions.decisions.routing.own_load import OwnLoad
 
 POOL = PoolName("base")

@@ -8,7 +8,7 @@ import yaml
 
 from functions.api.kinds.inference_service import InferenceService
 from functions.decisions.capacity.accelerators import GIB
-from functions.decisions.capacity.service import ServedPool, served_pool
+from functions.decisions.capacity.service import ServedPool, accelerators_of, served_pool
 
 FLEET = Path(__file__).parents[3] / "inferenceservices"
 
@@ -52,3 +52,20 @@ def test_a_pooling_model_has_no_cache() -> None:
 @pytest.mark.parametrize("selector", [None, [], "x", {"nvidia.com/gpu.product": 3}])
 def test_what_cannot_be_read_was_not_said(selector: object) -> None:
     assert changed(nodeSelector=selector).product is None
+
+
+@pytest.mark.parametrize(
+    ("predictor", "accelerators"),
+    [
+        ({}, 0),
+        ({"model": {"resources": {"limits": {"nvidia.com/gpu": "4", "cpu": "8"}}}}, 4),
+        ({"model": {"resources": {"requests": {"amd.com/gpu": 8}}}}, 8),
+        ({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}, {"resources": {}}]}, 2),
+        ({"model": {}, "workerSpec": {"tensorParallelSize": 4, "pipelineParallelSize": 2}}, 8),
+        ({"model": {"resources": {"limits": {"nvidia.com/gpu": "4"}}}, "workerSpec": {"pipelineParallelSize": 3}}, 12),
+        ({"model": {"resources": {"limits": {"nvidia.com/gpu": "4"}}}, "workerSpec": {"tensorParallelSize": "x"}}, 4),
+        ({"model": {"resources": {"limits": {"nvidia.com/gpu": "many"}}}, "containers": [None, 3]}, 0),
+    ],
+)
+def test_accelerators_of_a_replica(predictor: dict[str, object], accelerators: int) -> None:
+    assert accelerators_of({"spec": {"predictor": predictor}}) == accelerators

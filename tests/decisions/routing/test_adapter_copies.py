@@ -70,6 +70,19 @@ def test_gateways_agree_on_where() -> None:
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("size", [6, 100])
+def test_gateways_with_loads_of_their_own_want_the_same_copy(size: int) -> None:
+    """Each has sent something else to those that could load it; the requests that find out are others', too."""
+    views = [holder(), *(loader(f"r{n:03d}", on_disk=True) for n in range(size))]
+    found = set()
+    for gateway in range(40):
+        own = load_of({"h": 1, f"r{gateway % size:03d}": 2}, {"h": 8000, f"r{gateway % size:03d}": 300})
+        decided = route(msgspec.structs.replace(REQUEST, tie_key=str(gateway)), PoolIndex(views), POLICY, own)
+        assert isinstance(decided, Prediction)
+        found.add(decided.load_elsewhere)
+    assert len(found) == 1 and None not in found
+
+
 def test_in_a_large_pool_a_few_are_looked_at() -> None:
     views = [holder(), *(loader(f"r{n:03d}", on_disk=True) for n in range(100))]
     assert wanted(*views) in {view.id for view in views[1:]}

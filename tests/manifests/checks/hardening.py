@@ -21,7 +21,8 @@ def hardening_findings(rendering: Rendering) -> Iterator[str]:
             if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
                 yield f"{workload.name}: the volume {volume['name']} has no sizeLimit, and could fill the node's disk"
         for container in workload.containers:
-            for missing in (*_unsafe(container, workload), *_unsized(container), *_unwatched(container)):
+            unwatched = () if workload.once else _unwatched(container)
+            for missing in (*_unsafe(container, workload), *_unsized(container), *unwatched):
                 yield f"{workload.name}: {container['name']} {missing}"
 
 

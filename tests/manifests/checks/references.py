@@ -8,7 +8,7 @@ from tests.manifests.rendering import MANIFESTS, Document, Rendering, name_of
 from tests.manifests.workloads import Workload, workloads
 
 _BUILT_IN_PRIORITIES = {"system-cluster-critical", "system-node-critical"}
-_SECRET_ROW = re.compile(r"^\| `(?P<namespace>[\w-]+)` \| `(?P<name>[\w-]+)` \| `(?P<key>[\w.-]+)` \|", re.MULTILINE)
+_SECRET_ROW = re.compile(r"^\| `(?P<namespace>[\w-]+)` \| `(?P<name>[\w-]+)` \| `(?P<key>[\w.<>-]+)` \|", re.MULTILINE)
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
@@ -86,7 +86,8 @@ def _files(workload: Workload, volumes: dict[str, Any], documented: set[tuple[st
                 continue
             secret = volumes.get(mounts[0]["name"], {}).get("secret")
             key = path.removeprefix(mounts[0]["mountPath"] + "/")
-            if secret and (workload.namespace, secret["secretName"], key) not in documented:
+            is_folder = path == mounts[0]["mountPath"]
+            if secret and not is_folder and (workload.namespace, secret["secretName"], key) not in documented:
                 yield f"{workload.name}: {entry['name']} wants the key {key} of {secret['secretName']}, which has none"
 
 

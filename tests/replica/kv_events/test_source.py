@@ -13,6 +13,7 @@ from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.engines.sim.blocks import CacheScope, Remembered, block_hash
 from functions.engines.sim.kv_events import KvEventPublisher, KvEventsConfig
 from functions.fleet.tasks import Supervised
+from functions.replica.kv_events import watch as watch_module
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 
@@ -80,7 +81,7 @@ def tick() -> Callable[[], float]:
     return lambda: float(next(numbers))
 
 
-def watching(engine: Engine) -> KvWatch:
+def watching(engine: Engine, computes: Callable[[], bool] = lambda: False) -> KvWatch:
     source = EventSource(engine.config.endpoint, engine.config.replay_endpoint or "")
     ticks = count(1)
     return KvWatch(
@@ -90,6 +91,7 @@ def watching(engine: Engine) -> KvWatch:
         bus=SilentBus(),
         clock=lambda: 0.0,
         wall_clock=lambda: float(next(ticks)),
+        engine_computes=computes,
     )
 
 
@@ -190,6 +192,25 @@ async def test_a_buffer_that_is_too_short_costs_the_index_too(tmp_path: Path, ti
     watch.start(tasks)
     await until("the four that are left", lambda: watch.batches_total >= 4)
     assert len(watch.blocks) == 0 and watch.lost_total == 0, "there was nothing yet that could be lost"
+    await tasks.close()
+    await watch.close()
+    engine.publisher.close()
+
+
+async def test_whether_events_come_is_known_once_the_engine_computes(
+    tmp_path: Path, tick: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "_POLL_S", 0.001)
+    engine = Engine(tmp_path, clock=tick)
+    computing = False
+    watch, tasks = watching(engine, lambda: computing), Supervised()
+    watch.start(tasks)
+    await asyncio.sleep(0.5)  # hundreds of silent polls of an engine that does nothing
+    assert watch.is_told is None
+    computing = True
+    await until("an engine that computes and tells nothing", lambda: watch.is_told is False)
+    engine.store(5)
+    await until("its events come after all", lambda: watch.is_told is True)
     await tasks.close()
     await watch.close()
     engine.publisher.close()

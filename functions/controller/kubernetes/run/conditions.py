@@ -3,8 +3,9 @@
     Ready=True                        what is written is in the published snapshot
     Ready=Unknown, Reconciling=True   it will be; something that passes is in the way
     Ready=False, Stalled=True         it cannot be as written; the message says what to change
-    Obeyed=False                      it is in force, and something else keeps it from being done: of an
-                                      AutoscalingPolicy, who holds the number of replicas; since its last transition
+    Obeyed=False                      it is in force, and something else keeps it from being done
+                                      (`functions.controller.unobeyed`); since its last transition. True once that is
+                                      mended, and of an AutoscalingPolicy while the number of replicas is its own
 
 Reconciling and Stalled are there only while they are true. Times change only with the status; and a status that would
 say the same again is not written (`None`), so that a fleet at rest costs no write. Messages must not hold what changes
@@ -13,9 +14,11 @@ by itself (an epoch, a count of others), or every publication would write every 
 An object that was published before stays Ready while a later publication is delayed: the data plane has it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from functions.controller.unobeyed.findings import Unobeyed
 
 MESSAGE_MAX_CHARS = 1024
 _OURS = ("Ready", "Reconciling", "Stalled")
@@ -86,6 +89,21 @@ def scaled(standing: ObjectStatus, scaling: ScalingStanding) -> ObjectStatus:
         obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
     fields = {"wantedReplicas": scaling.wanted, "liveReplicas": scaling.live}
     return replace(standing, conditions=(*standing.conditions, obeyed), fields={**standing.fields, **fields})
+
+
+def not_obeyed(standing: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
+    """In force, and not done: the first reason, and all there is to do."""
+    text = "; ".join(dict.fromkeys(map(str, findings)))
+    return _with_obeyed(standing, Condition("Obeyed", "False", findings[0].reason, _bounded(text)))
+
+
+def obeyed_again(standing: ObjectStatus) -> ObjectStatus:
+    return _with_obeyed(standing, Condition("Obeyed", "True", "Obeyed", "nothing keeps it from being done any more"))
+
+
+def _with_obeyed(standing: ObjectStatus, condition: Condition) -> ObjectStatus:
+    others = [each for each in standing.conditions if each.type != condition.type]
+    return replace(standing, conditions=(*others, condition))
 
 
 def halted(message: str) -> ObjectStatus:

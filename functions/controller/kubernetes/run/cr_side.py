@@ -6,7 +6,7 @@ objects that it would have brought say so.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import orjson
 
@@ -24,8 +24,10 @@ from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.event_notes import EventNote
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
+from functions.controller.kubernetes.run.obedience import Judgement
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -57,15 +59,20 @@ class CustomResourceSide:
         wire: WatchWire,
         publishing: Publishing,
         on_change: Callable[[], None],
+        *,
         scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
+        judgement: Callable[[], Judgement] = Judgement,
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
-        """`scaling` tells what becomes of each AutoscalingPolicy, by its name."""
+        """`scaling` tells what becomes of each AutoscalingPolicy, by its name; `judgement` which policies are not
+        obeyed. `on_notes` is told what statuses say that they did not say before."""
         self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
-        self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
+        self.writer = StatusWriter(self.current, per_second=settings.status_writes_per_s, on_written=on_notes)
         self._settings = settings
         self._publishing = publishing
         self._scaling = scaling
+        self._judgement = judgement
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
@@ -88,7 +95,10 @@ class CustomResourceSide:
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
         self.writer.keep_only(looked.seen)
-        self.writer.submit(writes_after(looked, publication, protect=protect, scaling=self._scaling()))
+        writes = writes_after(
+            looked, publication, protect=protect, scaling=self._scaling(), judgement=self._judgement()
+        )
+        self.writer.submit(writes)
         return together([*results, *_refusals(looked)])
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
@@ -140,7 +150,8 @@ class CustomResourceSide:
             self._appliers = (api, Applier(api, RecordStore(api, self._settings.namespace), settings))
         return self._appliers[1]
 
-    def _current(self, key: str) -> StoredObject | None:
+    def current(self, key: str) -> StoredObject | None:
+        """An object as the watch shows it now."""
         plural, _, name = key.partition("/")
         informer = self._by_plural.get(plural)
         return informer.store.get(name) if informer is not None else None

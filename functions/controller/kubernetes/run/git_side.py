@@ -9,28 +9,38 @@ force, and drift from it is repaired. A remote that is away costs freshness only
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from functions.api.ids import RolloutId
 from functions.api.loader import Loaded
 from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
-from functions.controller.kubernetes.errors import KubeError, LeadershipLost
-from functions.controller.kubernetes.inventory import ReconcileAttempt, RecordStore
-from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryRecord, ReconcileAttempt, RecordStore
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.event_notes import (
+    EventNote,
+    Regarding,
+    notes_of_history,
+    notes_of_rollouts,
+)
 from functions.controller.kubernetes.run.finalizers import release
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.decisions.rollout.lifecycle import Rollout
 
 _NAMED_MAX = 3
+_FETCH_APART_S = 1.0  # at least, however many pushes are told
 
 _log = logging.getLogger(__name__)
 
@@ -44,15 +54,31 @@ class _DesiredRevision:
 class GitSide:
     """Owned by one event loop."""
 
-    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        publishing: Publishing,
+        on_change: Callable[[], None],
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+    ) -> None:
+        """`on_notes` is told what became of a revision."""
+        self._on_notes = on_notes
+        self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
+        self._history: tuple[ReconcileAttempt, ...] = ()  # as of the last pass, or as the term began
+        self._rollouts: dict[RolloutId, Rollout] = {}  # the same
         self._settings = settings
         self._publishing = publishing
         self._on_change = on_change
         self._remote = Remote(
-            settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
+            settings.git_url,
+            settings.git_branch,
+            settings.git_askpass_file,
+            settings.git_ssh_command,
+            settings.git_ca_file,
         )
         self._source = GitSource(settings.git_dir, settings.git_branch)
         self._looking = asyncio.Lock()
+        self._pushed = asyncio.Event()
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
         self._observed: Observed | None = None
@@ -70,10 +96,19 @@ class GitSide:
         """Until cancelled: fetch, look, and tell when there is another tip."""
         while True:
             before = self._observed
+            self._pushed.clear()
             await self.look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
                 self._on_change()
-            await asyncio.sleep(self._settings.git_poll_s)
+            apart_s = min(_FETCH_APART_S, self._settings.git_poll_s)
+            await asyncio.sleep(apart_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.git_poll_s - apart_s):
+                    await self._pushed.wait()
+
+    def fetch_soon(self) -> None:
+        """Somebody tells of a push: `follow` looks as soon as it may, once for all that were told meanwhile."""
+        self._pushed.set()
 
     async def look(self) -> None:
         """Fetch, and look at the tip; where that fails, what was seen before stays."""
@@ -88,6 +123,29 @@ class GitSide:
                 self._trouble = str(error)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
+        store = RecordStore(api, self._settings.namespace)
+        if guard.token != self._looked_for:  # what an earlier leader has told of
+            self._history, self._rollouts = (await asyncio.to_thread(store.read)).history, self._known_rollouts()
+        result = await self._reconcile(guard, api)
+        try:
+            self._tell(await asyncio.to_thread(store.read))
+        except (Retryable, Terminal) as error:
+            _log.debug("what became of the revision is told with the next pass: %s", error)
+        return result
+
+    def _tell(self, record: InventoryRecord) -> None:
+        """What is new in the record, and of rollouts, as Events about the record."""
+        if record.uid:
+            about = self.record = Regarding(CONFIG_MAP, self._settings.namespace, RECORD_NAME, record.uid)
+            rollouts = self._known_rollouts()
+            self._on_notes(notes_of_history(about, self._history, record.history))
+            self._on_notes(notes_of_rollouts(about, self._rollouts, rollouts))
+            self._history, self._rollouts = record.history, rollouts
+
+    def _known_rollouts(self) -> dict[RolloutId, Rollout]:
+        return {row.id: row for row in self._publishing.rows.book.rollouts}
+
+    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         if guard.token != self._looked_for:
             if ahead := await self._overtaken(api):
                 return PassResult("waiting", ahead)

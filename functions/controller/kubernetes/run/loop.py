@@ -63,11 +63,19 @@ def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
     )
 
 
+def request_reconcile(api: KubeApi, namespace: str, at: str) -> None:
+    """Blocks. As anybody may who has the right to annotate the record; what is suspended stays so. `at` says when."""
+    if not read_orders(api, namespace).suspended:
+        api.merge_patch(CONFIG_MAP, namespace, RECORD_NAME, {"metadata": {"annotations": {REQUESTED_AT: at}}})
+
+
 def mark_handled(api: KubeApi, namespace: str, orders: OperatorOrders) -> None:
     """Blocks; Stale where the record was written meanwhile."""
     store = RecordStore(api, namespace)
     store.write(replace(store.read(), last_handled_reconcile_at=orders.requested_at))
 
+
+REPEAT_LOG_S = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +117,8 @@ class Loop:
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self._news = asyncio.Event()
         self._repeats = 0
+        self._said: tuple[str, frozenset[str]] | None = None  # what was logged last
+        self._said_s = 0.0
 
     def wake(self) -> None:
         """Something that is wanted or there has changed."""
@@ -137,10 +147,22 @@ class Loop:
         result = await self._attempt(guard, api)
         self._metrics.reconciled(result.kind, time.monotonic() - began_s)
         self._repeats = self._repeats + 1 if result.kind == self.last.kind else 1
-        if result != self.last and result.message:
-            _log.info("%s: %s", result.kind, result.message)
+        self._log_result(result, time.monotonic())
         self.last = result
         return next_look_s(result, self._repeats, self._pace, self._rng.random())
+
+    def _log_result(self, result: PassResult, now_s: float) -> None:
+        """When it says something else than before; of what stays wrong, once in a while again. In which order things
+        are named, and as which epoch unchanged content is held, is nothing else."""
+        said = (
+            result.kind,
+            frozenset(part for part in result.message.split("; ") if not part.startswith("unchanged:")),
+        )
+        is_due = result.kind != "done" and now_s - self._said_s >= REPEAT_LOG_S
+        if said != self._said or is_due:
+            self._said, self._said_s = said, now_s
+            if result.message:
+                _log.info("%s: %s", result.kind, result.message)
 
     async def _attempt(self, guard: TermGuard, api: KubeApi) -> PassResult:
         """Errors by what to do about them; one that nobody foresaw is told with its trace, and may pass."""

@@ -29,6 +29,24 @@ class ControllerMetrics:
             "Objects that are wrong as written; of a commit that does not validate, the files that are.",
             registry=to,
         )
+        self._disobeyed = Gauge(
+            f"{prefix}policies_not_obeyed",
+            "Objects that are in force and cannot be obeyed, by why; their condition Obeyed says what to do.",
+            ["kind", "reason"],
+            registry=to,
+        )
+        self._events = Counter(
+            f"{prefix}events_total",
+            "Kubernetes Events by what became of them: sent, dropped, failed.",
+            ["outcome"],
+            registry=to,
+        )
+        self._deliveries = Counter(
+            f"{prefix}webhook_deliveries_total",
+            "Webhook deliveries of git servers: taken, passed_over, unsigned, malformed, limited.",
+            ["result"],
+            registry=to,
+        )
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
@@ -71,6 +89,18 @@ class ControllerMetrics:
         self._refused.set(refused)
         self._pending.set(pending)
         self._suspended.set(suspended)
+
+    def delivered(self, result: str) -> None:
+        self._deliveries.labels(result=result).inc()
+
+    def event(self, outcome: str) -> None:
+        self._events.labels(outcome=outcome).inc()
+
+    def disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
+        """By kind and reason; the others have none."""
+        self._disobeyed.clear()
+        for (kind, reason), count in objects.items():
+            self._disobeyed.labels(kind=kind, reason=reason).set(count)
 
     def published(self, epoch: int) -> None:
         self._epoch.set(epoch)

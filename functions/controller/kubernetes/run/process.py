@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -30,22 +30,30 @@ from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.inventory import RECORD_NAME
-from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
+from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
+from functions.controller.kubernetes.run.event_notes import Regarding, note_of_finding
+from functions.controller.kubernetes.run.event_recorder import EventRecorder
 from functions.controller.kubernetes.run.git_side import GitSide
 from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
+from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
-from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
 from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.unobeyed.findings import Unobeyed
+from functions.controller.unobeyed.observed import FleetWord
 from functions.decisions.rollout.report import stages_of
+from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 
@@ -78,10 +86,6 @@ _STOP_S = 25.0  # for requests under way; each is bounded by its own timeout
 _log = logging.getLogger(__name__)
 
 
-class StartFailed(Exception):
-    """The controller cannot start as configured; the message says what to change."""
-
-
 class NoTerm:
     """The guard of an API object that only reads."""
 
@@ -100,6 +104,7 @@ class KubernetesController:
     def __init__(self, settings: KubernetesSettings, configuration: Configuration) -> None:
         self._settings = settings
         self._client = connect(configuration)
+        self._name = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self._metrics = ControllerMetrics()
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="worker")
@@ -111,6 +116,9 @@ class KubernetesController:
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
         self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
+        self._report: PoolReport | None = None  # what the registry has heard of the fleet
+        self._events = EventRecorder(self._name, self._metrics.event)
+        self._obedience = Obedience(self._metrics, self._judged_anew)
         self._elector = self._make_elector()
         self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
         self._driver = RolloutDriver(
@@ -140,6 +148,9 @@ class KubernetesController:
             stack.push_async_callback(self._publishing.close)
             server = self._serve()
             stack.push_async_callback(asyncio.to_thread, server.close)
+            if isinstance(self._side, GitSide) and self._settings.webhook_port is not None:
+                webhook = await self._pushes(self._side).listen(self._settings.webhook_port)
+                stack.callback(webhook.close)
             self._start()
             await self._stopped.wait()
             await self._stop()
@@ -150,15 +161,32 @@ class KubernetesController:
         settings = self._settings
         timing = LeaseTiming(settings.lease_s, settings.renew_deadline_s, settings.lease_retry_s)
         wire = LeaseWire(self._client.client, settings.namespace, LEASE_NAME, timing)
-        me = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
-        return Elector(wire, me, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
+        return Elector(wire, self._name, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
 
     def _make_side(self) -> CustomResourceSide | GitSide:
         if self._settings.source == "git":
-            return GitSide(self._settings, self._publishing, self._pacer.wake)
+            return GitSide(self._settings, self._publishing, self._pacer.wake, self._events.record)
         wire = WatchWire(self._client.client)
         wake = self._from_thread(self._pacer.wake)
-        return CustomResourceSide(self._settings, wire, self._publishing, wake, lambda: self._scaled)
+        return CustomResourceSide(
+            self._settings,
+            wire,
+            self._publishing,
+            wake,
+            scaling=lambda: self._scaled,
+            judgement=lambda: self._obedience.judgement,
+            on_notes=self._events.record,
+        )
+
+    def _pushes(self, side: GitSide) -> Pushes:
+        return Pushes(
+            self._settings,
+            side,
+            self._client,
+            leads=lambda: self._elector.guard() is not None,
+            metrics=self._metrics,
+            tasks=self._tasks,
+        )
 
     def _recorded_token(self) -> int:
         """The token in the record: what a Lease that was deleted must begin above."""
@@ -206,12 +234,19 @@ class KubernetesController:
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
+                parts.create_task(self._zones().run(api))
+                parts.create_task(self._events.run(api))
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
             self._metrics.leads(None)
+            self._obedience.forget()
+            self._events.forget()
+
+    def _zones(self) -> ZoneSide:
+        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
@@ -221,11 +256,44 @@ class KubernetesController:
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
             on_standing=self._scaling_changed,
+            on_report=self._fleet_reported,
+            on_notes=self._events.record,
         )
 
     def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
         """The statuses of AutoscalingPolicies are others."""
         self._scaled = standing
+        self._judge()
+        self._wake_source()
+
+    def _fleet_reported(self, report: PoolReport | None) -> None:
+        self._report = report
+        self._judge()
+
+    def _judge(self) -> None:
+        """Which policies of what is published are not obeyed."""
+        published = self._publishing.published
+        if published is not None:
+            contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
+            self._obedience.look(*published, FleetWord(self._report, contested), time.monotonic())
+
+    def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
+        """Our objects say so in their statuses; of what has none, Events do."""
+        self._wake_source()
+        for finding in new:
+            regarding = self._without_status(finding)
+            if regarding is not None:
+                self._events.record([note_of_finding(regarding, finding)])
+
+    def _without_status(self, finding: Unobeyed) -> Regarding | None:
+        """What an Event is about: git's objects are on no cluster, and an InferenceService's status is KServe's."""
+        if isinstance(self._side, GitSide):
+            return self._side.record
+        stored = self._side.current(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
+        return Regarding.stored(INFERENCE_SERVICE, stored) if stored is not None else None
+
+    def _wake_source(self) -> None:
+        """Statuses may be others; with git as the source there are none."""
         if isinstance(self._side, CustomResourceSide):
             self._pacer.wake()
 

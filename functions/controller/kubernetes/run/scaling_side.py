@@ -14,7 +14,7 @@ one of them is told to be warm. Which pod a smaller Deployment ends is Kubernete
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import httpx
 
@@ -29,9 +29,12 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
 from functions.controller.kubernetes.run.conditions import ScalingStanding
+from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.scaling import Written
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.decisions.capacity.service import accelerators_of
 from functions.fleet.pool_board import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"
@@ -53,15 +56,20 @@ class ScalingSide:
         wanted: Callable[[], tuple[str, Loaded] | None],
         is_suspended: Callable[[], bool],
         on_standing: Callable[[Mapping[str, ScalingStanding]], None] = lambda _: None,
+        on_report: Callable[[PoolReport | None], None] = lambda _: None,
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
         """`wanted` gives the revision that is published, and what it says. `on_standing` is told what becomes of each
-        policy, by its name, when that is something else than before."""
+        policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
+        time; `on_notes` which numbers were written."""
         self._settings = settings
         self._wire = PoolsWire(registry)
         self._metrics = metrics
         self._wanted = wanted
         self._is_suspended = is_suspended
         self._on_standing = on_standing
+        self._on_report = on_report
+        self._on_notes = on_notes
         self._standing: dict[str, ScalingStanding] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
@@ -95,18 +103,22 @@ class ScalingSide:
         if revision[0] != self._policies.revision:
             self._policies = Policies.of(*revision)
         report = await self._report()
+        self._on_report(report)
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
             self._say("", f"the services cannot be read: {error}")
             return
         wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
-        allowed = self._allowed(wanted, sizes)
-        contested = {
-            pool: await asyncio.to_thread(self._write, api, pool, services[pool], wish)
-            for pool, wish in allowed.items()
-            if pool in services
-        }
+        allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
+        contested: dict[str, str] = {}
+        for pool, wish in allowed.items():
+            if pool in services:
+                live = services[pool]
+                written = await asyncio.to_thread(self._write, api, pool, live, wish)
+                contested[pool] = written.contested
+                if written.changed:
+                    self._on_notes([_scaled(live, written.replicas, wish, wanted[pool].reason)])
         self._stand(report, allowed, contested)
         if report is not None:
             await self._tell(notifier, report, allowed)
@@ -133,14 +145,19 @@ class ScalingSide:
         sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
-    def _allowed(self, wanted: dict[str, DesiredSize], sizes: dict[str, int]) -> dict[str, SlotDemand]:
+    def _allowed(
+        self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
+    ) -> dict[str, SlotDemand]:
+        """`costs`: accelerators a replica; one on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
-        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND)
+        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND, costs)
         for pool, wish in allowed.items():
             short = wish != wishes[pool]
-            self._say(pool, f"{most} replicas of all pools together are allowed; {pool} wants more" if short else "")
+            each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
+            trouble = f"{most} accelerators for all pools together are allowed; {pool} wants more replicas{each}"
+            self._say(pool, trouble if short else "")
         return allowed
 
     def _stand(
@@ -156,17 +173,18 @@ class ScalingSide:
             self._standing = standing
             self._on_standing(standing)
 
-    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> str:
-        """Blocks. Why the number is not as it should be; empty where it is."""
+    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> Written:
+        """Blocks. What became of it; nothing is contested where it may pass."""
         try:
             written = scaling.write(api, live, wish.serving + wish.warm, self._settings.conflicts)
         except _KUBE_ERRORS as error:
             self._say(f"{pool}'s number", f"{pool}: {error}")
-            return str(error) if isinstance(error, (Conflict, Terminal)) else ""  # the others pass
+            return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
         if written.changed:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
-        self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
-        return written.contested
+        trouble = written.contested or written.pending
+        self._say(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
+        return written
 
     async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
         orders = [
@@ -181,6 +199,12 @@ class ScalingSide:
         if trouble and self._said.get(about) != trouble:
             _log.warning("%s", trouble)
         self._said[about] = trouble
+
+
+def _scaled(live: Body, replicas: int, wish: SlotDemand, why: str) -> EventNote:
+    warm = f", of them {wish.warm} warm" if wish.warm else ""
+    regarding = Regarding.live(INFERENCE_SERVICE, live)
+    return EventNote(regarding, "Normal", "Scaled", "Scale", f"{replicas} replicas{warm}: {why}")
 
 
 def _serving(report: PoolReport | None, pool: str) -> int:

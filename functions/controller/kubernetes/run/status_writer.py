@@ -18,6 +18,7 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KindMissing, LeadershipLost, Retryable, Stale, Terminal
 from functions.controller.kubernetes.objects import version_of
 from functions.controller.kubernetes.run.conditions import status_of
+from functions.controller.kubernetes.run.event_notes import EventNote, Regarding, notes_of
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.writes import StatusWrite
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
@@ -35,13 +36,20 @@ class StatusWriter:
     """Owned by one event loop; the requests run in worker threads."""
 
     def __init__(
-        self, current: Current, *, per_second: float = PER_SECOND, wall_clock: Callable[[], datetime] | None = None
+        self,
+        current: Current,
+        *,
+        per_second: float = PER_SECOND,
+        wall_clock: Callable[[], datetime] | None = None,
+        on_written: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
-        """`current` gives an object as the watch shows it now, by key."""
+        """`current` gives an object as the watch shows it now, by key. `on_written` is told what a status said that was
+        not said before, once it is written."""
         self.problem = ""
         self.writes_total = 0
         self.failures_total = 0
         self._current = current
+        self._on_written = on_written
         self._pause_s = 1.0 / per_second
         self._wall_clock = wall_clock or (lambda: datetime.now(UTC))
         self._pending: dict[tuple[str, str], StatusWrite] = {}
@@ -83,8 +91,9 @@ class StatusWriter:
         try:
             due = self._due(write)
             if due == "now":
-                await asyncio.to_thread(self._send, api, write)
+                notes = await asyncio.to_thread(self._send, api, write)
                 self.writes_total += 1
+                self._on_written(notes)
                 self._failures, self.problem = 0, ""
         except (Stale, Retryable) as error:  # Stale: the watch will show what changed
             self.problem = "" if isinstance(error, Stale) else str(error)
@@ -126,11 +135,11 @@ class StatusWriter:
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         return status_of(write.standing, stored.generation, stored.status, now)
 
-    def _send(self, api: KubeApi, write: StatusWrite) -> None:
+    def _send(self, api: KubeApi, write: StatusWrite) -> list[EventNote]:
         stored = self._current(write.key)
         status = self._status(write, stored) if stored is not None else None
         if stored is None or (write.what == "status" and status is None):
-            return  # gone, or said meanwhile
+            return []  # gone, or said meanwhile
         version, address = stored.resource_version, (write.kind, stored.namespace, stored.name)
         if status is None:
             metadata = {"finalizers": list(write.finalizers), "resourceVersion": version}
@@ -139,6 +148,9 @@ class StatusWriter:
             written = api.patch_status(*address, status, resource_version=version)
         if version_of(written) != version:
             self._against[write.key] = version
+        if status is None:
+            return []
+        return list(notes_of(Regarding.stored(write.kind, stored), stored.status, status))
 
     def keep_only(self, keys: Iterable[str]) -> None:
         """Forget objects that are gone."""

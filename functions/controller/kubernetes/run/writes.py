@@ -17,10 +17,11 @@ from typing import Literal
 
 import orjson
 
-from functions.controller.kubernetes.objects import Kind, list_at
+from functions.controller.kubernetes.objects import Kind, condition, list_at
 from functions.controller.kubernetes.run import conditions
 from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStanding
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
+from functions.controller.kubernetes.run.obedience import NOTHING_KNOWN, Judgement
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
@@ -60,8 +61,10 @@ def writes_after(
     *,
     protect: bool = True,
     scaling: Mapping[str, ScalingStanding] = MappingProxyType({}),
+    judgement: Judgement = NOTHING_KNOWN,
 ) -> Iterator[StatusWrite]:
-    """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name."""
+    """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name.
+    `judgement`: which policies are not obeyed."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
             continue
@@ -72,7 +75,7 @@ def writes_after(
         if not stored.deleting or seen.held_by:
             standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
             if standing is not None:
-                standing = _told_more(standing, seen, scaling)
+                standing = _judged(key, _told_more(standing, seen, scaling), seen, judgement)
                 yield StatusWrite(key, kind, stored, "status", standing=standing)
 
 
@@ -115,6 +118,17 @@ def _told_more(standing: ObjectStatus, seen: SeenObject, scaling: Mapping[str, S
         stages = list_at(orjson.loads(seen.stored.document), "spec", "stages")
         percents = [str(stage["percent"]) for stage in stages if isinstance(stage, dict) and "percent" in stage]
         return replace(standing, fields={"stages": ",".join(percents)})
+    return standing
+
+
+def _judged(key: str, standing: ObjectStatus, seen: SeenObject, judgement: Judgement) -> ObjectStatus:
+    """With whether it is obeyed, where it is not, or was not."""
+    if findings := judgement.findings.get(key):
+        return conditions.not_obeyed(standing, findings)
+    before = condition({"status": dict(seen.stored.status)}, "Obeyed") or {}
+    is_said = any(each.type == "Obeyed" for each in standing.conditions)
+    if not is_said and before.get("status") == "False" and judgement.may_clear(str(before.get("reason"))):
+        return conditions.obeyed_again(standing)
     return standing
 
 

@@ -1,6 +1,7 @@
 """The loop of a term, on scripted reconciles: what each error means, and what ends a wait."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -190,3 +191,38 @@ async def test_failures_are_repeated_at_their_pace() -> None:
     ) as scene:
         await scene.until(lambda: scene.loop.last.kind == "done")
         assert scene.passes == 3
+
+
+# what is logged
+
+
+def logged(caplog: pytest.LogCaptureFixture, *looks: tuple[float, PassResult]) -> list[str]:
+    loop = Scene(PassResult("done")).loop
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        for now_s, result in looks:
+            loop._log_result(result, now_s)
+    return [record.getMessage() for record in caplog.records]
+
+
+def held(epoch: int, *problems: str) -> PassResult:
+    return PassResult("waiting", "; ".join((f"unchanged: the registry holds this content as epoch {epoch}", *problems)))
+
+
+def test_the_same_trouble_is_logged_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    half_an_hour = [(30.0 * number, held(7, "acme/faq: declared in git")) for number in range(60)]
+    assert len(logged(caplog, *half_an_hour)) == 3
+    others = [(30.0 * number, held(number, *("ab" if number % 2 else "ba"))) for number in range(10)]
+    assert len(logged(caplog, *others)) == 1, "another order, another epoch"
+
+
+def test_whatever_changes_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    a, b, done = held(7, "a"), held(7, "b"), PassResult("done", "published epoch 8: 2 tenants")
+    assert len(logged(caplog, (0.0, a), (1.0, b), (2.0, a), (3.0, done), (4.0, a))) == 5
+
+
+def test_a_fleet_at_rest_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    assert (
+        len(logged(caplog, *((300.0 * number, PassResult("done", "unchanged: epoch 7")) for number in range(20)))) == 1
+    )
+    assert not logged(caplog, (0.0, PassResult("done")), (1000.0, PassResult("waiting")))

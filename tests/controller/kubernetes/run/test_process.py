@@ -22,6 +22,7 @@ from tests.controller.kubernetes.run.rig import (
     model_spec,
     names,
     populate,
+    service_spec,
     settled,
     tenant_spec,
     versions,
@@ -71,6 +72,8 @@ def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig)
     stalled = rig.conditions("Tenant", "t1")["Stalled"]
     assert stalled["status"] == "True"
     assert "spec.tier" in stalled["message"]
+    until(lambda: "Refused" in rig.events("t1"), controller.log)
+    assert rig.events("t1")["Refused"]["type"] == "Warning"
     assert "its last good version stays in force" in stalled["message"]
     snapshot = rig.snapshot()
     assert snapshot is not None
@@ -78,6 +81,36 @@ def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig)
     rig.patch("Tenant", "t1", {"spec": {"tier": "free"}})
     until(lambda: rig.is_ready("Tenant", "t1"))
     assert "Stalled" not in rig.conditions("Tenant", "t1")
+
+
+def test_a_policy_that_cannot_be_obeyed_says_so_until_it_can(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller(SCALING_INTERVAL_S="1")
+    settled(rig, controller)
+    model = service_spec()["predictor"]["model"]
+    uncached = {**model, "args": ["--max-model-len=2048", "--no-enable-prefix-caching"]}
+    rig.patch("InferenceService", POOL, {"spec": {"predictor": {"model": uncached}}})
+    rig.create("RoutingPolicy", "default", {"pools": ["*"], "prefix": {"source": "events"}})
+    until(lambda: "Obeyed" in rig.conditions("RoutingPolicy", "default"), controller.log)
+    obeyed = rig.conditions("RoutingPolicy", "default")["Obeyed"]
+    assert (obeyed["status"], obeyed["reason"]) == ("False", "PrefixCachingOff")
+    assert obeyed["message"].startswith("spec.prefix.source: found events, but base-a is started with --no-enable")
+    assert rig.is_ready("RoutingPolicy", "default"), "it is in force all the same"
+    until(lambda: {"Accepted", "NotObeyed"} <= rig.events("default").keys(), controller.log)
+    assert rig.events("default")["NotObeyed"]["message"].startswith("PrefixCachingOff: spec.prefix.source")
+    counted = {"kind": "RoutingPolicy", "reason": "PrefixCachingOff"}
+    assert controller.metric("policies_not_obeyed", **counted) == 1
+    until(lambda: controller.metric("pending_status_writes") == 0)
+    before = (rig.get("RoutingPolicy", "default") or {})["metadata"]["resourceVersion"]
+    second = rig.controller(SCALING_INTERVAL_S="1")  # another leader finds the same, and writes nothing
+    assert controller.end(signal.SIGTERM) == 0
+    until(lambda: second.metric("policies_not_obeyed", **counted) == 1, "it has looked")
+    assert (rig.get("RoutingPolicy", "default") or {})["metadata"]["resourceVersion"] == before
+    rig.patch("InferenceService", POOL, {"spec": {"predictor": {"model": model}}})
+    until(lambda: rig.conditions("RoutingPolicy", "default")["Obeyed"]["status"] == "True", second.log)
+    assert second.metric("policies_not_obeyed", **counted) == 0
+    until(lambda: "ObeyedAgain" in rig.events("default"), second.log)
+    assert rig.events("default")["NotObeyed"].get("series") is None, "a new leader repeats nothing"
 
 
 def test_a_new_controller_knows_what_was_good_before_it_began(rig: Rig) -> None:
@@ -162,7 +195,7 @@ def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_
 
 def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
     """The objects go while the controller is there; then nothing of ours waits for it any more."""
-    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 9. Remove it")[2]
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 14. Remove it")[2]
     commands = [line for line in page.partition("```sh")[2].partition("```")[0].splitlines() if line[:7] == "kubectl"]
     first, *others = [shlex.split(line, comments=True) for line in commands]
     assert first[:5] == ["kubectl", "-n", "shoal", "delete", "shoal"]

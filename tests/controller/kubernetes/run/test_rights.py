@@ -78,6 +78,8 @@ def test_its_rights_are_enough_for_everything_that_it_does(rig: Rig) -> None:
     second = rig.controller(token=token)
     rig.create("Tenant", "t9", tenant_spec(key="k9"))
     until(lambda: rig.is_ready("Tenant", "t9"), second.log)
+    until(lambda: second.metric("events_total", outcome="sent") > 0)
+    assert second.metric("events_total", outcome="failed") == 0
     assert not re.search(r"forbidden|cannot \w+ resource", first.log + second.log)
 
 
@@ -99,6 +101,9 @@ def test_it_may_do_nothing_else(rig: Rig, with_git: bool) -> None:
         ("delete", "configmaps", system, "shoal-controller"),
         ("update", "coordination.k8s.io/leases", system, "another"),
         ("delete", "coordination.k8s.io/leases", system, "shoal-controller"),
+        *((verb, "events.k8s.io/events", where) for verb in ("list", "update", "delete") for where in (system, models)),
+        ("create", "events.k8s.io/events", "default"),
+        ("create", "events", system),
         ("create", "pods", models),
         ("create", "pods:exec", models),
         ("get", "shoal.dev/tenants", "default"),

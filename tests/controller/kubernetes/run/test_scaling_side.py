@@ -170,6 +170,22 @@ async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> Non
     assert await side.step() == 3
 
 
+async def test_accelerators_are_counted_and_not_replicas(side: Side) -> None:
+    """Seven are allowed, a replica takes two: three replicas, not seven."""
+    side.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
+    side.side = ScalingSide(
+        side.settings.model_copy(update={"max_accelerators": 7}),
+        RegistryWire(side.world.client, side.world.url, TOKEN),
+        side.metrics,
+        wanted=lambda: side.wanted,
+        is_suspended=lambda: False,
+    )
+    side.hear("ready", "ready", queue_s=5.0)
+    for _ in range(5):
+        count = await side.step()
+    assert count == 3
+
+
 async def test_a_registry_that_is_away_changes_nothing(side: Side) -> None:
     side.hear("ready", "ready")
     assert await side.step() == 3

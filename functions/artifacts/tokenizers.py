@@ -1,0 +1,134 @@
+"""Tokenizers of base models in the store: the few small files that a gateway reads of a base, without its weights.
+
+    tokenizers/sha256/<hex of the base's digest>/manifest.json     the base's own manifest, canonical bytes
+    tokenizers/sha256/<hex of the base's digest>/tokenizer.json    and the others of FILES that the manifest names
+
+The digest is the one that the snapshot has of the base's version, so nothing else has to be told: it names the
+manifest, and the manifest names each file by its sha256. Whoever reads verifies both, and need not trust who wrote. The
+manifest is put last: where it lies, all of its files do. Nothing here is collected as garbage (some megabytes a base).
+
+On a reader's disk each base is one directory, renamed into place when it is whole and verified again when a process
+starts. TokenizerCache holds their bytes below a bound; those in use stay. All calls block: run them in a thread.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from functions.api.ids import Digest
+from functions.artifacts import directories
+from functions.artifacts import manifest as manifests
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactRefused, CacheFailed
+from functions.artifacts.locations import tokenizer_key
+from functions.artifacts.manifest import MANIFEST_MAX_BYTES, FileEntry, Manifest
+from functions.artifacts.s3 import S3Store
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json")
+FILE_MAX_BYTES = 64 * 1024**2  # the largest vocabularies take 35 MB
+_MANIFEST = "manifest.json"
+_HALF_MADE = "."  # how a directory's name begins until it is whole
+
+
+def publish(store: S3Store, directory: Path) -> Digest:
+    """Put the tokenizer of the base model in `directory`, whose manifest lies beside its files; the base's digest.
+
+    ArtifactCorrupt where a file is not what the manifest says, ArtifactRefused where there is no tokenizer among them.
+    Idempotent: equal content is put again, so a second run repairs what has rotted in the store.
+    """
+    digest, manifest = directories.read_manifest(directory)
+    entries = _entries(manifest)
+    for entry in entries:
+        directories.verify_file(directory, entry)
+        store.put(tokenizer_key(manifests.hex_of(digest), entry.path), (directory / entry.path).read_bytes())
+    store.put(tokenizer_key(manifests.hex_of(digest), _MANIFEST), manifests.encode(manifest))
+    return digest
+
+
+class TokenizerCache:
+    """A directory of tokenizers by the digests of their bases. Several processes of a host may share one."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+
+    def held(self, digest: Digest) -> Path | None:
+        """Its directory, verified; None where it is not there, or not whole any more."""
+        directory = self._root / manifests.hex_of(digest)
+        try:
+            document = (directory / _MANIFEST).read_bytes()
+            for entry in _entries(manifests.decode_verified(document, digest)):
+                directories.verify_file(directory, entry)
+        except (OSError, ArtifactError):
+            return None
+        os.utime(directory)  # when it was last asked for
+        return directory
+
+    def obtain(self, store: S3Store, digest: Digest, in_use: Collection[Digest]) -> Path:
+        """Its directory, fetched unless it is held; ArtifactError says why not. What is not `in_use` makes room."""
+        found = self.held(digest)
+        if found is not None:
+            return found
+        key_hex = manifests.hex_of(digest)
+        document = store.read_small(tokenizer_key(key_hex, _MANIFEST), MANIFEST_MAX_BYTES)
+        entries = _entries(manifests.decode_verified(document, digest))
+        try:
+            self._make_room(len(document) + sum(entry.size_bytes for entry in entries), {digest, *in_use})
+            made = self._root / f"{_HALF_MADE}{key_hex}.{os.getpid()}"
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir(parents=True)
+            for entry in entries:
+                directories.write_durably(made / entry.path, _read(store, key_hex, entry))
+            directories.write_durably(made / _MANIFEST, document)
+            return self._put_in_place(made, digest)
+        except OSError as error:
+            raise CacheFailed(f"{digest} cannot be kept on the disk: {error.strerror}") from error
+
+    def _put_in_place(self, made: Path, digest: Digest) -> Path:
+        """Over what was rotten there; where another process was faster, its directory is as good."""
+        directory = self._root / manifests.hex_of(digest)
+        if self.held(digest) is None:
+            shutil.rmtree(directory, ignore_errors=True)
+            made.rename(directory)
+            directories.sync_directory(self._root)
+        else:
+            shutil.rmtree(made)
+        return directory
+
+    def _make_room(self, needed_bytes: int, in_use: Collection[Digest]) -> None:
+        """Delete what was asked for longest ago, and is not in use, until `needed_bytes` fit; else CacheFailed."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        keep = {manifests.hex_of(digest) for digest in in_use}
+        used = {path: _size_bytes(path) for path in self._root.iterdir() if path.is_dir()}
+        free_bytes = self._max_bytes - sum(used.values())
+        for path in sorted(used, key=lambda path: (not path.name.startswith(_HALF_MADE), path.stat().st_mtime)):
+            if free_bytes >= needed_bytes:
+                return
+            if path.name not in keep:
+                shutil.rmtree(path)
+                free_bytes += used[path]
+        if free_bytes < needed_bytes:
+            raise CacheFailed(f"{needed_bytes} bytes do not fit beside the tokenizers in use, of {self._max_bytes}")
+
+
+def _entries(manifest: Manifest) -> list[FileEntry]:
+    """What a reader of prompts needs of a base; ArtifactRefused where it has no tokenizer at all."""
+    entries = [entry for entry in manifest.files if entry.path in FILES]
+    if not any(entry.path in ("tokenizer.json", "config.json") for entry in entries):
+        raise ArtifactRefused("the base has no tokenizer.json")
+    for entry in entries:
+        if entry.size_bytes > FILE_MAX_BYTES:
+            raise ArtifactRefused(f"{entry.path} has {entry.size_bytes} bytes, over the limit of {FILE_MAX_BYTES}")
+    return entries
+
+
+def _read(store: S3Store, key_hex: str, entry: FileEntry) -> bytes:
+    content = store.read_small(tokenizer_key(key_hex, entry.path), entry.size_bytes)
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise ArtifactCorrupt(f"{entry.path} in the store is not what the base's manifest says")
+    return content
+
+
+def _size_bytes(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.iterdir())

@@ -1,0 +1,60 @@
+"""`shoal base`: the folder of a base model made ready, and its facts for the registry.
+
+A base is served from a volume that engines read (`pvc://<claim>/<folder>`); the manifest beside its files names all of
+them, and its digest is the model's.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+
+from functions.artifacts import base_facts, base_folder
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.manifest import MANIFEST_NAME
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console, make_error_console
+
+
+def manifest(directory: Path, *, to: Path | None, clean: bool, again: bool, as_json: bool) -> None:
+    _check(directory)
+    folder = (to or directory).absolute()
+    try:
+        with TerminalReporter(make_error_console()).step(f"Hashing {folder.name}"):
+            if to is not None:
+                base_folder.copy_plain(directory, to)
+            made = base_folder.prepare(folder, clean=clean, again=again)
+    except (ArtifactError, OSError) as error:
+        raise Refused(f"{folder}: {error}{_hint(directory, to)}") from error
+    if as_json:
+        row = {"folder": str(folder), "digest": made.digest, "files": made.files, "total_bytes": made.total_bytes}
+        row |= {"architecture": made.architecture, "layers": made.layers, "version": made.version_line()}
+        typer.echo(json.dumps(row, indent=2))
+        return
+    console = make_console()
+    how = "its manifest was there (--again hashes anew)" if made.was_there else f"{MANIFEST_NAME} is written"
+    size = f"{made.files} files, {made.total_bytes / 1e9:.2f} GB"
+    console.print(f"[green]✓[/] {escape(folder.name)} is {made.architecture}, {made.layers} layers, {size}; {how}")
+    console.print(escape(f"a Model of type base pins it in spec.versions:\n    {made.version_line()}"), soft_wrap=True)
+
+
+def facts(directory: Path, *, names: list[str]) -> None:
+    """The facts that adapters are checked against, as one document on standard output."""
+    _check(directory)
+    try:
+        document = base_facts.encode(base_facts.facts_of(directory, names=tuple(names)))
+    except (ArtifactError, OSError) as error:
+        raise Refused(f"{directory}: {error}") from error
+    sys.stdout.buffer.write(document)
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise Refused(f"{directory} is no folder: name the one that holds config.json and the weights")
+
+
+def _hint(directory: Path, to: Path | None) -> str:
+    has_links = to is None and any(path.is_symlink() for path in directory.iterdir())
+    return "; it holds links, as a download's cache does: --to DIR copies it as plain files" if has_links else ""

@@ -1,0 +1,144 @@
+"""Access to a cluster's API server by a kubeconfig: reads, and creation of what is not there.
+
+The kubeconfig is what kubectl takes: KUBECONFIG, else ~/.kube/config, and of it the context that is named or current.
+Nothing here changes an object that exists. What one may not read is told apart from what is not there: `Forbidden`.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from functions.cli.refused import Refused
+
+Body = dict[str, Any]
+SYSTEM, MODELS = "shoal", "shoal-models"
+CURRENT = "-"  # the kubeconfig's own choice of context
+_TIMEOUT_S = 20.0
+_PAGE_ITEMS = 500
+_MAX_PAGES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """Which cluster, and the installation's namespaces there."""
+
+    context: str | None = None  # of the kubeconfig; None or -: its current one
+    system: str = SYSTEM
+    models: str = MODELS
+
+
+class Forbidden(Refused):
+    """These credentials may not read it."""
+
+
+class Cluster(Protocol):
+    """What commands need of a cluster."""
+
+    choice: ClusterChoice
+
+    def get(self, path: str, **params: str) -> Body | None:
+        """One object or document by its URL path; None where there is none. Forbidden."""
+
+    def list(self, path: str, **params: str) -> Iterator[Body]:
+        """A collection's items; nothing where the server does not know the kind. Forbidden."""
+
+    def text(self, path: str, **params: str) -> str | None:
+        """As `get`, of what is no JSON."""
+
+    def create(self, path: str, body: Body) -> None:
+        """POST it; Refused where it is there."""
+
+
+class KubeCluster:
+    """By the Kubernetes client, whose kubeconfig knows certificates, tokens and programs that make them."""
+
+    def __init__(self, choice: ClusterChoice) -> None:
+        from kubernetes import config  # 0.4 s, and only these commands need it
+        from kubernetes.client import ApiClient, Configuration
+        from kubernetes.config import ConfigException
+        from kubernetes.dynamic import DynamicClient
+
+        self.choice = choice
+        file = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library reads it once, when it is imported
+        configuration, context = Configuration(), None if choice.context == CURRENT else choice.context
+        try:
+            config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            raise Refused(f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context") from error
+        configuration.retries = False
+        self._configuration = configuration
+        self.server = str(configuration.host)
+        self._client: Any = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
+
+    def get(self, path: str, **params: str) -> Body | None:
+        answer = self._ask("GET", path, params)
+        return None if answer is None else dict(json.loads(answer))
+
+    def list(self, path: str, **params: str) -> Iterator[Body]:
+        more = ""
+        for _ in range(_MAX_PAGES):
+            page = self.get(path, limit=str(_PAGE_ITEMS), **params, **({"continue": more} if more else {}))
+            if page is None:
+                return
+            yield from page.get("items") or ()
+            more = page["metadata"].get("continue") or ""
+            if not more:
+                return
+
+    def text(self, path: str, **params: str) -> str | None:
+        answer = self._ask("GET", path, params)
+        return None if answer is None else answer.decode(errors="replace")
+
+    def create(self, path: str, body: Body) -> None:
+        if self._ask("POST", path, {}, body) is None:
+            raise Refused(f"{path} is not there: is the namespace?")
+
+    def forwarded(self, namespace: str, pod: str, port: int) -> Any:
+        """A socket that leads to that port of a pod; Refused where the server will not."""
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.stream import portforward
+
+        # A client of its own: the library puts another request function into the one that it is given.
+        core = CoreV1Api(ApiClient(self._configuration))
+        try:
+            forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        except (ApiException, OSError) as error:
+            raise Refused(f"no way to {namespace}/{pod}: {error}") from error
+        return forward.socket(port)
+
+    def _ask(self, method: str, path: str, params: Mapping[str, str], body: Body | None = None) -> bytes | None:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            response = self._client.request(
+                method, path, body=body, query_params=list(params.items()), serialize=False, _request_timeout=_TIMEOUT_S
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            if error.status in (401, 403):
+                raise Forbidden(f"{method} {path}: {_said(error.body)}") from error
+            raise Refused(f"{method} {path}: {error.status} {_said(error.body)}") from error
+        except (HTTPError, OSError) as error:
+            raise Refused(f"{self.server} does not answer: {error}") from error
+        return bytes(response.data)
+
+
+class _NoDiscovery:
+    """Paths are known here: nothing of what the server offers need be asked for."""
+
+    def __init__(self, *_: object) -> None:
+        return
+
+
+def _said(body: object) -> str:
+    """The server's own words."""
+    try:
+        told = json.loads(body) if isinstance(body, (str, bytes)) else {}
+        return str(told["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(body)[:300]

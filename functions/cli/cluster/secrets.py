@@ -1,0 +1,104 @@
+"""`shoal secrets`: the Secrets of an installation, made where they are missing; what exists is kept.
+
+Contents go from a file or from this process's randomness to the API server, and nowhere else: not to standard output,
+not into a command line.
+"""
+
+import base64
+import json
+import secrets as randomness
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.cluster.access import MODELS, SYSTEM, Cluster, ClusterChoice, KubeCluster
+from functions.cli.cluster.secret_plan import KINDS, Do, SecretStep, Where, plan
+from functions.cli.refused import Refused
+from functions.cli.terminal import make_console
+
+_MAX_BYTES = 64 * 1024
+_SAID: dict[Do, str] = {
+    "keep": "[dim]kept[/]",
+    "make": "[green]made[/]",
+    "copy": "[green]copied from the other namespace[/]",
+    "give": "[green]made from the file[/]",
+    "miss": "[red]missing[/]",
+    "clash": "[red]wrong[/]",
+}
+
+
+def secrets(choice: ClusterChoice, files: Mapping[str, Path], *, dry_run: bool, as_json: bool) -> None:
+    """Exit status 1 where one is missing or wrong; whatever else can be made is made."""
+    given = {word: _read(word, file) for word, file in files.items()}
+    cluster = KubeCluster(choice)
+    steps = plan(secrets_there(cluster), given, lambda: randomness.token_hex(32).encode())
+    for step in steps:
+        if step.value and not dry_run:
+            cluster.create(f"/api/v1/namespaces/{_namespace(choice, step.namespace)}/secrets", _body(choice, step))
+    _tell(choice, steps, as_json=as_json)
+    if any(step.do in ("miss", "clash") for step in steps):
+        raise typer.Exit(1)
+
+
+def secrets_there(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
+    found: dict[Where, dict[str, bytes]] = {}
+    for place in (place for kind in KINDS for place in kind.places):
+        namespace = _namespace(cluster.choice, place[0])
+        secret = cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{place[1]}")
+        if secret is not None:
+            data = secret.get("data") or {}
+            found[place] = {key: base64.b64decode(value) for key, value in data.items()}
+    return found
+
+
+def _body(choice: ClusterChoice, step: SecretStep) -> dict[str, object]:
+    labels = {"app.kubernetes.io/part-of": "shoal"}
+    metadata = {"name": step.name, "namespace": _namespace(choice, step.namespace), "labels": labels}
+    data = {step.key: base64.b64encode(step.value).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
+
+
+def _namespace(choice: ClusterChoice, role: str) -> str:
+    return {SYSTEM: choice.system, MODELS: choice.models}[role]
+
+
+def _read(word: str, file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_MAX_BYTES + 1).strip()
+    except OSError as error:
+        raise Refused(f"--{word} {file}: {error.strerror}") from error
+    if not content or len(content) > _MAX_BYTES:
+        raise Refused(f"--{word} {file} is empty, or over {_MAX_BYTES} bytes")
+    if word.endswith("s3"):
+        _check_s3(word, file, content)
+    return content
+
+
+def _check_s3(word: str, file: Path, content: bytes) -> None:
+    wanted = {"access_key_id", "secret_access_key"}
+    try:
+        good = set(json.loads(content)) == wanted
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        raise Refused(f'--{word} {file} is not {{"access_key_id": …, "secret_access_key": …}}')
+
+
+def _tell(choice: ClusterChoice, steps: list[SecretStep], *, as_json: bool) -> None:
+    rows = [(_namespace(choice, step.namespace), step) for step in steps]
+    if as_json:
+        told = [{"namespace": where, "name": s.name, "key": s.key, "do": s.do, "words": s.words} for where, s in rows]
+        typer.echo(json.dumps({"secrets": told}, indent=2))
+        return
+    table = Table("namespace", "Secret", "", "", box=None, pad_edge=False)
+    for where, step in rows:
+        table.add_row(escape(where), step.name, _SAID[step.do], escape(step.words))
+    make_console().print(table)
+    if any(step.name == "shoal-pepper" and step.do == "make" for step in steps):
+        make_console().print(
+            "keep a copy of the pepper outside of the cluster: without it every tenant's key is worthless"
+        )

@@ -1,0 +1,145 @@
+"""What happened to an object, as Kubernetes Events say it: from the status that was there to the one that is written.
+
+Statuses are the memory: a status is written when it says something new, so an Event is told once, by whoever leads, and
+a new leader repeats nothing.
+
+    Accepted            a generation is in force                   Normal
+    Refused             it is wrong as written                     Warning
+    ArtifactMissing     it waits for a version's artifact          Warning
+    DeletionWaits       others still point at it                   Normal
+    RolloutStage        a channel goes on: loading, a stage        Normal
+    RolloutTakenBack    and back                                   Warning
+    RolloutCompleted    it is where it is written to be            Normal
+    NotObeyed           `functions.controller.unobeyed`            Warning
+    ObeyedAgain                                                    Normal
+    Scaled              another number of replicas is wanted       Normal
+    RevisionApplied     of git, on the controller's record         Normal
+    RevisionRefused     the same                                   Warning
+
+Neighbours: `event_recorder` sends them; `scaling_side` tells of numbers that were written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from functions.api.ids import RolloutId
+from functions.controller.kubernetes.inventory import ReconcileAttempt
+from functions.controller.kubernetes.objects import Body, Kind, condition, uid_of
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.unobeyed.findings import Unobeyed
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.messages import rollout_text
+
+NOTE_MAX_CHARS = 1000  # the API server takes 1024 bytes, which `event_recorder` sees to
+
+Type = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that an Event is about."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def stored(cls, kind: Kind, stored: StoredObject) -> "Regarding":
+        return cls(kind, stored.namespace, stored.name, stored.uid)
+
+    @classmethod
+    def live(cls, kind: Kind, body: Body) -> "Regarding":
+        metadata = body["metadata"]
+        return cls(kind, metadata.get("namespace", ""), metadata["name"], uid_of(body))
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    regarding: Regarding
+    type: Type
+    reason: str  # in CamelCase, one of few
+    action: str  # what the controller did, or failed to do, in CamelCase
+    note: str
+
+
+def notes_of(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[EventNote]:
+    """What the status `after` says that `before` did not."""
+    for type_, told in (("Ready", _ready), ("Obeyed", _obeyed)):
+        was = condition({"status": dict(before)}, type_) or {}
+        is_ = condition({"status": dict(after)}, type_)
+        if is_ is not None:
+            yield from told(regarding, was, is_)
+    was_wanted, wanted = before.get("wantedReplicas"), after.get("wantedReplicas")
+    if was_wanted is not None and wanted is not None and was_wanted != wanted:
+        note = f"{wanted} replicas are to serve, before: {was_wanted}"
+        yield EventNote(regarding, "Normal", "Scaled", "Scale", note)
+
+
+def _ready(regarding: Regarding, was: Mapping[str, Any], is_: Mapping[str, Any]) -> Iterator[EventNote]:
+    reason, message = str(is_.get("reason")), str(is_.get("message"))
+    is_said = (was.get("reason"), was.get("message")) == (reason, message)
+    generation = is_.get("observedGeneration")
+    if reason == "Published":
+        if was.get("reason") == "RollingOut" and was.get("observedGeneration") == generation:
+            note = "every channel is where it is written to be"
+            yield EventNote(regarding, "Normal", "RolloutCompleted", "Roll", note)
+        elif was.get("status") != "True" or was.get("observedGeneration") != generation:
+            yield EventNote(regarding, "Normal", "Accepted", "Publish", f"generation {generation} is in force")
+    elif is_said:
+        return
+    elif reason == "RollingOut":
+        yield EventNote(regarding, "Normal", "RolloutStage", "Roll", message)
+    elif reason == "RolloutHalted":
+        yield EventNote(regarding, "Warning", "RolloutTakenBack", "Roll", message)
+    elif reason == "DeletionWaits":
+        yield EventNote(regarding, "Normal", "DeletionWaits", "Delete", message)
+    elif reason == "ArtifactMissing":
+        yield EventNote(regarding, "Warning", "ArtifactMissing", "Publish", message)
+    elif is_.get("status") == "False":
+        yield EventNote(regarding, "Warning", "Refused", "Publish", f"{reason}: {message}")
+
+
+def _obeyed(regarding: Regarding, was: Mapping[str, Any], is_: Mapping[str, Any]) -> Iterator[EventNote]:
+    if is_.get("status") == "False":
+        if (was.get("status"), was.get("reason")) != ("False", is_.get("reason")):
+            note = f"{is_.get('reason')}: {is_.get('message')}"
+            yield EventNote(regarding, "Warning", "NotObeyed", "Obey", note)
+    elif was.get("status") == "False":
+        yield EventNote(regarding, "Normal", "ObeyedAgain", "Obey", str(is_.get("message")))
+
+
+def notes_of_history(
+    regarding: Regarding, before: Sequence[ReconcileAttempt], after: Sequence[ReconcileAttempt]
+) -> Iterator[EventNote]:
+    """What the record's history says of the newest revision that it did not say `before`; newest first, both."""
+    newest = after[0] if after else None
+    if newest is None or (before and (before[0].revision, before[0].result) == (newest.revision, newest.result)):
+        return
+    if newest.result == "applied":
+        yield EventNote(regarding, "Normal", "RevisionApplied", "Apply", f"{newest.revision} is in force")
+    elif newest.result == "refused":
+        yield EventNote(regarding, "Warning", "RevisionRefused", "Apply", newest.message or newest.revision)
+
+
+def notes_of_rollouts(
+    regarding: Regarding, before: Mapping[RolloutId, Rollout], after: Mapping[RolloutId, Rollout]
+) -> Iterator[EventNote]:
+    """Which have gone on since `before`; where models are no objects, on the controller's record."""
+    for rollout_id, row in sorted(after.items()):
+        was = before.get(rollout_id)
+        if was is not None and (was.state, was.stage) == (row.state, row.stage):
+            continue
+        match row.state:
+            case "rolled_back":
+                yield EventNote(regarding, "Warning", "RolloutTakenBack", "Roll", rollout_text(row))
+            case "completed":
+                yield EventNote(regarding, "Normal", "RolloutCompleted", "Roll", rollout_text(row))
+            case "loading" | "running" | "paused":
+                yield EventNote(regarding, "Normal", "RolloutStage", "Roll", rollout_text(row))
+
+
+def note_of_finding(regarding: Regarding, finding: Unobeyed) -> EventNote:
+    """On something else than the object itself, which has a status for it."""
+    return EventNote(regarding, "Warning", "NotObeyed", "Obey", f"{finding.key}: {finding.reason}: {finding}")

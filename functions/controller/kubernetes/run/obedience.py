@@ -1,0 +1,78 @@
+"""Watch over policies that are not obeyed: which are, as of the last look at the fleet, and for how long they were not.
+
+What gateways and agents say counts once it has lasted (`LASTING_S`): a gateway that begins, or a replica that has just
+answered its first request, is no finding. What nobody says any more is gone at once; while the bus is away, what was
+heard last stays. Neighbours: `functions.controller.unobeyed` finds, `writes` puts it on the objects.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from functions.api.loader import Loaded
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.unobeyed.declared import declared_findings
+from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
+from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, FleetWord, observed_findings
+from functions.fleet.pool_board import PoolReport
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    findings: Mapping[str, tuple[Unobeyed, ...]] = field(default_factory=dict)  # by object
+    has_looked: bool = False  # since this process leads
+    has_heard: bool = False  # gateways and replicas, since this process leads
+
+    def may_clear(self, reason: str) -> bool:
+        """Whether it is known that this is no longer so: a new leader has looked at nothing, and heard nobody yet."""
+        return self.has_looked and (self.has_heard or reason not in OBSERVED)
+
+
+NOTHING_KNOWN = Judgement()
+
+
+class Obedience:
+    """Owned by one event loop. Times are monotonic seconds, arguments."""
+
+    def __init__(self, metrics: ControllerMetrics, on_change: Callable[[Sequence[Unobeyed]], None]) -> None:
+        """`on_change` is told that the judgement is another, and what has come."""
+        self.judgement = NOTHING_KNOWN
+        self._metrics = metrics
+        self._on_change = on_change
+        self._heard: PoolReport | None = None  # the last that anybody told of
+        self._since: dict[Unobeyed, float] = {}
+        self._declared: tuple[str, tuple[Unobeyed, ...]] = ("", ())  # of the last revision
+
+    def forget(self) -> None:
+        """The term is over: another leader looks."""
+        self.judgement, self._heard, self._since = NOTHING_KNOWN, None, {}
+        self._metrics.disobeyed({})
+
+    def look(self, revision: str, loaded: Loaded, word: FleetWord, now_s: float) -> None:
+        if word.is_known:
+            self._heard = word.report
+        observed = observed_findings(loaded.objects, replace(word, report=self._heard))
+        told = [*self._of_declarations(revision, loaded), *observed]
+        self._since = {each: self._since.get(each, now_s) for each in told}
+        settled = [each for each in told if now_s - self._since[each] >= LASTING_S.get(each.reason, 0.0)]
+        self._take(Judgement(by_key(settled), has_looked=True, has_heard=self._heard is not None))
+
+    def _of_declarations(self, revision: str, loaded: Loaded) -> tuple[Unobeyed, ...]:
+        if self._declared[0] != revision:
+            self._declared = (revision, tuple(declared_findings(loaded.objects)))
+        return self._declared[1]
+
+    def _take(self, judgement: Judgement) -> None:
+        before, self.judgement = self.judgement, judgement
+        if before == judgement:
+            return
+        known = {each for findings in before.findings.values() for each in findings}
+        new = [each for findings in judgement.findings.values() for each in findings if each not in known]
+        for finding in new:
+            _log.warning("%s is not obeyed (%s): %s", finding.key, finding.reason, finding)
+        for key in before.findings.keys() - judgement.findings.keys():
+            _log.info("%s is obeyed again", key)
+        self._metrics.disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
+        self._on_change(new)

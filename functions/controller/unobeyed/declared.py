@@ -1,0 +1,156 @@
+"""Policies that the declarations alone show to be without effect.
+
+    PrefixCachingOff         `prefix.source: events` or `bloom`, for a pool whose engines are started without a cache
+    ClassifierMixesTasks     a classifier's pools answer different routes: whoever asks on one of them may be refused
+    TasksDiffer              a fallback's or cascade's pools do: a request is never sent from the one to the other
+    SignalNotMeasured        a scaling rule on a figure that engines of the pool's task never have
+    TaskContradictsEngine    a pool's task label, and an engine that is started for another
+
+Gateways themselves measure every limit of a QuotaPolicy, and salt the cache of every request of a tenant, whatever the
+pool (test_every_limit_is_measured, test_every_route_carries_the_tenants_salt): of these there is nothing to find.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from functions.api.consistency.everything import Everything, sorted_out
+from functions.api.consistency.fallbacks import best_match
+from functions.api.declared import Accepted, Declared
+from functions.api.expressions import parse_scale_rule
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.inference_service import TASK_LABEL, InferenceService, last_argument
+from functions.api.kinds.routing_policy import Cascade, Fallback, RoutingPolicy
+from functions.api.problems import shown
+from functions.controller.unobeyed.findings import Unobeyed, unobeyed
+
+NO_PREFIX_CACHING = "--no-enable-prefix-caching"
+_NEVER_OF_POOLING = {  # by the list of rules: what an engine that makes no tokens never shows under load
+    "scale_up": frozenset({"p99_inter_token", "utilization"}),
+    "scale_down": frozenset({"p99_inter_token"}),
+}
+_KEYS = {"scale_up": "scaleUp", "scale_down": "scaleDown"}
+_POOLING_CONVERSIONS = ("embed", "classify", "reward")  # of vLLM's --convert
+
+Pools = Mapping[str, Declared[InferenceService]]
+
+
+def declared_findings(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobeyed]:
+    """`objects` are consistent; what was last accepted and stands in for an object that is wrong is not looked at."""
+    everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
+    pools = everything.pools()
+    for routing, governed in governed_pools(everything):
+        yield from _prefixes(routing, [pools[pool] for pool in governed])
+    for routing in everything.routing:
+        yield from _classifier(routing, pools)
+        yield from _steps(routing, pools)
+    for scaling in everything.autoscaling:
+        yield from _rules(scaling, pools)
+    for service in everything.services:
+        yield from _task(service)
+
+
+def governed_pools(everything: Everything) -> list[tuple[Declared[RoutingPolicy], list[str]]]:
+    """Each routing policy with the pools that obey it."""
+    by_pattern = {pattern: policy for policy in everything.routing for pattern in policy.value.spec.pools}
+    matched = {pool: best_match(pool, by_pattern) for pool in everything.pools()}
+    return [
+        (policy, [pool for pool, pattern in matched.items() if pattern is not None and by_pattern[pattern] is policy])
+        for policy in everything.routing
+    ]
+
+
+def asks_replicas(policy: RoutingPolicy) -> bool:
+    """Whether the policy itself says that prefixes are known by what replicas tell; as a default it is no promise."""
+    prefix = policy.spec.prefix
+    return "source" in prefix.model_fields_set and prefix.source in {"events", "bloom"}
+
+
+def _prefixes(policy: Declared[RoutingPolicy], services: Sequence[Declared[InferenceService]]) -> Iterator[Unobeyed]:
+    if not asks_replicas(policy.value):
+        return
+    for service in services:
+        model = service.value.spec.predictor.model
+        if model is not None and NO_PREFIX_CACHING in model.args:
+            source = policy.value.spec.prefix.source
+            message = (
+                f"found {source}, but {service.value.pool} is started with {NO_PREFIX_CACHING} at {service.source}, so "
+                "that there is nothing to know; take that argument away, or give the pool a policy with source: sent"
+            )
+            yield unobeyed(policy, ("spec", "prefix", "source"), "PrefixCachingOff", message)
+
+
+def _classifier(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Unobeyed]:
+    classifier = policy.value.spec.classifier
+    otherwise = pools.get(classifier.otherwise) if classifier is not None else None
+    if classifier is None or otherwise is None:
+        return
+    for index, rule in enumerate(classifier.rules):
+        target = pools.get(rule.to)
+        if target is not None and target.value.task != otherwise.value.task:
+            message = (
+                f"{rule.to} is for {target.value.task} and {classifier.otherwise} for {otherwise.value.task}: requests "
+                f"for {classifier.model} are refused whenever the rules choose the one whose routes they did not use; "
+                "let all of a classifier's pools have one task"
+            )
+            yield unobeyed(policy, ("spec", "classifier", "rules", index, "to"), "ClassifierMixesTasks", message)
+
+
+def _steps(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Unobeyed]:
+    spec = policy.value.spec
+    kinds: tuple[tuple[str, tuple[Fallback | Cascade, ...]], ...] = (
+        ("fallback", spec.fallback),
+        ("cascade", spec.cascade),
+    )
+    for key, steps in kinds:
+        for index, step in enumerate(steps):
+            source, target = pools.get(step.from_), pools.get(step.to)
+            if source is not None and target is not None and source.value.task != target.value.task:
+                message = (
+                    f"{step.from_} is for {source.value.task} and {step.to} for {target.value.task}, so that no "
+                    f"request ever goes there; name a pool for {source.value.task}, or take this step away"
+                )
+                yield unobeyed(policy, ("spec", key, index, "to"), "TasksDiffer", message)
+
+
+def _rules(policy: Declared[AutoscalingPolicy], pools: Pools) -> Iterator[Unobeyed]:
+    spec = policy.value.spec
+    service = pools.get(spec.pool)
+    if service is None or service.value.task == "generate":
+        return
+    for name, rules in (("scale_up", spec.scale_up), ("scale_down", spec.scale_down)):
+        for index, text in enumerate(rules):
+            metric = parse_scale_rule(text).metric
+            if metric in _NEVER_OF_POOLING[name]:
+                message = (
+                    f"found {shown(text)}, but engines that {service.value.task} make no tokens one by one: under load "
+                    f"{metric} is not known, and the rule never holds; use queue_seconds or p99_ttft"
+                )
+                yield unobeyed(policy, ("spec", _KEYS[name], index), "SignalNotMeasured", message)
+
+
+def _task(service: Declared[InferenceService]) -> Iterator[Unobeyed]:
+    model = service.value.spec.predictor.model
+    wrong = _contradiction(service.value.task, model.args) if model is not None else ""
+    if wrong:
+        yield unobeyed(service, ("metadata", "labels"), "TaskContradictsEngine", wrong)
+
+
+def _contradiction(task: str, args: tuple[str, ...]) -> str:
+    """Where engine and label say different things, gateways refuse what the engine could answer, or the other way."""
+    runner, convert = last_argument(args, "--runner"), last_argument(args, "--convert")
+    if task == "generate":
+        for option, value, pools in (
+            ("--runner", runner, ("pooling",)),
+            ("--convert", convert, _POOLING_CONVERSIONS),
+        ):
+            if value in pools:
+                return (
+                    f"the engine is started with {option} {value}, and no label {TASK_LABEL} says what for: gateways "
+                    f"send it chats, which it refuses; add the label {TASK_LABEL}: embed, classify or score"
+                )
+        return ""
+    if runner == "generate":
+        return f"the label {TASK_LABEL} says {task}, but the engine is started with --runner generate; use pooling"
+    if task != "score" and convert in _POOLING_CONVERSIONS and convert != task:
+        return f"the label {TASK_LABEL} says {task}, but the engine is started with --convert {convert}"
+    return ""

@@ -1,0 +1,57 @@
+"""A policy that is not obeyed: the object, the field, a reason of one word, and what to do.
+
+`since when` is no part of it: a finding is the same for as long as it lasts. The condition on the object has it
+(`lastTransitionTime`), and so has the Event.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from functions.api.declared import Declared
+from functions.api.problems import Problem
+from functions.api.schema.crd import plural
+
+INFERENCE_SERVICE, _PLURAL_OF_KSERVE = "InferenceService", "inferenceservices"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unobeyed:
+    kind: str
+    name: str
+    reason: str  # in CamelCase, one of few: a condition's reason and a metric's label
+    problem: Problem  # the field, by place and key path; the message says what to do
+
+    @property
+    def key(self) -> str:
+        """The object, as the sources name it: `routingpolicies/default`."""
+        plurals = _PLURAL_OF_KSERVE if self.kind == INFERENCE_SERVICE else plural(self.kind)
+        return f"{plurals}/{self.name}"
+
+    @property
+    def warning(self) -> str:
+        """For whoever wrote the file: `policies/routing.yaml:9:5: spec.prefix.source: … (PrefixCachingOff)`."""
+        return f"{self.problem} ({self.reason})"
+
+    def __str__(self) -> str:
+        path = f"{self.problem.key_path}: " if self.problem.key_path else ""
+        return f"{path}{self.problem.message}"
+
+
+def unobeyed(declared: Declared[Any], path: Sequence[str | int], reason: str, message: str) -> Unobeyed:
+    value = declared.value
+    return Unobeyed(value.kind, value.metadata.name, reason, declared.problem(path, message))
+
+
+def by_key(findings: Iterable[Unobeyed]) -> Mapping[str, tuple[Unobeyed, ...]]:
+    """By object, in order."""
+    found: dict[str, tuple[Unobeyed, ...]] = {}
+    for finding in sorted(findings):
+        found[finding.key] = (*found.get(finding.key, ()), finding)
+    return found
+
+
+def objects_by_reason(findings: Iterable[Unobeyed]) -> Mapping[tuple[str, str], int]:
+    """How many objects of a kind are not obeyed for a reason."""
+    return Counter((kind, reason) for kind, reason, _ in {(each.kind, each.reason, each.name) for each in findings})

@@ -1,0 +1,153 @@
+"""Policies that the running fleet shows to be without effect: by gateways, by agents, by whoever writes the number.
+
+    TokenizerMissing     `prefix.source: events` or `bloom`, and gateways have no tokenizer for a pool
+    EventsMissing        the same, and replicas of a pool hear no KV events of their engines
+    ToolSecretMissing    a tool with a secret that gateways do not have
+    PoolNotHeard         a classifier or fallback to a pool that should have replicas, and none is heard of
+    ReplicasContested    somebody else holds the number of replicas
+
+Each needs somebody's word: a gateway that says what it lacks, an agent that hears nothing though its engine computes.
+Silence says nothing, so that a fleet that starts, or a bus that is away, is no finding.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from functions.api.consistency.everything import Everything, sorted_out
+from functions.api.declared import Accepted, Declared, policy_minima
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.routing_policy import RoutingPolicy
+from functions.api.kinds.tenant import Tenant
+from functions.controller.autoscaling.signals import replicas_of
+from functions.controller.unobeyed.declared import asks_replicas, governed_pools
+from functions.controller.unobeyed.findings import Unobeyed, unobeyed
+from functions.fleet.pool_board import Lacking, PoolReport
+
+SETTLE_S = 30.0  # a gateway that begins, a replica that has just answered its first request
+START_S = 900.0  # a pool that is new: its nodes come, its weights are loaded
+LASTING_S = MappingProxyType(  # for how long it must have been so before it counts
+    {
+        "TokenizerMissing": SETTLE_S,
+        "EventsMissing": SETTLE_S,
+        "ToolSecretMissing": SETTLE_S,
+        "PoolNotHeard": START_S,
+    }
+)
+OBSERVED = frozenset({*LASTING_S, "ReplicasContested"})
+
+
+@dataclass(frozen=True, slots=True)
+class FleetWord:
+    """What is known of the running fleet."""
+
+    report: PoolReport | None = None
+    contested: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by AutoscalingPolicy: who holds its number, and what to do
+
+    @property
+    def is_known(self) -> bool:
+        """Whether gateways and replicas are heard at all: else what they lack is not known to be mended either."""
+        return self.report is not None and self.report.bus_connected and self.report.needs.gateways > 0
+
+
+def observed_findings(objects: Iterable[Declared[AnyObject]], word: FleetWord) -> Iterator[Unobeyed]:
+    everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
+    for policy in everything.autoscaling:
+        if contested := word.contested.get(policy.value.metadata.name):
+            yield unobeyed(policy, ("spec", "replicas"), "ReplicasContested", contested)
+    if word.report is not None and word.report.bus_connected:
+        lacking = {(each.what, each.subject): each for each in word.report.needs.lacking}
+        yield from _prefixes(everything, word.report, lacking)
+        yield from _unheard(everything, word.report)
+        for tenant in everything.tenants:
+            yield from _secrets(tenant, lacking, word.report)
+
+
+def _prefixes(
+    everything: Everything, report: PoolReport, lacking: Mapping[tuple[str, str], Lacking]
+) -> Iterator[Unobeyed]:
+    pools = everything.pools()
+    for policy, governed in governed_pools(everything):
+        if asks_replicas(policy.value):
+            generating = [pool for pool in sorted(governed) if pools[pool].value.task == "generate"]
+            yield from _without_tokenizer(policy, generating, report, lacking)
+            yield from _without_events(policy, generating, report)
+
+
+def _without_tokenizer(
+    policy: Declared[RoutingPolicy],
+    pools: Sequence[str],
+    report: PoolReport,
+    lacking: Mapping[tuple[str, str], Lacking],
+) -> Iterator[Unobeyed]:
+    for pool in pools:
+        need = lacking.get(("tokenizer", pool))
+        if need is not None:
+            message = (
+                f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so that prompts are matched by "
+                "what was sent alone; give gateways that tokenizer (shoal base tokenizer), or write source: sent"
+            )
+            yield unobeyed(policy, ("spec", "prefix", "source"), "TokenizerMissing", message)
+
+
+def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], report: PoolReport) -> Iterator[Unobeyed]:
+    for pool in pools:
+        ready = [each for each in replicas_of(report, pool) if each.phase == "ready"]
+        deaf = sum(each.prefix_events is False for each in ready)
+        if deaf:
+            who = f"no replica of {pool} gets" if deaf == len(ready) else f"some replicas of {pool} do not get"
+            message = (
+                f"{who} KV events, so that what their engines cache is not known; start the engine with "
+                "--kv-events-config and its agent with SHOAL_REPLICA_KV_EVENTS_ENDPOINT, or write source: sent"
+            )
+            yield unobeyed(policy, ("spec", "prefix", "source"), "EventsMissing", message)
+
+
+def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
+    """Not of pools that may be empty: they get replicas when requests come."""
+    minima = policy_minima(everything.autoscaling)
+    wanted = {
+        pool for pool, service in everything.pools().items() if service.value.bounds_under(minima.get(pool))[0] > 0
+    }
+    for policy in everything.routing:
+        for path, pool in _targets(policy.value):
+            if pool in wanted and not replicas_of(report, pool):
+                message = (
+                    f"no replica of {pool} is heard of, so that it answers nothing; see why its pods do not come "
+                    "(kubectl -n shoal-models describe), or name another pool"
+                )
+                yield unobeyed(policy, path, "PoolNotHeard", message)
+
+
+def _targets(policy: RoutingPolicy) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The pools to which it sends what was asked of others."""
+    for index, step in enumerate(policy.spec.fallback):
+        yield ("spec", "fallback", index, "to"), step.to
+    for index, hop in enumerate(policy.spec.cascade):
+        yield ("spec", "cascade", index, "to"), hop.to
+    classifier = policy.spec.classifier
+    if classifier is not None:
+        yield ("spec", "classifier", "otherwise"), classifier.otherwise
+        for index, rule in enumerate(classifier.rules):
+            yield ("spec", "classifier", "rules", index, "to"), rule.to
+
+
+def _secrets(
+    tenant: Declared[Tenant], lacking: Mapping[tuple[str, str], Lacking], report: PoolReport
+) -> Iterator[Unobeyed]:
+    name = tenant.value.metadata.name
+    for index, tool in enumerate(tenant.value.spec.tools):
+        need = lacking.get(("tool_secret", f"{name}/{tool.secret}")) if tool.secret is not None else None
+        if need is not None:
+            message = (
+                f"{_of_gateways(need, report)} no secret {tool.secret} of {name} ({need.why}), so that every call of "
+                f"{tool.name} fails; put it among the gateways' tool secrets, or take it out of the tool"
+            )
+            yield unobeyed(tenant, ("spec", "tools", index, "secret"), "ToolSecretMissing", message)
+
+
+def _of_gateways(need: Lacking, report: PoolReport) -> str:
+    """No count: a message that changes as gateways come and go would be written each time."""
+    return "gateways have" if need.gateways >= report.needs.gateways else "some gateways have"

@@ -1,0 +1,88 @@
+"""Buckets made and tried, on a real store; and stores that do less than is needed, each told by what it lacks."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from functions.artifacts.buckets import try_bucket
+from functions.artifacts.errors import StoreRefused
+from functions.artifacts.s3 import S3Settings, S3Store, StoredObject
+from tests.artifacts.conftest import CREDENTIALS
+
+
+class Kept:
+    """A store in a dictionary, as far as it is tried, with one thing that it does wrong."""
+
+    bucket = "shoal-models"
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.objects: dict[str, bytes] = {}
+
+    def ensure_bucket(self) -> None:
+        if self.wrong == "bucket":
+            raise StoreRefused("bucket shoal-models: AccessDenied")
+
+    def put_new(self, key: str, body: bytes) -> bool:
+        if self.wrong == "condition unknown" or (key in self.objects and self.wrong != "condition ignored"):
+            return False
+        self.objects[key] = body
+        return True
+
+    def read_small(self, key: str, max_bytes: int) -> bytes:
+        return self.objects[key][:max_bytes]
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        return [] if self.wrong == "listing" else [StoredObject(key, 1, 0.0) for key in self.objects]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if self.wrong != "versions":
+            for key in keys:
+                self.objects.pop(key, None)
+
+    def size_of(self, key: str) -> int | None:
+        return len(self.objects[key]) if key in self.objects else None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("", ""),
+        ("bucket", "give these credentials all rights on it"),
+        ("condition unknown", "is refused where nothing is"),
+        ("condition ignored", "overwrites what is there"),
+        ("listing", "a listing does not show what was written"),
+        ("versions", "is versioning of the bucket on?"),
+    ],
+)
+def test_what_a_store_lacks_is_told(wrong: str, told: str) -> None:
+    problem = try_bucket(Kept(wrong)).problem  # type: ignore[arg-type]
+    assert (told in problem) if told else problem == ""
+
+
+@pytest.mark.servers
+def test_buckets_are_made_and_nothing_is_left_in_them(s3_settings: S3Settings, tmp_path: Path) -> None:
+    """As the Job runs it: two buckets, the second with credentials that are wrong."""
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(
+        json.dumps({"access_key_id": CREDENTIALS.access_key_id, "secret_access_key": CREDENTIALS.secret_access_key})
+    )
+    bad.write_text(json.dumps({"access_key_id": "nobody", "secret_access_key": "knows"}))
+    command = [sys.executable, "-m", "functions.artifacts.buckets", s3_settings.endpoint_url]
+    done = subprocess.run(
+        [*command, f"made-here={good}", f"made-there={bad}"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("made-here at http://") and first.endswith("is there, and does conditional writes")
+    assert "give these credentials all rights on it" in second
+    store = S3Store(replace(s3_settings, bucket="made-here"))
+    assert list(store.list("")) == []
+    store.close()
+    again = subprocess.run([*command, f"made-here={good}"], capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stdout

@@ -1,0 +1,118 @@
+"""What a status, a record or a rollout says that it did not say before, as Events; and nothing twice."""
+
+from typing import Any
+
+import pytest
+
+from functions.controller.kubernetes.inventory import ReconcileAttempt
+from functions.controller.kubernetes.objects import Kind
+from functions.controller.kubernetes.run import conditions
+from functions.controller.kubernetes.run.conditions import PUBLISHED, ObjectStatus, ScalingStanding
+from functions.controller.kubernetes.run.event_notes import (
+    EventNote,
+    Regarding,
+    notes_of,
+    notes_of_history,
+    notes_of_rollouts,
+)
+from functions.decisions.rollout.events import Breached, Loaded, StagePassed
+from tests.controller.unobeyed.test_declared import EVENTS, found, service
+from tests.decisions.rollout.rollouts import rollout
+
+TENANT = Regarding(Kind("shoal.dev/v1alpha1", "Tenant"), "shoal", "acme", "uid-1")
+NOW = "2027-01-01T00:00:00Z"
+
+
+def written(standing: ObjectStatus, generation: int = 1, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    return conditions.status_of(standing, generation, known or {}, NOW) or dict(known or {})
+
+
+def said(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each.type, each.reason) for each in notes_of(TENANT, before, after)]
+
+
+REFUSED = conditions.refused(["spec.tier: found gold"], stands_in=True)
+NOT_OBEYED = conditions.not_obeyed(PUBLISHED, found(service("a", "--no-enable-prefix-caching"), EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("standing", "expected"),
+    [
+        (PUBLISHED, ("Normal", "Accepted")),
+        (REFUSED, ("Warning", "Refused")),
+        (conditions.waiting("ArtifactMissing", "v1 is not there"), ("Warning", "ArtifactMissing")),
+        (conditions.held("deletion waits"), ("Normal", "DeletionWaits")),
+        (conditions.rolling_out("v1 to v2, stage 1 of 4"), ("Normal", "RolloutStage")),
+        (conditions.halted("stays v1: error_rate > 2%"), ("Warning", "RolloutTakenBack")),
+    ],
+    ids=lambda each: each[1] if isinstance(each, tuple) else "",
+)
+def test_each_standing_is_told_once(standing: ObjectStatus, expected: tuple[str, str]) -> None:
+    status = written(standing)
+    assert said({}, status) == [expected]
+    assert said(status, written(standing, known=status)) == []
+
+
+def test_what_passes_by_itself_is_no_event() -> None:
+    assert said({}, written(conditions.waiting("RegistryUnavailable", "it is away"))) == []
+
+
+def test_a_change_that_is_accepted_is_told_by_its_generation() -> None:
+    first = written(PUBLISHED, 1)
+    (note,) = notes_of(TENANT, first, written(PUBLISHED, 2, first))
+    assert (note.reason, note.note) == ("Accepted", "generation 2 is in force")
+
+
+def test_a_rollout_from_stage_to_stage() -> None:
+    one = written(conditions.rolling_out("stage 1 of 2"))
+    two = written(conditions.rolling_out("stage 2 of 2"), known=one)
+    assert said(one, two) == [("Normal", "RolloutStage")]
+    assert said(two, written(PUBLISHED, known=two)) == [("Normal", "RolloutCompleted")]
+
+
+def test_obeyed_and_not_obeyed() -> None:
+    fine, not_obeyed = written(PUBLISHED), written(NOT_OBEYED)
+    (note,) = notes_of(TENANT, fine, not_obeyed)
+    assert (note.type, note.reason) == ("Warning", "NotObeyed")
+    assert note.note.startswith("PrefixCachingOff: spec.prefix.source: found events")
+    assert said(not_obeyed, written(conditions.obeyed_again(PUBLISHED), known=not_obeyed)) == [
+        ("Normal", "ObeyedAgain")
+    ]
+    assert said(fine, written(conditions.obeyed_again(PUBLISHED), known=fine)) == []
+
+
+def test_another_number_of_replicas() -> None:
+    two = written(conditions.scaled(PUBLISHED, ScalingStanding(2, 2)))
+    three = written(conditions.scaled(PUBLISHED, ScalingStanding(3, 2)), known=two)
+    (note,) = notes_of(TENANT, two, three)
+    assert (note.reason, note.note) == ("Scaled", "3 replicas are to serve, before: 2")
+    assert said(three, written(conditions.scaled(PUBLISHED, ScalingStanding(3, 3)), known=three)) == []
+
+
+def test_what_became_of_a_revision() -> None:
+    def told(before: list[ReconcileAttempt], after: list[ReconcileAttempt]) -> list[tuple[str, str, str]]:
+        return [(each.type, each.reason, each.note) for each in notes_of_history(TENANT, before, after)]
+
+    applied = ReconcileAttempt("main@1", "applied", 1.0)
+    waiting = ReconcileAttempt("main@2", "waiting", 2.0, message="a pool is not ready")
+    refused = ReconcileAttempt("main@2", "refused", 3.0, message="main@2 has 1 problem(s): a.yaml:3:4")
+    assert told([], [applied]) == [("Normal", "RevisionApplied", "main@1 is in force")]
+    assert told([applied], [applied]) == []
+    assert told([applied], [waiting, applied]) == []
+    assert told([waiting, applied], [refused, applied]) == [("Warning", "RevisionRefused", refused.message)]
+    assert told([refused, applied], [refused, applied]) == []
+
+
+def test_rollouts_where_models_are_no_objects() -> None:
+    def told(*events: Any, before: tuple[Any, ...] | None = ()) -> list[EventNote]:
+        row = rollout(*events)
+        known = {row.id: rollout(*before)} if before is not None else {}
+        return list(notes_of_rollouts(TENANT, known, {row.id: row}))
+
+    assert [each.reason for each in told(before=None)] == ["RolloutStage"]
+    assert told() == []
+    (stage,) = told(Loaded(), StagePassed(), before=(Loaded(),))
+    assert stage.reason == "RolloutStage" and "stage 2 of" in stage.note
+    (back,) = told(Loaded(), Breached("error_rate > 2%"), before=(Loaded(),))
+    assert (back.type, back.reason) == ("Warning", "RolloutTakenBack")
+    assert "error_rate > 2%" in back.note

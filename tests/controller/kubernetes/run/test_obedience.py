@@ -1,0 +1,99 @@
+"""For how long something was so before it counts, what a bus that is away changes, and what metric and log say."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from functions.api.loader import Loaded, load_texts
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.obedience import Obedience
+from functions.controller.unobeyed.findings import Unobeyed
+from functions.controller.unobeyed.observed import SETTLE_S, START_S, FleetWord
+from functions.fleet.pool_board import Lacking, PoolReport
+from tests.controller.unobeyed.test_declared import EVENTS, policy, service
+from tests.controller.unobeyed.test_observed import WITHOUT_TOKENIZER, report
+
+KEY = "routingpolicies/p"
+
+
+class Watch:
+    def __init__(self, *documents: str) -> None:
+        self.loaded: Loaded = load_texts([("a.yaml", "---\n".join(documents).encode())])
+        self.metrics = ControllerMetrics()
+        self.changes = 0
+        self.obedience = Obedience(self.metrics, self._changed)
+
+    def _changed(self, new: Sequence[Unobeyed]) -> None:
+        self.changes += 1
+
+    def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
+        """The reasons by which the policy is not obeyed."""
+        self.obedience.look("main@1", self.loaded, FleetWord(told, contested or {}), now_s)
+        return [each.reason for found in self.obedience.judgement.findings.values() for each in found]
+
+    def counted(self, reason: str) -> float | None:
+        labels = {"kind": "RoutingPolicy", "reason": reason}
+        return self.metrics.registry.get_sample_value("shoal_controller_policies_not_obeyed", labels)
+
+
+LACKING = report(WITHOUT_TOKENIZER)
+
+
+def test_it_counts_once_it_has_lasted_and_is_gone_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(service("a"), EVENTS)
+    with caplog.at_level(logging.INFO):
+        assert not watch.look(0.0, LACKING)
+        assert watch.counted("TokenizerMissing") is None
+        for now_s in (SETTLE_S, SETTLE_S + 5, SETTLE_S + 10):
+            assert watch.look(now_s, LACKING) == ["TokenizerMissing"]
+        assert watch.counted("TokenizerMissing") == 1
+        changes = watch.changes
+        assert not watch.look(SETTLE_S + 15, report())
+        assert watch.changes == changes + 1
+        assert watch.counted("TokenizerMissing") is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2, "once when it begins, once when it ends"
+    assert lines[0].startswith(
+        f"{KEY} is not obeyed (TokenizerMissing): spec.prefix.source: gateways have no tokenizer"
+    )
+    assert lines[1] == f"{KEY} is obeyed again"
+
+
+def test_a_pool_has_time_to_start() -> None:
+    spec = '{pools: ["*"], fallback: [{when: saturated, from: a, to: b}]}'
+    watch = Watch(service("a"), service("b"), policy("RoutingPolicy", spec))
+    for now_s in (0.0, SETTLE_S, START_S - 1.0):
+        assert not watch.look(now_s, report())
+    assert watch.look(START_S, report()) == ["PoolNotHeard"]
+
+
+def test_a_gateway_that_begins_is_no_finding() -> None:
+    watch = Watch(service("a"), EVENTS)
+    for now_s in range(0, 120, 20):
+        assert not watch.look(float(now_s), LACKING if now_s % 40 else report())
+
+
+def test_while_the_bus_is_away_what_was_heard_last_stays() -> None:
+    watch = Watch(service("a"), EVENTS)
+    watch.look(0.0, LACKING)
+    for told in (None, report(connected=False), report(gateways=0), LACKING):
+        assert watch.look(SETTLE_S, told) == ["TokenizerMissing"]
+
+
+def test_a_new_leader_clears_nothing_before_it_has_heard_gateways() -> None:
+    watch = Watch(service("a"), EVENTS)
+    watch.look(0.0, None)
+    assert not watch.obedience.judgement.may_clear("TokenizerMissing")
+    assert watch.obedience.judgement.may_clear("PrefixCachingOff"), "that the declarations show"
+    watch.look(5.0, report())
+    assert watch.obedience.judgement.may_clear("TokenizerMissing")
+    watch.obedience.forget()
+    assert not watch.obedience.judgement.may_clear("TokenizerMissing")
+
+
+def test_what_declarations_show_counts_at_once_and_beside_the_rest() -> None:
+    watch = Watch(service("a", "--no-enable-prefix-caching"), EVENTS)
+    assert watch.look(0.0, LACKING) == ["PrefixCachingOff"]
+    assert watch.look(SETTLE_S, LACKING) == ["PrefixCachingOff", "TokenizerMissing"]
+    assert watch.look(SETTLE_S + 1, report(Lacking("tokenizer", "other", 1))) == ["PrefixCachingOff"]

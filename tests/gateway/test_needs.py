@@ -1,0 +1,124 @@
+"""What policies in force need at a gateway and is not there, as the controller is told of it."""
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import Digest, TenantId
+from functions.api.snapshot_entries import PoolEntry, TenantEntry, ToolEntry
+from functions.artifacts.errors import ArtifactMissing
+from functions.decisions.catalogue import Catalogue
+from functions.fleet.pool_board import Lacking, PoolBoard
+from functions.fleet.pool_heartbeat import MAX_NEEDS, UnmetNeed
+from functions.gateway import feeds
+from functions.gateway.needs import unmet_needs
+from functions.gateway.prefix.tokenizer_source import TokenizerSource
+from tests.gateway import world
+from tests.gateway.world import DIGEST_V1, POOL, World
+
+
+def tools(*secrets: str) -> tuple[ToolEntry, ...]:
+    return tuple(
+        ToolEntry(f"tool-{number}", "", "https://tools.example.com/", "{}", secret=secret)
+        for number, secret in enumerate(secrets)
+    )
+
+
+def told(catalogue: Catalogue, tokenizers: Path | None = None, secrets: Path | None = None) -> list[tuple[str, str]]:
+    source = TokenizerSource(tokenizers, None, lambda: 0.0, lambda: 0.5) if tokenizers is not None else None
+    return [(need.what, need.subject) for need in unmet_needs(catalogue, source, secrets)]
+
+
+NOT_SET = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR is set"
+SENT = (world.routing(prefix_source="sent"),)
+
+
+def test_a_pools_tokenizer(tmp_path: Path) -> None:
+    catalogue = world.catalogue()
+    assert unmet_needs(catalogue, None, None) == (UnmetNeed("tokenizer", POOL, NOT_SET),)
+    assert told(catalogue, tmp_path) == [("tokenizer", POOL)]
+    (tmp_path / POOL).mkdir()
+    (tmp_path / POOL / "config.json").write_text("{}")
+    assert told(catalogue, tmp_path) == [("tokenizer", POOL)], "a model's config is no tokenizer"
+    (tmp_path / POOL / "config.json").write_text('{"shoal_tokenizer": "builtin"}')
+    assert not told(catalogue, tmp_path)
+    (tmp_path / POOL / "config.json").unlink()
+    (tmp_path / POOL / "tokenizer.json").write_text("{}")
+    assert not told(catalogue, tmp_path)
+
+
+async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: Path) -> None:
+    there = False
+
+    def fetch(digest: Digest, _in_use: Collection[Digest]) -> Path:
+        if not there:
+            raise ArtifactMissing(f"no tokenizer of {digest}")
+        return tmp_path
+
+    now_s = 0.0
+    source, catalogue = TokenizerSource(None, fetch, lambda: now_s, lambda: 0.5), world.catalogue()
+    assert unmet_needs(catalogue, source, None) == (), (
+        "on its way: every gateway that starts would be a failure for seconds"
+    )
+    await source.refresh(catalogue)
+    (need,) = unmet_needs(catalogue, source, None)
+    assert (need.what, need.subject, need.why) == ("tokenizer", POOL, f"no tokenizer of {DIGEST_V1}")
+    there, now_s = True, 3600.0
+    await source.refresh(catalogue)
+    assert unmet_needs(catalogue, source, None) == ()
+
+
+def test_a_pool_that_needs_none() -> None:
+    assert not told(world.catalogue(routing=SENT))
+    assert not told(world.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
+
+
+def test_a_tools_secret(tmp_path: Path) -> None:
+    tenants = (TenantEntry(TenantId("acme"), "enterprise", (POOL,), tools=tools("weather", "", "weather", "maps")),)
+    catalogue = world.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
+    both = [("tool_secret", "acme/maps"), ("tool_secret", "acme/weather")]
+    assert told(catalogue) == told(catalogue, secrets=tmp_path) == both
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == both[1:]
+    (tmp_path / "acme.maps").unlink()
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "weather").write_text("t0ken")
+    assert told(catalogue, secrets=tmp_path) == both[:1]
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == []
+
+
+def test_too_many_to_tell() -> None:
+    names = [f"t{number:04}" for number in range(MAX_NEEDS + 10)]
+    tenants = tuple(TenantEntry(TenantId(name), "enterprise", (), tools=tools("s")) for name in names)
+    found = told(world.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
+    assert len(found) == MAX_NEEDS
+    assert found[0] == ("tool_secret", "t0000/s")
+
+
+class Board:
+    """The registry, as the bus's other end."""
+
+    def __init__(self) -> None:
+        self.board = PoolBoard()
+        self.heard = asyncio.Event()
+
+    async def publish_pools(self, message: bytes) -> None:
+        assert self.board.take(message, 0.0)
+        self.heard.set()
+
+
+async def test_it_is_told_over_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "_NEEDS_INTERVAL_S", 0.001)
+    services, board = World().gateway.services, Board()
+    feed = asyncio.ensure_future(feeds.publish_needs(services, board, None, tmp_path))  # type: ignore[arg-type]
+    try:
+        async with asyncio.timeout(30):
+            await board.heard.wait()
+        lacking = Lacking("tokenizer", POOL, 1, NOT_SET)
+        assert board.board.needs(0.0).lacking == (lacking,)
+        assert not board.board.sums(0.0)
+    finally:
+        feed.cancel()

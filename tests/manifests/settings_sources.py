@@ -1,0 +1,221 @@
+"""Settings of each process and where they come from: in a local fleet and in the manifests. One list for both.
+
+Every field of every settings class stands here, under the name of its field, in one of three forms:
+
+    Both()                     `shoal up` sets it and so does every overlay
+    LocalOnly("why")           `shoal up` sets it; the reason says why no overlay does
+    ManifestsOnly("why")       the overlays set it; the reason says why `shoal up` does not
+    Default()                  nobody sets it: the default is right in both
+
+`some=` names the overlays that set what others leave at its default. `test_parity` holds the local plan against this
+list and `checks/parity` every rendering, so a setting that one target gets and the other does not is a red test until
+somebody has written down here why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic_settings import BaseSettings
+
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.gateway.settings import GatewaySettings
+from functions.registry.settings import RegistrySettings
+from functions.replica.settings import NodeFetchSettings, ReplicaSettings
+
+Where = Literal["always", "some", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    local: Where
+    manifests: Where
+    why: str = ""  # required where the two differ
+
+
+def both(why: str = "") -> Source:
+    return Source("always", "always", why)
+
+
+def local_only(why: str) -> Source:
+    return Source("always", "never", why)
+
+
+def manifests_only(why: str) -> Source:
+    return Source("never", "always", why)
+
+
+def some_manifests(why: str, *, local: Where = "never") -> Source:
+    """Only some overlays, or some of their pools."""
+    return Source(local, "some", why)
+
+
+DEFAULT = Source("never", "never")
+
+
+def defaults(*names: str) -> dict[str, Source]:
+    return dict.fromkeys(names, DEFAULT)
+
+
+_ONE_MACHINE = "one machine: other processes hand out the addresses"
+_TLS_AT_INGRESS = "TLS ends at Knative's ingress; inside, system-internal-tls or a mesh"
+_PLAIN_INSIDE = "the registry is reached by http inside the cluster, which NetworkPolicies close"
+_BY_THE_SNAPSHOT = "the snapshot says it by the engine's arguments; the annotation is read for one version more"
+_DEFAULT_BUCKET = "a local fleet has its store to itself: the default bucket"
+
+GATEWAY = {
+    "host": both(),
+    "port": both(),
+    "metrics_port": both(),
+    "registry_url": both(),
+    "internal_token_file": both(),
+    "pepper_file": both(),
+    "bus_url": both(),
+    "bus_password_file": both(),
+    "snapshot_cache_file": both(),
+    "trace_dir": both(),
+    "drain_timeout_s": both(),
+    "s3_endpoint_url": both(),
+    "s3_credentials_file": both(),
+    "tls_cert_file": local_only(_TLS_AT_INGRESS),
+    "tls_key_file": local_only(_TLS_AT_INGRESS),
+    "registry_ca_file": local_only(_PLAIN_INSIDE),
+    "handover_socket": local_only("a pod's successor is another pod: Knative moves the traffic"),
+    "tokenizers_dir": local_only("a pod has no folder of models: SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR"),
+    "tokenizers_cache_dir": manifests_only("a local gateway reads the folder of models: SHOAL_GATEWAY_TOKENIZERS_DIR"),
+    "tokenizers_cache_max_bytes": manifests_only("part of a volume's limit; a local gateway keeps none"),
+    "models_bucket": manifests_only(_DEFAULT_BUCKET),
+    "batches_bucket": manifests_only(_DEFAULT_BUCKET),
+    "tool_secrets_dir": manifests_only("a laptop keeps no tenants' tokens unless its user says where"),
+    **defaults(
+        *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections", "uploads_bytes"),
+        *("lookups_per_minute", "first_byte_s", "jit_wait_s", "quarantine_after_replicas", "idle_s"),
+        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
+        *("file_retention_days", "batch_lines_in_flight", "conversation_tenant_bytes", "prefix_blocks", "zone"),
+    ),
+}
+REGISTRY = {
+    "host": both(),
+    "port": both(),
+    "internal_token_file": both(),
+    "bus_url": both(),
+    "bus_password_file": both(),
+    "state_dir": both(),
+    "pepper_file": both(),
+    "s3_endpoint_url": both(),
+    "s3_credentials_file": both(),
+    "tls_cert_file": local_only(_TLS_AT_INGRESS),
+    "tls_key_file": local_only(_TLS_AT_INGRESS),
+    "environment": local_only("a part of each key's text: `live` is the default, `local` tells a laptop's keys apart"),
+    "gc_interval_s": local_only("deletes what this installation does not know: a shared bucket's owner decides"),
+    "s3_bucket": manifests_only(_DEFAULT_BUCKET),
+    "database_url": manifests_only("a local fleet keeps SQLite in its state"),
+    "database_password_file": manifests_only("a local fleet keeps SQLite in its state"),
+    "models_dir": some_manifests("an overlay names the bases whose facts it has", local="always"),
+    "max_lora_rank": some_manifests("where a pool of the overlay takes a higher rank than the default"),
+    **defaults(
+        *("max_waiters", "drain_timeout_s", "max_models_per_tenant", "max_versions_per_model"),
+        *("max_channels_per_model", "max_snapshot_bytes_per_tenant", "max_model_names_per_tenant"),
+        *("max_version_names_per_model", "max_keys_per_tenant", "max_artifact_bytes_per_tenant"),
+        *("max_requests_at_once_per_tenant", "max_requests_per_s_per_tenant", "request_burst_per_tenant"),
+        *("staging_dir", "uploads_at_once", "uploads_at_once_per_tenant", "ingest_https_hosts"),
+        *("ingest_https_ca_file", "ingest_private_networks", "signature_key_files", "signatures_required"),
+        "gc_grace_s",
+    ),
+}
+REPLICA = {
+    "replica_id": both(),
+    "pool": both(),
+    "node_name": manifests_only("one machine is one node, in no zone"),
+    "engine_host": both(),
+    "engine_port": both(),
+    "agent_host": both(),
+    "agent_port": both(),
+    "peer_host": both(),
+    "peer_port": both(),
+    "registry_url": both(),
+    "internal_token_file": both(),
+    "bus_url": both(),
+    "bus_password_file": both(),
+    "s3_endpoint_url": both(),
+    "s3_credentials_file": both(),
+    "cache_dir": both(),
+    "cache_max_bytes": both(),
+    "kv_events_endpoint": both(),
+    "kv_events_replay_endpoint": both(),
+    "snapshot_cache_file": both(),
+    "sleep_when_warm": both(),
+    "drain_timeout_s": both(),
+    "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
+    "max_lora_rank": manifests_only(_BY_THE_SNAPSHOT),
+    "registry_ca_file": local_only(_PLAIN_INSIDE),
+    "standby_file": local_only(
+        "a pod keeps no file across its restarts: the controller tells its agent (POST /standing)"
+    ),
+    "stalled_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
+    "condemn_hung_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
+    "s3_bucket": manifests_only(_DEFAULT_BUCKET),
+    "start_timeout_s": manifests_only(
+        "weights of 140 GB from a network volume; a local model starts within the default"
+    ),
+    **defaults(
+        *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
+        *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
+        "idle_probe_interval_s",
+    ),
+}
+# `shoal up` is its own controller, with settings of its own: nothing here has a local twin.
+CONTROLLER = {
+    "source": manifests_only("the local controller follows files and its own bare repository"),
+    "registry_url": manifests_only(_ONE_MACHINE),
+    "internal_token_file": manifests_only(_ONE_MACHINE),
+    "s3_endpoint_url": manifests_only(_ONE_MACHINE),
+    "s3_bucket": manifests_only(_ONE_MACHINE),
+    "s3_credentials_file": manifests_only(_ONE_MACHINE),
+    "registry_rows_file": manifests_only("the local registry starts before its controller"),
+    "models_root": some_manifests("an overlay names the bases whose manifests it has"),
+    "git_ca_file": some_manifests("with components/git-authority"),
+    **{name: some_manifests("with components/git-webhook") for name in ("webhook_port", "webhook_secret_file")},
+    **{
+        name: some_manifests("with components/git-source")
+        for name in ("git_url", "git_branch", "git_askpass_file", "git_dir")
+    },
+    **defaults(
+        *("namespace", "models_namespace", "kubeconfig", "host", "port", "registry_ca_file", "git_poll_s"),
+        "git_ca_file",  # of the component git-authority
+        *("git_ssh_command", "settle_s", "resync_s", "publish_retry_s", "control_poll_s", "status_writes_per_s"),
+        *("protect_deletion", "lease_s", "renew_deadline_s", "lease_retry_s", "rollout_fresh_s"),
+        *(
+            "rollout_load_deadline_s",
+            "rollout_load_patience_s",
+            "scaling_interval_s",
+            "zones_interval_s",
+            "max_accelerators",
+        ),
+        *("conflicts", "gate_timeout_s", "log_level"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    settings: type[BaseSettings]
+    sources: Mapping[str, Source]
+    local: str = ""  # its role in the local plan; empty: `shoal up` starts none
+
+
+PROCESSES: Mapping[str, Process] = MappingProxyType(
+    {
+        "functions.gateway": Process(GatewaySettings, GATEWAY, "gateway"),
+        "functions.registry": Process(RegistrySettings, REGISTRY, "registry"),
+        "functions.replica": Process(ReplicaSettings, REPLICA, "agent"),
+        "functions.controller.kubernetes": Process(KubernetesSettings, CONTROLLER),
+    }
+)
+# Started by hand or by an installation's own DaemonSet (docs/explanation/distribution.md), in neither target.
+UNSHIPPED: tuple[type[BaseSettings], ...] = (NodeFetchSettings,)
+
+
+def variable(process: Process, field: str) -> str:
+    return f"{process.settings.model_config['env_prefix']}{field}".upper()
