@@ -90,12 +90,12 @@ class _ToPrimary(Connection):
         """Called before each use, too."""
         if self.is_connected and self._made_at != self._route.lost:
             await self.disconnect(nowait=True)
-        await super().connect()
+        await super().connect()  # type: ignore[no-untyped-call]
 
     async def _connect(self) -> None:
         self._made_at = self._route.lost
         self.host, self.port = await self._find()
-        await super()._connect()
+        await super()._connect()  # type: ignore[no-untyped-call]
 
     async def on_connect(self) -> None:
         await super().on_connect()
@@ -108,7 +108,8 @@ class _ToPrimary(Connection):
         timeouts = {"socket_timeout": _SENTINEL_TIMEOUT_S, "socket_connect_timeout": _SENTINEL_TIMEOUT_S}
         sentinels = self._route.primary.sentinels
         others = len(sentinels) // 2  # one that knows fewer was away, or has just begun: its word may be old
-        asked = Sentinel(sentinels, others, sentinel_kwargs={**timeouts, "password": self.password})
+        about: dict[str, Any] = {**timeouts, "password": self.password}
+        asked = Sentinel(sentinels, others, sentinel_kwargs=about)  # type: ignore[no-untyped-call]
         try:
             host, port = await asked.discover_master(self._route.primary.name)
         finally:

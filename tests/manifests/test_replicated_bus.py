@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts six proce
 PASSWORD = "0123456789abcdef"
 NODES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 _WAIT_S = 120.0
+_FAILURES = 10  # in a row: a second or two here, half a minute there
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Node:
     environment: dict[str, str]
     folder: Path
     running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    failures: int = 0  # of its probes, in a row
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -167,7 +169,9 @@ def _watched_over(bus: Bus) -> Node | None:
     for node in bus.nodes:
         with suppress(valkey.ValkeyError, OSError):
             bus.info(node)  # it has begun
-            if not (node.passes("alive") and node.passes("watches")):
+            node.failures = 0 if node.passes("alive") and node.passes("watches") else node.failures + 1
+            if node.failures >= _FAILURES:
+                node.failures = 0
                 node.kill()
                 node.start()
     return bus.primary()

@@ -9,7 +9,7 @@
 #   node.sh leave       before the pod ends: another one becomes the primary first
 #   node.sh shoal ...   called by the sentinel after a failover, with the new primary's name in sixth place
 #
-# The primary is whom the other sentinels name. Where none answers, since all begin at once, it is whom this node knew
+# The primary is whom another sentinel names. Where none answers, since all begin at once, it is whom this node knew
 # last (/data/primary), and at the very first start the first of NODES. A node that was away meanwhile may be wrong: it
 # takes no writes, having no replica, no client asks a sentinel that knows no other, and its probes start it again.
 # Where the last primary does not come back, the bus stays away: who goes on without its data is a person's word.
@@ -18,7 +18,13 @@ umask 077
 password=$(cat /run/secrets/shoal/bus-password/bus-password)
 export REDISCLI_AUTH="$password"
 
-named_by() { timeout 2 valkey-cli -h "$1" -p 26379 sentinel get-master-addr-by-name shoal 2>/dev/null | head -n 1; }
+ask() { timeout 2 valkey-cli -h "$1" -p 26379 sentinel "$2" shoal 2>/dev/null; }
+
+# Of a sentinel that knows no other one the word may be old.
+named_by() {
+  ask "$1" master | awk 'key == "ip" {ip = $0} key == "num-other-sentinels" {others = $0} {key = $0}
+                         END {if (others > 0) print ip}'
+}
 
 named_by_others() {
   for node in $NODES; do
@@ -95,7 +101,7 @@ alive)
   esac
   ;;
 watches)
-  named=$(named_by "$OWN_NAME")
+  named=$(ask "$OWN_NAME" get-master-addr-by-name | head -n 1)
   others=$(named_by_others)
   [ -n "$named" ] && [ "$named" = "${others:-$named}" ]
   ;;
@@ -103,7 +109,7 @@ leave)
   [ "$(role)" = master ] || exit 0
   for node in $NODES; do
     [ "$node" != "$OWN_NAME" ] || continue
-    [ "$(valkey-cli -h "$node" -p 26379 sentinel failover shoal)" != OK ] || break
+    [ "$(ask "$node" failover)" != OK ] || break
   done
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     [ "$(role)" = master ] || exit 0
