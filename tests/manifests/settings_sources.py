@@ -181,7 +181,6 @@ CONTROLLER = {
         name: some_manifests("with components/git-source")
         for name in ("git_url", "git_branch", "git_askpass_file", "git_dir")
     },
-    "git_ca_file": some_manifests("with components/git-authority"),
     **defaults(
         *("namespace", "models_namespace", "kubeconfig", "host", "port", "registry_ca_file", "git_poll_s"),
         *("git_ssh_command", "settle_s", "resync_s", "publish_retry_s", "control_poll_s", "status_writes_per_s"),
