@@ -1,4 +1,4 @@
-"""Commands for an installation on a cluster, names and options: `base`, `secrets`, `doctor`, `events`; status and logs.
+"""Commands for an installation on a cluster, names and options: `base`, `secrets`, `doctor`, `events`, `console` …
 
 Neighbours: `main`, `main_models` and `main_simulate` have the other commands; as there, what one does is imported when
 it is called.
@@ -141,6 +141,14 @@ def events(
 
     choice = ClusterChoice(context, namespace, models_namespace)
     command.events(choice, last=last, warnings=warnings, as_json=output is Output.JSON)
+
+
+def console(context: ContextOption = None, namespace: NamespaceOption = "shoal") -> None:
+    """The registry's page, of a cluster, at an address of this machine; through the API server, until ctrl-c."""
+    from functions.cli.cluster import console as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.console(ClusterChoice(context, namespace))
 
 
 def status(context: str, namespace: str, models_namespace: str, *, as_json: bool) -> None:

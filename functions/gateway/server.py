@@ -85,7 +85,8 @@ class _Server(uvicorn.Server):
         self._drain_timeout_s = settings.drain_timeout_s
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
-        self._bus = ValkeyBus(configured.bus_url(settings))
+        bus_password = configured.bus_password(settings)
+        self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
         self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._services = make_services(
@@ -103,7 +104,7 @@ class _Server(uvicorn.Server):
         )
         self._gateway = Gateway(self._services)
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
-        self._quota_broker = ValkeyQuotaBroker(configured.bus_url(settings))
+        self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
             self._services.gateway_id,
@@ -119,7 +120,9 @@ class _Server(uvicorn.Server):
         """What requests need not know of: chats of several requests, files and batches. What routes they have."""
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(
-            configured.bus_url(settings), shelf_bytes=settings.conversation_tenant_bytes
+            settings.bus_url,
+            password=configured.bus_password(settings),
+            shelf_bytes=settings.conversation_tenant_bytes,
         )
         kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
         composer = Composer(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 from fastapi import APIRouter, FastAPI
@@ -108,10 +107,10 @@ def build(settings: ReplicaSettings) -> Agent:
     engine = EngineClient(
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
-    bus_url = _bus_url(settings)
-    heartbeat_loop = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
+    metrics.watch_bus(heartbeat_loop.link)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -133,7 +132,7 @@ def build(settings: ReplicaSettings) -> Agent:
     )
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
-    kv_watch = _kv_watch(settings, status, bus_url)
+    kv_watch = _kv_watch(settings, status)
     status.prefix_events = lambda: kv_watch.is_told if kv_watch is not None else False
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
@@ -156,7 +155,7 @@ def build(settings: ReplicaSettings) -> Agent:
         disk=disk,
         follower=follower,
         cache=source.cache,
-        news_bus=ValkeyBus(bus_url),
+        news_bus=_bus(settings),
         kv_watch=kv_watch,
         zone_wanted=_zone_wanted(settings, status, registry_http, token),
         clients=(engine_http, registry_http),
@@ -208,14 +207,14 @@ def _zone_wanted(
     return partial(zones.learn, registry, settings.registry_url, token, ("node", settings.node_name), take)
 
 
-def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> KvWatch | None:
+def _kv_watch(settings: ReplicaSettings, status: AgentStatus) -> KvWatch | None:
     if not settings.kv_events_endpoint:
         return None
     return KvWatch(
         replica_id=status.identity.replica_id,
         pool=status.identity.pool,
         source=EventSource(settings.kv_events_endpoint, settings.kv_events_replay_endpoint),
-        bus=ValkeyBus(bus_url),
+        bus=_bus(settings),
         clock=time.monotonic,
         wall_clock=time.time,
         kv_blocks_total=lambda: status.load.kv_blocks_total,
@@ -275,8 +274,6 @@ def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file))
 
 
-def _bus_url(settings: ReplicaSettings) -> str:
-    if settings.bus_password_file is None:
-        return settings.bus_url
-    password = quote(settings.bus_password_file.read_text().strip(), safe="")
-    return settings.bus_url.replace("://", f"://:{password}@", 1)
+def _bus(settings: ReplicaSettings) -> ValkeyBus:
+    file = settings.bus_password_file
+    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None)

@@ -44,7 +44,11 @@ class ReplicaSettings(BaseSettings):
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
-    bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats go.")
+    bus_url: str = Field(
+        "valkey://127.0.0.1:8446/0",
+        description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
+        "sentinels' addresses and the primary's name there.",
+    )
     bus_password_file: Path | None = Field(None, description="The bus's password.")
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')

@@ -171,7 +171,9 @@ def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering,
         path = folder / "mounts" / mount["name"]
         path.mkdir(parents=True, exist_ok=True)
         folders[mount["mountPath"]] = path
-        config = volumes[mount["name"]].get("configMap", {"optional": True})
+        config = volumes.get(mount["name"], {}).get(
+            "configMap", {"optional": True}
+        )  # a claim is no volume of the pod's
         if not config.get("optional"):
             for file, content in rendering.one("ConfigMap", config["name"], workload.namespace)["data"].items():
                 (path / file).write_text(content)
