@@ -44,6 +44,7 @@ app.add_typer(simulate_app)
 app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
 app.command()(main_cluster.events)
+app.command()(main_cluster.console)
 
 
 @app.command()

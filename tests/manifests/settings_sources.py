@@ -183,7 +183,6 @@ CONTROLLER = {
     },
     **defaults(
         *("namespace", "models_namespace", "kubeconfig", "host", "port", "registry_ca_file", "git_poll_s"),
-        "git_ca_file",  # of the component git-authority
         *("git_ssh_command", "settle_s", "resync_s", "publish_retry_s", "control_poll_s", "status_writes_per_s"),
         *("protect_deletion", "lease_s", "renew_deadline_s", "lease_retry_s", "rollout_fresh_s"),
         *(

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 import typer
 from kubernetes.dynamic.exceptions import ConflictError
@@ -295,3 +296,9 @@ def test_the_registry_is_reached_by_a_kubeconfig_alone(
         assert json.loads(shoal("rollout", "ls", "-o", "json").stdout) == {"rollouts": []}
         told = client.get("/v1/tenants/acme/keys").json()["data"]
         assert [row["id"] for row in told] == ["by-kubeconfig"]
+        command = [sys.executable, "-m", "functions.cli.main", "console"]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as page:
+            assert page.stdout is not None
+            url = page.stdout.readline().strip()
+            assert "<html" in httpx.get(url, timeout=60).text.lower()
+            page.terminate()
