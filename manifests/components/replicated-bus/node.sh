@@ -51,7 +51,7 @@ primary() {
   echo "$named"
 }
 
-role() { timeout 2 valkey-cli -h "$OWN_NAME" role | head -n 1; }
+role() { timeout 2 valkey-cli -h "$OWN_NAME" -p 6379 role | head -n 1; }
 
 case "$1" in
 server)
@@ -91,7 +91,7 @@ sentinel)
   exec valkey-server /run/sentinel/sentinel.conf --sentinel
   ;;
 ready)
-  valkey-cli -h "$OWN_NAME" info replication | grep -q -e role:master -e master_link_status:up
+  valkey-cli -h "$OWN_NAME" -p 6379 info replication | grep -q -e role:master -e master_link_status:up
   ;;
 alive)
   case "$(role)" in
