@@ -20,10 +20,10 @@ DRILLS := tests/drills
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak check types unit bench bench-peers docs seeds fuzz fmt lock
+.PHONY: help up down test soak cluster-test check types unit bench bench-peers docs seeds fuzz fmt lock
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(STAMP) ## a running local fleet with a real model, and a first answer
 	@$(SHOAL) up
@@ -42,7 +42,7 @@ types: $(STAMP) # mypy has use for one core
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak and not cluster"
 
 # Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
 # drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
@@ -60,6 +60,10 @@ soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed an
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"
 	$(BIN)/python -m tests.newest_python --whole
 
+# Changes the installation that KUBECONFIG and SHOAL_CLUSTER_URL name: docs/how-to/accept-a-cluster.md.
+cluster-test: $(STAMP) ## the acceptance suite, on an installation on Kubernetes: half an hour
+	$(BIN)/pytest -v -s -m cluster tests/cluster $(ARGS)
+
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)
 
@@ -70,7 +74,7 @@ seeds: $(STAMP) ## a thousand seeds of faults on the gateway in virtual time (so
 	$(BIN)/python -m tests.drills.virtual $(or $(ARGS),--seeds 1000)
 
 fuzz: $(STAMP) ## every property test with five times its examples, new ones (minutes; ARGS="--fresh-examples 50 tests/api")
-	$(BIN)/pytest -q -n auto --timeout 1800 --fresh-examples 5 -m "not servers and not engine and not drill" $(ARGS)
+	$(BIN)/pytest -q -n auto --timeout 1800 --fresh-examples 5 -m "not servers and not engine and not drill and not cluster" $(ARGS)
 
 bench-peers: $(STAMP) ## the peers' own environments for `make bench`, made beforehand
 	$(BIN)/python -m loadtests.bench.peers

@@ -1,0 +1,126 @@
+"""Three gateways behind the ingress are one: a conversation finds its replica, and its cache, whichever it comes to.
+
+Twelve conversations of five turns; one gateway, reached by itself, says what can be had.
+tests/e2e/test_many_gateways.py is the same with processes, and says what the figures were before.
+"""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from tests.cluster.installation import ANSWER_S, Installation, wait_until
+from tests.e2e.prefix_turns import sentence
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+GATEWAYS, TALKS, TURNS, AT_ONCE = 3, 12, 5, 4
+_ROLLED_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def gateways(installation: Installation) -> Iterator[None]:
+    """At least three: where there are fewer, the gateway's min-scale is three for these tests, and then as it was."""
+    if len(installation.pods("gateway")) >= GATEWAYS:
+        yield
+        return
+    former = installation.get("ksvc", "gateway")["spec"]["template"]["metadata"]["annotations"]
+    _set_scale(installation, {"min-scale": str(GATEWAYS), "max-scale": str(max(GATEWAYS, int(_scale(former, "max"))))})
+    wait_until("three gateways", lambda: len(installation.pods("gateway")) >= GATEWAYS, _ROLLED_S, every_s=1.0)
+    yield
+    _set_scale(installation, {"min-scale": _scale(former, "min"), "max-scale": _scale(former, "max")})
+
+
+@dataclass(slots=True)
+class Talk:
+    name: str
+    names_session: bool
+    words: int
+    messages: list[dict[str, str]] = field(default_factory=list)
+    replicas: list[str] = field(default_factory=list)
+    prompt_tokens: list[int] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
+
+    def say(self, client: httpx.Client, model: str) -> None:
+        dice = random.Random(f"{self.name} {len(self.replicas)}")
+        if not self.messages:
+            self.messages.append({"role": "system", "content": "You are helpful. " * 20})  # all have it
+        self.messages.append({"role": "user", "content": sentence(dice, self.words)})
+        body = {"model": model, "messages": self.messages, "max_tokens": 24, "temperature": 0}
+        headers = {"x-session-id": self.name} if self.names_session else None
+        answer = client.post("/chat/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        content = answer.json()
+        self.messages.append({"role": "assistant", "content": content["choices"][0]["message"]["content"]})
+        self.replicas.append(answer.headers["x-shoal-replica"])
+        self.prompt_tokens.append(content["usage"]["prompt_tokens"])
+        self.cached_tokens.append((content["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+
+def talked(client: httpx.Client, model: str, name: str, *, names_session: bool, words: int) -> tuple[float, float]:
+    """The share of later turns that went where the one before had gone, and of their prompts that was cached there."""
+    talks = [Talk(f"{name}-{random.getrandbits(32):x}", names_session, words) for _ in range(TALKS)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for _ in range(TURNS):
+            list(threads.map(lambda talk: talk.say(client, model), talks))
+    later = [(talk, turn) for talk in talks for turn in range(1, TURNS)]
+    same = sum(talk.replicas[turn] == talk.replicas[turn - 1] for talk, turn in later)
+    cached = sum(talk.cached_tokens[turn] for talk, turn in later) / sum(
+        talk.prompt_tokens[turn] for talk, turn in later
+    )
+    replicas = len({replica for talk in talks for replica in talk.replicas})
+    print(f"{name}: {same} of {len(later)} turns where the one before was, {cached:.3f} cached, {replicas} replicas")
+    return same / len(later), cached
+
+
+@pytest.mark.parametrize("words", [60, 200])
+@pytest.mark.parametrize("names_session", [True, False])
+def test_a_conversation_is_at_home_at_every_gateway(
+    installation: Installation, gateways: None, key: str, names_session: bool, words: int
+) -> None:
+    kind = f"{'sessions' if names_session else 'nameless'}-{words}"
+    with one_gateway(installation, key) as alone:
+        _, cached_alone = talked(alone, installation.pool, f"one-{kind}", names_session=names_session, words=words)
+    with installation.client(key) as client:
+        at_home, cached = talked(
+            client, installation.pool, f"three-{kind}", names_session=names_session, words=words
+        )  # fmt: skip
+    assert at_home >= 0.95
+    assert cached >= 0.95 * cached_alone
+
+
+def test_the_ingress_spreads_requests(installation: Installation, gateways: None, key: str) -> None:
+    """Otherwise the figures above say nothing."""
+    pods = installation.pods("gateway")
+    before = {pod.name: _requests(installation, pod) for pod in pods}
+    body = {"model": installation.pool, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with installation.client(key) as client:
+        for _ in range(10 * len(pods)):
+            assert client.post("/chat/completions", json=body).status_code == 200
+    taken = {pod.name: _requests(installation, pod) - before[pod.name] for pod in pods}
+    print(f"requests by gateway: {taken}")
+    assert all(taken.values())
+
+
+@contextmanager
+def one_gateway(installation: Installation, key: str) -> Iterator[httpx.Client]:
+    with installation.forwarded(installation.pods("gateway")[0], 8080) as url:
+        headers = installation.headers(key)
+        with httpx.Client(base_url=f"{url}/v1", headers=headers, timeout=ANSWER_S, trust_env=False) as client:
+            yield client
+
+
+def _requests(installation: Installation, pod: object) -> float:
+    return installation.metric(pod, 8445, "shoal_requests_total")  # type: ignore[arg-type]
+
+
+def _scale(annotations: dict[str, str], bound: str) -> str:
+    return annotations[f"autoscaling.knative.dev/{bound}-scale"]
+
+
+def _set_scale(installation: Installation, bounds: dict[str, str]) -> None:
+    annotations = {f"autoscaling.knative.dev/{name}": value for name, value in bounds.items()}
+    installation.patch("ksvc/gateway", {"spec": {"template": {"metadata": {"annotations": annotations}}}})

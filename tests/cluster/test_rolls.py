@@ -1,0 +1,73 @@
+"""A new gateway revision and a changed runtime under load: nothing is lost, streams that are open end.
+
+Both change an annotation, which stays: the pods' template has to differ for a roll.
+"""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.callers import load, streams
+from tests.cluster.installation import MODELS, Installation, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+STREAMS, STREAM_WORDS = 10, 300
+RATE_PER_S = 5.0
+ROLLED_S = 900.0
+
+
+def test_gateways_roll_under_load(installation: Installation, key: str) -> None:
+    """Rolled when every ready gateway pod is of the new revision; the old ones still drain then."""
+    stamp = str(time.time_ns())
+    change = {"spec": {"template": {"metadata": {"annotations": {"shoal.dev/acceptance": stamp}}}}}
+
+    def rolled() -> bool:
+        service = installation.get("ksvc", "gateway")["status"]
+        newest = service.get("latestReadyRevisionName", "")
+        is_new = service.get("latestCreatedRevisionName") == newest
+        pods = installation.pods("gateway")
+        return is_new and bool(pods) and all(pod.name.startswith(newest) for pod in pods)
+
+    former = installation.get("ksvc", "gateway")["status"]["latestReadyRevisionName"]
+    _under_load(
+        installation,
+        key,
+        "gateway",
+        lambda: installation.patch("ksvc/gateway", change),
+        lambda: installation.get("ksvc", "gateway")["status"]["latestReadyRevisionName"] != former and rolled(),
+    )
+
+
+def test_the_runtime_rolls_under_load(installation: Installation, key: str) -> None:
+    before = {pod.name for pod in installation.pods("engine")}
+    stamp = str(time.time_ns())
+
+    def rolled() -> bool:
+        pods = {pod.name for pod in installation.pods("engine")}
+        return len(pods) >= len(before) and not pods & before
+
+    runtime = installation.get("servingruntimes", namespace=MODELS)["items"][0]["metadata"]["name"]
+    change = {"spec": {"annotations": {"shoal.dev/acceptance": stamp}}}
+    _under_load(
+        installation,
+        key,
+        "runtime",
+        lambda: installation.patch(f"servingruntime/{runtime}", change, namespace=MODELS),
+        rolled,
+    )
+
+
+def _under_load(
+    installation: Installation, key: str, what: str, change: Callable[[], None], rolled: Callable[[], bool]
+) -> None:
+    with (
+        load(installation, key, rate_per_s=RATE_PER_S) as requests,
+        streams(installation, key, STREAMS, STREAM_WORDS) as open_streams,
+    ):
+        change()
+        taken_s = wait_until(f"{what} rolled", rolled, ROLLED_S, every_s=1.0)
+    print(f"{what} rolled in {taken_s:.0f} s; streams: {open_streams.words()}; requests: {requests.words()}")
+    assert not open_streams.failed
+    assert not requests.failed
+    assert len(requests.ended) > RATE_PER_S * taken_s * 0.8
