@@ -159,6 +159,9 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     min_replicas: Replicas = 1
     max_replicas: Replicas = 1
     task: Task = "generate"  # what its engines were started for; decides which routes fit
+    # By its engines' arguments, for the agents beside them; None: these say nothing of adapters.
+    max_adapters: Annotated[int, msgspec.Meta(ge=0, le=4096)] | None = None
+    max_lora_rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):

@@ -16,6 +16,9 @@ from functions.cli.options import (
     ChannelOption,
     Engine,
     EngineOption,
+    FleetOption,
+    ModelsNamespaceOption,
+    NamespaceOption,
     Output,
     OutputOption,
     ReplicasOption,
@@ -38,7 +41,10 @@ app.add_typer(rollout_app)
 app.add_typer(key_app)
 app.add_typer(main_cluster.base_app)
 app.add_typer(simulate_app)
+app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
+app.command()(main_cluster.events)
+app.command()(main_cluster.console)
 
 
 @app.command()
@@ -78,8 +84,17 @@ def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> Non
 
 
 @app.command()
-def status(output: OutputOption = Output.TABLE) -> None:
+def status(
+    *,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
     """The revision that runs, the condition of every object and why it is not ready, replicas and processes."""
+    if context is not None:
+        main_cluster.status(context, namespace, models_namespace, as_json=output is Output.JSON)
+        return
     from functions.cli import status as command
 
     command.status(as_json=output is Output.JSON)
@@ -188,11 +203,21 @@ def plan(
 
 @app.command()
 def logs(
-    name: Annotated[str, typer.Argument(help="A process, as `shoal status` names it.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A process, as `shoal status` names it; on a cluster a pool or pod too, or POD/CONTAINER."),
+    ],
+    *,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on printing what is added.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, max=10_000)] = 50,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
 ) -> None:
     """Print the end of a process's log."""
+    if context is not None:
+        main_cluster.logs(context, namespace, models_namespace, name, follow=follow, lines=lines)
+        return
     from functions.cli import local_commands as command
 
     command.logs(name, follow=follow, lines=lines)

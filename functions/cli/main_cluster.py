@@ -1,4 +1,4 @@
-"""`shoal base`, `shoal secrets`: names and options of what makes an installation on a cluster ready.
+"""Commands for an installation on a cluster, names and options: `base`, `secrets`, `doctor`, `events`, `console` …
 
 Neighbours: `main`, `main_models` and `main_simulate` have the other commands; as there, what one does is imported when
 it is called.
@@ -81,6 +81,9 @@ def secrets(
     gateway_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of batches.")] = None,
     database_password: Annotated[Path | None, typer.Option(help="Postgres's.")] = None,
     git_token: Annotated[Path | None, typer.Option(help="May read the repository; with the git source.")] = None,
+    git_webhook_secret: Annotated[
+        Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
+    ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
@@ -98,6 +101,7 @@ def secrets(
         "gateway-s3": gateway_s3,
         "database-password": database_password,
         "git-token": git_token,
+        "git-webhook-secret": git_webhook_secret,
         "pepper": pepper,
     }
     command.secrets(
@@ -106,3 +110,56 @@ def secrets(
         dry_run=dry_run,
         as_json=output is Output.JSON,
     )
+
+
+def doctor(
+    *,
+    context: ContextOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Look at a cluster: what an installation needs, what is missing, how to mend it; exit 1 where something is."""
+    from functions.cli.cluster import doctor as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.doctor(ClusterChoice(context, namespace, models_namespace), as_json=output is Output.JSON)
+
+
+def events(
+    *,
+    last: Annotated[int, typer.Option("-n", "--last", min=1, max=10_000)] = 50,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Warnings only.")] = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What happened on a cluster within its last hour, the newest last."""
+    from functions.cli.cluster import events as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    choice = ClusterChoice(context, namespace, models_namespace)
+    command.events(choice, last=last, warnings=warnings, as_json=output is Output.JSON)
+
+
+def console(context: ContextOption = None, namespace: NamespaceOption = "shoal") -> None:
+    """The registry's page, of a cluster, at an address of this machine; through the API server, until ctrl-c."""
+    from functions.cli.cluster import console as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.console(ClusterChoice(context, namespace))
+
+
+def status(context: str, namespace: str, models_namespace: str, *, as_json: bool) -> None:
+    from functions.cli.cluster import status as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.status(ClusterChoice(context, namespace, models_namespace), as_json=as_json)
+
+
+def logs(context: str, namespace: str, models_namespace: str, name: str, *, follow: bool, lines: int) -> None:
+    from functions.cli.cluster import logs as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    command.logs(ClusterChoice(context, namespace, models_namespace), name, follow=follow, lines=lines)

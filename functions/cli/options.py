@@ -44,5 +44,13 @@ ContextOption = Annotated[
     str | None,
     typer.Option(envvar="SHOAL_CLI_CONTEXT", help="A context of the kubeconfig; by default the current one."),
 ]
-NamespaceOption = Annotated[str, typer.Option(help="Where the installation is.")]
+NamespaceOption = Annotated[str, typer.Option(envvar="SHOAL_CLI_NAMESPACE", help="Where the installation is.")]
 ModelsNamespaceOption = Annotated[str, typer.Option(help="Where its engines are.")]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        envvar="SHOAL_CLI_CONTEXT",
+        help="A context of the kubeconfig, - for its current one. None: the local fleet.",
+    ),
+]

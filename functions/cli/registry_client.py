@@ -1,7 +1,8 @@
 """Client of the registry: HTTPS with the fleet's own authority, and the platform's messages where it refuses.
 
-On the fleet's machine a command shows the installation's token, which may do everything. Elsewhere, or to act as a
-tenant does, SHOAL_CLI_KEY names a key with `models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry.
+On the fleet's machine a command shows the installation's token, which may do everything; so it does on a cluster that
+SHOAL_CLI_CONTEXT names, through the API server. Elsewhere, or to act as a tenant does, SHOAL_CLI_KEY names a key with
+`models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry or a gateway.
 """
 
 import ssl
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 from pydantic import SecretStr, ValidationError
@@ -18,6 +19,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.api.ids import ModelId
 from functions.cli.context import CliContext
 from functions.cli.refused import Refused
+
+if TYPE_CHECKING:
+    from functions.cli.cluster.tunnel import RegistryTunnel
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -40,6 +44,13 @@ class RegistryAccess(BaseSettings):
 
     key: SecretStr | None = None
     """A tenant's key to show instead of the installation's token. Default: the token, where its file can be read."""
+
+    context: str | None = None
+    """A cluster's, of the kubeconfig (- for its current one): its registry is reached through the API server, with the
+    installation's token. Default: the local fleet."""
+
+    namespace: str = "shoal"
+    """Where the installation is, on that cluster."""
 
     ca_file: Path | None = None
     """The authority that the registry's certificate comes from. Default: the local fleet's own, else the system's."""
@@ -65,12 +76,15 @@ class Registry:
 
     context: CliContext
     _client: httpx.Client = field(init=False)
+    _tunnel: "RegistryTunnel | None" = field(init=False)
 
     def __post_init__(self) -> None:
         access = _access()
+        tunnel = self._tunnel = _tunnel(access)
+        bearer = tunnel.token if tunnel is not None and tunnel.token else _bearer(self.context, access)
         self._client = httpx.Client(
-            base_url=access.registry_url or self.context.registry_url,
-            headers={"authorization": f"Bearer {_bearer(self.context, access)}"},
+            base_url=tunnel.url if tunnel is not None else access.registry_url or self.context.registry_url,
+            headers={"authorization": f"Bearer {bearer}"},
             verify=_authority(self.context, access),
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
@@ -81,6 +95,8 @@ class Registry:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._client.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def get(self, path: str, **params: str | int) -> Any:
         return self._asked("GET", path, params=params)
@@ -197,6 +213,15 @@ def _access() -> RegistryAccess:
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_CLI_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+
+
+def _tunnel(access: RegistryAccess) -> "RegistryTunnel | None":
+    if access.context is None or access.registry_url is not None:
+        return None
+    from functions.cli.cluster.access import ClusterChoice
+    from functions.cli.cluster.tunnel import RegistryTunnel
+
+    return RegistryTunnel(ClusterChoice(access.context, access.namespace), with_token=access.key is None)
 
 
 def _bearer(context: CliContext, access: RegistryAccess) -> str:

@@ -1,7 +1,7 @@
 """The fleet bus: heartbeats to everyone who routes, and the gateways' messages about rollouts, pools and prefixes.
 
-A heartbeat is published to the channel, for those who listen now, and kept under a key that expires, for those who
-start later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
+A heartbeat is published, for those who listen now, and the last whole one is kept under a key that expires, for those
+who start later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
 What gateways have seen of a rollout is published only: they say all of it again every so often. The sessions that they
 have pinned are kept too, until the pins run out.
 """
@@ -20,11 +20,12 @@ class Bus(Protocol):
     async def publish(self, heartbeat: Heartbeat) -> None:
         """Send one heartbeat; BusUnavailable where that fails."""
 
-    async def latest(self) -> list[bytes]:
-        """The last heartbeat of every replica that is not silent, undecoded."""
+    def listen(self) -> AsyncIterator[list[bytes]]:
+        """First the last whole heartbeat of every replica that is not silent, then messages as they come, undecoded.
 
-    def listen(self) -> AsyncIterator[bytes]:
-        """Heartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        The first list may be empty; none falls between it and the others. A message has a line for each heartbeat or
+        pulse (`functions.fleet.heartbeat`). Ends with BusUnavailable when the connection is lost.
+        """
 
     async def close(self) -> None: ...
 

@@ -23,9 +23,9 @@ import hashlib
 from math import ceil
 from typing import Protocol
 
-import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
 
+from functions.fleet import valkey_client
 from functions.fleet.bus import BusUnavailable
 
 # The scripts that the bus runs for `conversation_store`, in Lua: a value, and the shelf on which its tenant's lie.
@@ -137,15 +137,13 @@ class ValkeyConversations:
     """`url` and `password` as for `ValkeyBus`."""
 
     def __init__(self, url: str, *, password: str | None = None, shelf_bytes: int = SHELF_BYTES) -> None:
-        pool = valkey.BlockingConnectionPool.from_url(
+        self._client = valkey_client.client(
             url,
             password=password,
-            max_connections=MAX_CONNECTIONS,
-            timeout=_TIMEOUT_S,
+            most=MAX_CONNECTIONS,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
         )
-        self._client = valkey.Valkey.from_pool(pool)
         self._replace = self._client.register_script(REPLACE)
         self._delete = self._client.register_script(DELETE)
         self._shelf_bytes = shelf_bytes

@@ -1,6 +1,10 @@
-"""Heartbeat of a replica, sent by its agent every second.
+"""Heartbeat of a replica, sent by its agent every second: whole, or as a pulse.
 
-It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is
+A pulse has what differs from one second to the next (the load, the rates); the rest is as in the replica's last whole
+heartbeat. A whole one is sent where the rest has changed, and every WHOLE_INTERVAL_S. One message on the bus has one or
+several of both, a line each (`heartbeat_gathering`).
+
+They cross a trust border (anyone on the bus could have sent them), so decoding is strict and bounded, and what is
 out of range is refused whole.
 """
 
@@ -14,7 +18,9 @@ from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_LIMIT_S = 15.0  # this long without a heartbeat, and a replica is out
+WHOLE_INTERVAL_S = 10.0  # less than the silence limit: one that was missed costs nobody the replica
 HEARTBEAT_MAX_BYTES = 256 * 1024
+MESSAGE_MAX_BYTES = 8 * HEARTBEAT_MAX_BYTES  # 128 lines of 8 KiB, and one of any length
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -69,6 +75,25 @@ class Heartbeat(msgspec.Struct, frozen=True):
     schema_version: Literal[1] = 1
 
 
+class Pulse(msgspec.Struct, frozen=True, array_like=True):
+    """The fields of a heartbeat that change all the time, by their names there. New ones go last, with a default."""
+
+    replica_id: Name
+    incarnation: UnixMillis
+    sequence: Count
+    sent_unix_s: float
+    running: Count
+    waiting: Count
+    kv_usage_ratio: Ratio
+    service_ms: Millis
+    prefill_ms_per_token: Millis
+    decode_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    snapshot_epoch: Count
+
+
+_CHANGING = Pulse.__struct_fields__[2:]  # all but whose they are
+
+
 class HeartbeatInvalid(Exception):
     """Not a heartbeat; drop it and count it."""
 
@@ -87,8 +112,43 @@ def decode(message: bytes) -> Heartbeat:
         raise HeartbeatInvalid(str(error)) from error
 
 
-def to_view(heartbeat: Heartbeat) -> ReplicaView:
-    """The part of a heartbeat that routing reads."""
+def lines(message: bytes) -> list[bytes]:
+    """The heartbeats and pulses of one message, undecoded; HeartbeatInvalid where it is too long."""
+    if len(message) > MESSAGE_MAX_BYTES:
+        raise HeartbeatInvalid(f"{len(message)} bytes is over the limit of {MESSAGE_MAX_BYTES}")
+    return message.split(b"\n")
+
+
+def decode_line(line: bytes) -> Heartbeat | Pulse:
+    """Raises HeartbeatInvalid."""
+    if not line.startswith(b"["):
+        return decode(line)
+    try:
+        return _pulses.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HeartbeatInvalid(str(error)) from error
+
+
+_pulses = msgspec.json.Decoder(Pulse)
+
+
+def pulse_of(heartbeat: Heartbeat) -> bytes:
+    """Encoded."""
+    return msgspec.json.encode(Pulse(*(getattr(heartbeat, name) for name in Pulse.__struct_fields__)))
+
+
+def is_pulse_enough(former: Heartbeat, heartbeat: Heartbeat) -> bool:
+    """Whether nothing but what a pulse has differs between them."""
+    return with_pulse(former, heartbeat) == heartbeat
+
+
+def with_pulse(heartbeat: Heartbeat, pulse: Pulse | Heartbeat) -> Heartbeat:
+    """The heartbeat that a pulse stands for, from the one before it of the same agent."""
+    return msgspec.structs.replace(heartbeat, **{name: getattr(pulse, name) for name in _CHANGING})
+
+
+def to_view(heartbeat: Heartbeat, like: ReplicaView | None = None) -> ReplicaView:
+    """The part of a heartbeat that routing reads. `like`: of one before it with the same adapters and disk."""
     return ReplicaView(
         id=ReplicaId(heartbeat.replica_id),
         pool=PoolName(heartbeat.pool),
@@ -98,12 +158,12 @@ def to_view(heartbeat: Heartbeat) -> ReplicaView:
         running=heartbeat.running,
         waiting=heartbeat.waiting,
         kv_usage_ratio=heartbeat.kv_usage_ratio,
-        adapters=frozenset(EngineName(name) for name in heartbeat.adapters),
+        adapters=like.adapters if like is not None else frozenset(map(EngineName, heartbeat.adapters)),
         service_ms=heartbeat.service_ms,
         prefill_ms_per_token=heartbeat.prefill_ms_per_token,
         peer_port=heartbeat.peer_port,
         zone=heartbeat.zone,
         adapter_room=heartbeat.adapter_room,
-        on_disk=bloom.decode(heartbeat.disk_bloom),
+        on_disk=like.on_disk if like is not None else bloom.decode(heartbeat.disk_bloom),
         kv_capacity_tokens=heartbeat.kv_blocks_total * heartbeat.kv_block_tokens,
     )

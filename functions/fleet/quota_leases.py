@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
-import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
 
+from functions.fleet import valkey_client
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_script import SCRIPT
 
@@ -89,7 +89,7 @@ class ValkeyQuotaBroker:
     """Over connections of its own: an ask must not wait behind a page of pins."""
 
     def __init__(self, url: str, *, password: str | None = None, timeout_s: float = 1.0) -> None:
-        self._client = valkey.Valkey.from_url(
+        self._client = valkey_client.client(
             url, password=password, socket_timeout=timeout_s, socket_connect_timeout=_CONNECT_S
         )
         self._script = self._client.register_script(SCRIPT)

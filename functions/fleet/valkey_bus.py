@@ -1,20 +1,34 @@
-"""The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later."""
+"""The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later.
 
-from collections.abc import AsyncIterator
+A server that hangs accepts connections and says nothing. Whoever waits for messages asks it after two seconds without
+any, and takes it for lost four seconds later: before silence takes the replicas out.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from math import ceil
 from types import TracebackType
 from uuid import uuid4
 
-import valkey.asyncio as valkey
+from valkey.asyncio.client import PubSub
 from valkey.exceptions import ValkeyError
 
-from functions.fleet import heartbeat as heartbeats
-from functions.fleet import snapshot_notices
+from functions.fleet import snapshot_notices, valkey_client
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.heartbeat_gathering import (
+    ALONE_CHANNEL,
+    ALONE_PATTERN,
+    GATHER,
+    GATHERED_CHANNEL,
+    HELD_KEY,
+    KEY_PREFIX,
+    PACE_KEY,
+    ReplicaLines,
+)
 from functions.fleet.snapshot_notices import SnapshotNotice
 
-CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"
 STATS_CHANNEL = "shoal:rollout-stats"
 POOLS_CHANNEL = "shoal:pools"
@@ -22,47 +36,49 @@ PINS_CHANNEL = "shoal:pins"
 HOMES_CHANNEL = "shoal:homes"
 PREFIXES_CHANNEL = "shoal:prefixes"
 PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
-KEY_PREFIX = "shoal:replica:"
 PINS_KEY_PREFIX = "shoal:pins:"
 HOMES_KEY_PREFIX = "shoal:homes:"
 _TIMEOUT_S = 2.0
+_HUNG_AFTER_S = 4.0  # after it was asked
+_MESSAGES = ("message", "pmessage")
 _SCAN_PAGE = 500
 
 
 class ValkeyBus:
-    """`url` is `valkey://host:port/0`; a password inside it needs its own quoting, so give it by `password`."""
+    """`url` as `valkey_client` has it; a password inside it needs its own quoting, so give it by `password`."""
 
     def __init__(self, url: str, *, password: str | None = None) -> None:
-        self._client = valkey.Valkey.from_url(
+        self._client = valkey_client.client(
             url,
             password=password,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
             health_check_interval=5,
         )
+        self._gather = self._client.register_script(GATHER)
+        self._lines: dict[str, ReplicaLines] = {}  # of the replicas that speak here: an agent's one
 
     async def publish(self, heartbeat: Heartbeat) -> None:
-        message = heartbeats.encode(heartbeat)
+        lines = self._lines.setdefault(heartbeat.replica_id, ReplicaLines())
+        line = lines.next(heartbeat)
+        keys = [KEY_PREFIX + heartbeat.replica_id, HELD_KEY, PACE_KEY]
+        flags = [int(line.is_whole), int(line.at_once), int(SILENCE_LIMIT_S)]
         try:
-            async with self._client.pipeline(transaction=False) as pipeline:
-                pipeline.set(KEY_PREFIX + heartbeat.replica_id, message, ex=int(SILENCE_LIMIT_S))
-                pipeline.publish(CHANNEL, message)
-                await pipeline.execute()
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
+            with _errors():
+                known, alone = await self._gather(keys, [line.text, *flags, GATHERED_CHANNEL, ALONE_CHANNEL])
+        except (BusUnavailable, asyncio.CancelledError):
+            lines.lost()
+            raise
+        lines.sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
 
-    async def latest(self) -> list[bytes]:
-        return [value async for value in self._kept(KEY_PREFIX)]
-
-    async def listen(self) -> AsyncIterator[bytes]:
-        async for message in self._messages(CHANNEL):
-            yield message
+    async def listen(self) -> AsyncGenerator[list[bytes], None]:
+        async with self._subscribed(GATHERED_CHANNEL, pattern=ALONE_PATTERN) as subscription:
+            yield [message async for message in self._kept(KEY_PREFIX)]
+            async for message in _heard(subscription):
+                yield [message]
 
     async def publish_stats(self, message: bytes) -> None:
-        try:
-            await self._client.publish(STATS_CHANNEL, message)
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
+        await self._tell(STATS_CHANNEL, message)
 
     async def stats(self) -> AsyncIterator[bytes]:
         async for message in self._messages(STATS_CHANNEL):
@@ -104,10 +120,7 @@ class ValkeyBus:
             yield message
 
     async def announce(self, news: SnapshotNotice) -> None:
-        try:
-            await self._client.publish(NEWS_CHANNEL, snapshot_notices.encode(news))
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
+        await self._tell(NEWS_CHANNEL, snapshot_notices.encode(news))
 
     async def news(self) -> AsyncIterator[SnapshotNotice]:
         async for message in self._messages(NEWS_CHANNEL):
@@ -116,40 +129,42 @@ class ValkeyBus:
                 yield news
 
     async def _tell(self, channel: str, message: bytes) -> None:
-        try:
+        with _errors():
             await self._client.publish(channel, message)
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
 
     async def _tell_and_keep(self, channel: str, key_prefix: str, message: bytes, ttl_s: float) -> None:
-        try:
+        with _errors():
             async with self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(key_prefix + uuid4().hex, message, ex=max(1, ceil(ttl_s)))
                 pipeline.publish(channel, message)
                 await pipeline.execute()
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
 
     async def _messages(self, channel: str, kept: str = "") -> AsyncIterator[bytes]:
         """What is published from now on; first, with `kept`, what lies under such keys (so that none falls between)."""
-        try:
-            async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
+        async with self._subscribed(channel) as subscription:
+            if kept:
+                async for message in self._kept(kept):
+                    yield message
+            async for message in _heard(subscription):
+                yield message
+
+    @contextlib.asynccontextmanager
+    async def _subscribed(self, channel: str, pattern: str = "") -> AsyncIterator[PubSub]:
+        """From here on nothing is missed; BusUnavailable where that cannot be had, or is lost."""
+        with _errors():
+            async with self._client.pubsub() as subscription:
                 await subscription.subscribe(channel)
-                if kept:
-                    await subscription.get_message(timeout=_TIMEOUT_S)  # the server's word that we are subscribed
-                    async for message in self._kept(kept):
-                        yield message
-                while True:
-                    message = await subscription.get_message(timeout=_TIMEOUT_S)
-                    if message is not None:
-                        yield message["data"]
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
+                if pattern:
+                    await subscription.psubscribe(pattern)
+                for _ in range(1 + bool(pattern)):
+                    if await subscription.get_message(timeout=_TIMEOUT_S) is None:  # the server's word
+                        raise BusUnavailable("the bus does not answer")
+                yield subscription
 
     async def _kept(self, prefix: str) -> AsyncIterator[bytes]:
         """The values under a prefix, a page at a time."""
         cursor = 0
-        try:
+        with _errors():
             while True:
                 cursor, keys = await self._client.scan(cursor, match=prefix + "*", count=_SCAN_PAGE)
                 for value in await self._client.mget(keys) if keys else []:
@@ -157,8 +172,6 @@ class ValkeyBus:
                         yield value
                 if cursor == 0:
                     return
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -170,3 +183,29 @@ class ValkeyBus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """The client's errors, by what to do about them."""
+    try:
+        yield
+    except (ValkeyError, OSError) as error:
+        raise BusUnavailable(str(error)) from error
+
+
+async def _heard(subscription: PubSub) -> AsyncIterator[bytes]:
+    """Messages as they come. A server that is quiet is asked whether it is there."""
+    loop, asked_s = asyncio.get_running_loop(), None
+    while True:
+        message = await subscription.get_message(timeout=_TIMEOUT_S)
+        if message is None:
+            if asked_s is None:
+                asked_s = loop.time()
+                await subscription.ping()
+            elif loop.time() - asked_s > _HUNG_AFTER_S:
+                raise BusUnavailable("the bus does not answer")
+            continue
+        asked_s = None
+        if message["type"] in _MESSAGES:
+            yield message["data"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView
-from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, Pulse, to_view, with_pulse
 from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
 
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
@@ -25,6 +25,7 @@ _MAX_NOTED = 256  # adapters of one replica
 @dataclass(slots=True)
 class _Known:
     heartbeat: Heartbeat
+    plain: ReplicaView  # of the heartbeat alone
     view: ReplicaView
     seen_s: float
     noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, not yet in a heartbeat
@@ -86,12 +87,12 @@ class FleetView:
         if known is None:
             if len(self._known) >= MAX_REPLICAS:
                 return False
-            self._known[view.id] = _Known(heartbeat, view, now_s)
+            self._known[view.id] = _Known(heartbeat, view, view, now_s)
             self._put(view)
             return True
         if _order(heartbeat) <= _order(known.heartbeat):
             return False
-        former = known.view
+        former, known.plain = known.view, view
         is_same_agent = heartbeat.incarnation == known.heartbeat.incarnation
         if not is_same_agent:
             self.standings.forget(former.pool, view.id)  # a new agent: the evidence was against the old one
@@ -108,6 +109,14 @@ class FleetView:
             self._drop(former)
         self._put(view)
         return True
+
+    def completed(self, pulse: Pulse) -> tuple[Heartbeat, ReplicaView] | None:
+        """The heartbeat that a pulse stands for, and its view; None while nothing whole is known of that agent."""
+        known = self._known.get(ReplicaId(pulse.replica_id))
+        if known is None or known.heartbeat.incarnation != pulse.incarnation:
+            return None
+        heartbeat = with_pulse(known.heartbeat, pulse)
+        return heartbeat, to_view(heartbeat, like=known.plain)
 
     def expire(self, now_s: float) -> dict[ReplicaId, ReplicaPhase]:
         """Forget the silent; returns who that was, and the phase that each was heard in last."""
@@ -172,7 +181,7 @@ class FleetView:
         if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
             known.noted[name] = now_s + NOTED_FOR_S
             known.withdrawn.pop(name, None)
-            view = replace(to_view(known.heartbeat), adapter_room=known.view.adapter_room)
+            view = replace(known.plain, adapter_room=known.view.adapter_room)
             known.view = replace(_with_noted(view, known, now_s), withdrawn=frozenset(known.withdrawn))
             self._put(known.view)
 
@@ -190,7 +199,7 @@ class FleetView:
         """Its engine does not know the adapter, whatever its agent told us."""
         known = self._known.get(replica_id)
         if known is not None and known.noted.pop(name, None) is not None:
-            adapters = to_view(known.heartbeat).adapters.union(known.noted)
+            adapters = known.plain.adapters.union(known.noted)
             known.view = replace(known.view, adapters=adapters)
             self._put(known.view)
 

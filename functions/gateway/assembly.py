@@ -29,6 +29,7 @@ from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
 from functions.gateway.tenant_limits import Lookups
+from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
 
@@ -81,6 +82,7 @@ def make_services(
         limits=limits,
         clock=clock,
         wall_clock=wall_clock,
+        bus_link=BusLink(clock),
         tasks=tasks,
         metrics=metrics,
         traces=traces,

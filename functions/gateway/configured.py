@@ -123,8 +123,5 @@ def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
 
 
-def bus_url(settings: GatewaySettings) -> str:
-    if settings.bus_password_file is None:
-        return settings.bus_url
-    password = settings.bus_password_file.read_text().strip()
-    return settings.bus_url.replace("://", f"://:{password}@", 1)
+def bus_password(settings: GatewaySettings) -> str | None:
+    return settings.bus_password_file.read_text().strip() if settings.bus_password_file is not None else None

@@ -17,7 +17,7 @@ from functions.api.ids import PoolName, ReplicaId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.features import NO_TOKENS
 from functions.decisions.routing.replicas import ReplicaView
-from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.heartbeat import Heartbeat, Pulse
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
@@ -174,6 +174,7 @@ class Gateway:
 
     def bus_recovered(self) -> None:
         """The bus is in reach: each replica has all of the usual time to send a heartbeat."""
+        self.services.bus_link.set(True)
         if self.services.state.bus_down:
             self.services.state.bus_down = False
             self.services.fleet.reset_silence(self.services.clock())
@@ -188,6 +189,12 @@ class Gateway:
         self.services.prefixes.receive_heartbeat(heartbeat)
         if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
+
+    def receive_pulse(self, pulse: Pulse) -> None:
+        """The heartbeat that it stands for. One of an agent that is not known yet says nothing: a whole one follows."""
+        completed = self.services.fleet.completed(pulse)
+        if completed is not None:
+            self.receive_heartbeat(*completed)
 
     def sweep(self) -> None:
         """A few times a second: silence, deadlines, idle connections."""

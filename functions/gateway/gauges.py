@@ -17,6 +17,10 @@ class StateGauges:
     def __init__(self, services: Services) -> None:
         self._services = services
         registry = services.metrics.registry
+        self._bus_up = Gauge("shoal_bus_up", "1 while heartbeats of replicas can come", registry=registry)
+        self._bus_state_s = Gauge(
+            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start", registry=registry
+        )
         self._hedges = Counter("shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=registry)
         self._hedges_before = (0, 0)
         self._quarantined = Counter(
@@ -71,6 +75,8 @@ class StateGauges:
         """Bring them up to date; called before each rendering, on the loop."""
         services = self._services
         services.metrics.prefixes.scrape()
+        self._bus_up.set(services.bus_link.is_up)
+        self._bus_state_s.set(services.bus_link.state_s)
         self._open.set(len(services.open_requests))
         self._connections.set(len(services.connections))
         self._uploads.set(services.uploads.held_bytes)

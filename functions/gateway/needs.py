@@ -13,42 +13,36 @@ from pathlib import Path
 
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.pool_heartbeat import MAX_NEEDS, WHY_MAX_CHARS, UnmetNeed
+from functions.gateway.chat.tools.calls import secret_file
+from functions.gateway.prefix.tokenizer_source import TokenizerSource, is_needed
 
 _SUBJECT_MAX_CHARS = 256
-_STAND_IN = b"shoal_tokenizer"
-_CONFIG_MAX_BYTES = 64 * 1024
+_NO_TOKENIZERS = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR is set"
 
 
-def unmet_needs(catalogue: Catalogue, tokenizers_dir: Path | None, secrets_dir: Path | None) -> tuple[UnmetNeed, ...]:
+def unmet_needs(
+    catalogue: Catalogue, tokenizers: TokenizerSource | None, secrets_dir: Path | None
+) -> tuple[UnmetNeed, ...]:
     """The first by name, where there are too many to tell."""
-    found = [*_tokenizers(catalogue, tokenizers_dir), *_secrets(catalogue, secrets_dir)]
+    found = [*_tokenizers(catalogue, tokenizers), *_secrets(catalogue, secrets_dir)]
     told = sorted((need.what, need.subject, need.why) for need in found if len(need.subject) <= _SUBJECT_MAX_CHARS)
     return tuple(UnmetNeed(what, subject, why[:WHY_MAX_CHARS]) for what, subject, why in told[:MAX_NEEDS])
 
 
-def _tokenizers(catalogue: Catalogue, folder: Path | None) -> Iterator[UnmetNeed]:
-    for name, pool in catalogue.pools.items():
-        if pool.task == "generate" and catalogue.routing_for(name).prefix_source != "sent":
-            why = "SHOAL_GATEWAY_TOKENIZERS_DIR is not set" if folder is None else _no_tokenizer(folder / name)
+def _tokenizers(catalogue: Catalogue, tokenizers: TokenizerSource | None) -> Iterator[UnmetNeed]:
+    for pool in catalogue.pools:
+        if is_needed(catalogue, pool):
+            why = tokenizers.why_missing(pool) if tokenizers is not None else _NO_TOKENIZERS
             if why:
-                yield UnmetNeed("tokenizer", name, why)
-
-
-def _no_tokenizer(folder: Path) -> str:
-    """A model's own, or the stand-in that a simulated engine's config names."""
-    if (folder / "tokenizer.json").is_file():
-        return ""
-    config = folder / "config.json"
-    is_stand_in = config.is_file() and _STAND_IN in config.read_bytes()[:_CONFIG_MAX_BYTES]
-    return "" if is_stand_in else f"there is no tokenizer.json in {folder}"
+                yield UnmetNeed("tokenizer", pool, why)
 
 
 def _secrets(catalogue: Catalogue, folder: Path | None) -> Iterator[UnmetNeed]:
     for tenant, entry in catalogue.tenants.items():
         for secret in sorted({tool.secret for tool in entry.tools if tool.secret}):
-            why = (
-                "SHOAL_GATEWAY_TOOL_SECRETS_DIR is not set" if folder is None else _unreadable(folder / tenant / secret)
-            )
+            why = "SHOAL_GATEWAY_TOOL_SECRETS_DIR is not set"
+            if folder is not None:
+                why = _unreadable(secret_file(folder, tenant, secret))
             if why:
                 yield UnmetNeed("tool_secret", f"{tenant}/{secret}", why)
 

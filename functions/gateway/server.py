@@ -17,6 +17,7 @@ from types import FrameType
 import httpx
 import uvicorn
 
+from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
@@ -84,7 +85,8 @@ class _Server(uvicorn.Server):
         self._drain_timeout_s = settings.drain_timeout_s
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
-        self._bus = ValkeyBus(configured.bus_url(settings))
+        bus_password = configured.bus_password(settings)
+        self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
         self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._services = make_services(
@@ -102,7 +104,7 @@ class _Server(uvicorn.Server):
         )
         self._gateway = Gateway(self._services)
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
-        self._quota_broker = ValkeyQuotaBroker(configured.bus_url(settings))
+        self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
             self._services.gateway_id,
@@ -118,7 +120,9 @@ class _Server(uvicorn.Server):
         """What requests need not know of: chats of several requests, files and batches. What routes they have."""
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(
-            configured.bus_url(settings), shelf_bytes=settings.conversation_tenant_bytes
+            settings.bus_url,
+            password=configured.bus_password(settings),
+            shelf_bytes=settings.conversation_tenant_bytes,
         )
         kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
         composer = Composer(
@@ -192,15 +196,16 @@ class _Server(uvicorn.Server):
         services.state.snapshot_source = follower
         services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
         bus = self._bus
+        if not settings.zone:
+            services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
-        needs = functools.partial(
-            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir
-        )
+        tokenizers = self._exact.tokenizers if self._exact is not None else None
+        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
         services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
         keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
@@ -208,6 +213,14 @@ class _Server(uvicorn.Server):
         if self._batches is not None:
             self._batches.start()
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    async def _learn_zone(self) -> None:
+        """Knative lets no node's name through: the pod is known by the host's."""
+        settings = self._settings
+        token = settings.internal_token_file.read_text().strip()
+        pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
+        async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
+            await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (

@@ -32,6 +32,7 @@ from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
+from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
 
@@ -111,6 +112,7 @@ class Services:
     quarantine: PromptQuarantine
 
     end_listeners: tuple[EndListener, ...]  # told of each request's end, in this order
+    bus_link: BusLink
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
     connections: set[Watched] = field(default_factory=set)  # clients'

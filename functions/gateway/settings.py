@@ -31,7 +31,11 @@ class GatewaySettings(BaseSettings):
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(description="The token that registry and gateways share.")
     pepper_file: Path = Field(description="The key of the keys' hashes; without it no key can be checked.")
-    bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats come from.")
+    bus_url: str = Field(
+        "valkey://127.0.0.1:8446/0",
+        description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
+        "sentinels' addresses and the primary's name there.",
+    )
     bus_password_file: Path | None = Field(None, description="The bus's password.")
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
@@ -130,5 +134,6 @@ class GatewaySettings(BaseSettings):
     zone: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
-        description="Where this gateway runs: replicas of the same zone answer first. Empty: no preference.",
+        description="Where this gateway runs: replicas of the same zone answer first. Empty: as the registry knows of "
+        "its pod, by the host's name; where nobody tells zones, no preference.",
     )

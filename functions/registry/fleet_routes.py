@@ -3,16 +3,19 @@
 GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
 GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
 PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
+GET /v1/fleet/zones    the zone of one node, or of the node that one gateway's pod is on
+PUT /v1/fleet/zones    the controller's table of them
 """
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
+from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
 from functions.registry.collecting import Collecting, NotNow
 from functions.registry.conventions import AfterNumber, JsonBody, Limit, body_of, describes, page_of, read_body
 from functions.registry.errors import ApiError
@@ -22,6 +25,10 @@ from functions.registry.services import RegistryServices
 from functions.registry.sql import audit
 
 _DESIRED_MAX_BYTES = 2 * 1024 * 1024
+
+Body = TypeVar("Body")
+NodeName = Annotated[str, Query(max_length=253, description="The node that the caller is on.")]
+PodName = Annotated[str, Query(max_length=253, description="The caller's pod, where it does not know its node.")]
 
 
 def fleet_routes(fleet: FleetWatch) -> APIRouter:
@@ -46,14 +53,29 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
     @router.put(REPORT_PATH, status_code=204)
     async def desired(request: Request) -> Response:
         """How many replicas the controller wants of each pool, for metrics and the console."""
-        body = b"".join(await read_body(request, _DESIRED_MAX_BYTES))
-        try:
-            fleet.pools.want(msgspec.json.decode(body, type=DesiredPools).pools)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
+        fleet.pools.want((await _decoded(request, DesiredPools, _DESIRED_MAX_BYTES)).pools)
+        return Response(status_code=204)
+
+    @router.get(ZONES_PATH)
+    async def zone(node: NodeName = "", pod: PodName = "") -> dict[str, str]:
+        """In which zone the caller is; empty where that is not known, or not yet."""
+        return {"zone": fleet.zones.zone_of(node, pod)}
+
+    @router.put(ZONES_PATH, status_code=204)
+    async def zones(request: Request) -> Response:
+        """Every node's zone, and the nodes of gateways' pods; in place of what was told before."""
+        fleet.zones = await _decoded(request, ZoneTable, ZONES_MAX_BYTES)
         return Response(status_code=204)
 
     return router
+
+
+async def _decoded(request: Request, kind: type[Body], max_bytes: int) -> Body:
+    body = b"".join(await read_body(request, max_bytes))
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
 
 
 def _described(seen: ReplicaSighting) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
-from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
+from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
 from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
+from functions.fleet.zones import ZoneTable
+from functions.telemetry.bus_link import BusLink
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
 
@@ -60,29 +62,45 @@ class FleetWatch:
     """Owned by one event loop."""
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bus_connected = False
+        self.link = BusLink(clock)
         self.refused_total = 0  # messages that were no heartbeats
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+        self.zones = ZoneTable()  # as the controller told it last
+
+    @property
+    def bus_connected(self) -> bool:
+        return self.link.is_up
 
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""
         try:
-            for message in await self._bus.latest():
-                self.take(message)
-            self.bus_connected = True
-            async for message in self._bus.listen():
-                self.take(message)
+            async for messages in self._bus.listen():
+                for message in messages:
+                    self.take(message)
+                self.link.set(True)
         finally:
-            self.bus_connected = False
+            self.link.set(False)
 
     def take(self, message: bytes) -> None:
+        """One message from the bus: heartbeats and pulses, a line each."""
         try:
-            self._view.fold(heartbeats.decode(message), self._clock())
+            for line in heartbeats.lines(message):
+                self._take_line(line)
         except HeartbeatInvalid:
             self.refused_total += 1
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            said = heartbeats.decode_line(line)
+        except HeartbeatInvalid:
+            self.refused_total += 1
+            return
+        completed = self._view.completed(said) if isinstance(said, Pulse) else (said, None)
+        if completed is not None:
+            self._view.fold(completed[0], self._clock(), completed[1])
 
     def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""

@@ -43,6 +43,10 @@ class Metrics:
         self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")
         self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait now.")
         self._bus_connected = self._gauge("shoal_bus_connected", "1 while heartbeats can come.")
+        self._bus_up = self._gauge("shoal_bus_up", "1 while heartbeats can come.")
+        self._bus_state_s = self._gauge(
+            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start."
+        )
         self._refused = self._gauge("shoal_heartbeats_refused", "Messages on the bus that were no heartbeats.")
         self._replica_state = Gauge(
             "shoal_replica_state",
@@ -78,6 +82,8 @@ class Metrics:
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
         self._waiters.set(store.waiters)
         self._bus_connected.set(fleet.bus_connected)
+        self._bus_up.set(fleet.link.is_up)
+        self._bus_state_s.set(fleet.link.state_s)
         self._refused.set(fleet.refused_total)
         self._replica_state.clear()
         for seen in fleet.replicas():

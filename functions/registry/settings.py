@@ -22,7 +22,11 @@ class RegistrySettings(BaseSettings):
     pepper_file: Path | None = Field(
         None, description="What tenants' keys are hashed with. Without it only the internal token is let in."
     )
-    bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats come from.")
+    bus_url: str = Field(
+        "valkey://127.0.0.1:8446/0",
+        description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
+        "sentinels' addresses and the primary's name there.",
+    )
     bus_password_file: Path | None = Field(None, description="The bus's password.")
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(

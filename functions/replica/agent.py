@@ -1,11 +1,13 @@
 """The composition root: every part of one agent, made once and put together here."""
 
 import asyncio
+import logging
 import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import quote
+from typing import Any
 
 import httpx
 from fastapi import APIRouter, FastAPI
@@ -18,9 +20,11 @@ from functions.artifacts.signatures import SignaturePolicy
 from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.adapters.plan import AdapterPolicy
+from functions.decisions.catalogue import Catalogue
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
+from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -41,6 +45,7 @@ from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
 
+_log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
 _S3_ATTEMPTS = 2  # the reconciler tries again with backoff; a thread must not be held for longer
 
@@ -63,6 +68,7 @@ class Agent:
     cache: ArtifactCache
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
+    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -76,6 +82,8 @@ class Agent:
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = partial(follow_notices, self.news_bus, self.follower.heard)
         self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        if self.zone_wanted is not None:
+            self.tasks.once("zone", self.zone_wanted())
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
 
@@ -99,10 +107,10 @@ def build(settings: ReplicaSettings) -> Agent:
     engine = EngineClient(
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
-    bus_url = _bus_url(settings)
-    heartbeat_loop = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
+    metrics.watch_bus(heartbeat_loop.link)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -118,13 +126,13 @@ def build(settings: ReplicaSettings) -> Agent:
         registry_url=settings.registry_url,
         token=token,
         cache_file=settings.snapshot_cache_file,
-        on_swap=reconciler.follow,
+        on_swap=partial(_follow, settings, reconciler, source),
         on_confirmed=status.take_epoch,
         pool=PoolName(settings.pool),
     )
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
-    kv_watch = _kv_watch(settings, status, bus_url)
+    kv_watch = _kv_watch(settings, status)
     status.prefix_events = lambda: kv_watch.is_told if kv_watch is not None else False
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
@@ -147,10 +155,31 @@ def build(settings: ReplicaSettings) -> Agent:
         disk=disk,
         follower=follower,
         cache=source.cache,
-        news_bus=ValkeyBus(bus_url),
+        news_bus=_bus(settings),
         kv_watch=kv_watch,
+        zone_wanted=_zone_wanted(settings, status, registry_http, token),
         clients=(engine_http, registry_http),
     )
+
+
+def _follow(
+    settings: ReplicaSettings, reconciler: AdapterReconciler, source: StoreSource, catalogue: Catalogue
+) -> None:
+    """A new snapshot: its pool says, by the engine's arguments, what the engine holds; settings where it does not."""
+    entry = catalogue.pools.get(PoolName(settings.pool))
+    adapters = entry.max_adapters if entry is not None else None
+    rank = entry.max_lora_rank if entry is not None else None
+    if reconciler.hold(settings.max_adapters if adapters is None else adapters):
+        _tell_difference(settings, "max_adapters", settings.max_adapters, adapters)
+    if source.allow(settings.max_lora_rank if rank is None else rank):
+        _tell_difference(settings, "max_lora_rank", settings.max_lora_rank, rank)
+    reconciler.follow(catalogue)
+
+
+def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
+    """What an annotation repeats by hand may be forgotten when the arguments change."""
+    if name in settings.model_fields_set and of_engine not in (None, configured):
+        _log.warning("%s is set to %d; the engine's arguments say %d, which counts", name, configured, of_engine)
 
 
 def _status(settings: ReplicaSettings) -> AgentStatus:
@@ -166,14 +195,26 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
 
 
-def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> KvWatch | None:
+def _zone_wanted(
+    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: str
+) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    if settings.zone or not settings.node_name:
+        return None
+
+    def take(zone: str) -> None:
+        status.identity = replace(status.identity, zone=zone)  # the next heartbeat says it
+
+    return partial(zones.learn, registry, settings.registry_url, token, ("node", settings.node_name), take)
+
+
+def _kv_watch(settings: ReplicaSettings, status: AgentStatus) -> KvWatch | None:
     if not settings.kv_events_endpoint:
         return None
     return KvWatch(
         replica_id=status.identity.replica_id,
         pool=status.identity.pool,
         source=EventSource(settings.kv_events_endpoint, settings.kv_events_replay_endpoint),
-        bus=ValkeyBus(bus_url),
+        bus=_bus(settings),
         clock=time.monotonic,
         wall_clock=time.time,
         kv_blocks_total=lambda: status.load.kv_blocks_total,
@@ -233,8 +274,6 @@ def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file))
 
 
-def _bus_url(settings: ReplicaSettings) -> str:
-    if settings.bus_password_file is None:
-        return settings.bus_url
-    password = quote(settings.bus_password_file.read_text().strip(), safe="")
-    return settings.bus_url.replace("://", f"://:{password}@", 1)
+def _bus(settings: ReplicaSettings) -> ValkeyBus:
+    file = settings.bus_password_file
+    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None)

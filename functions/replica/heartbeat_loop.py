@@ -27,6 +27,7 @@ from functions.fleet.heartbeat import (
     Heartbeat,
 )
 from functions.replica.status import AgentStatus
+from functions.telemetry.bus_link import BusLink
 
 # One heartbeat from what the agent knows: bounded to what the bus accepts, whatever the engine said.
 
@@ -135,6 +136,7 @@ class HeartbeatLoop:
         self._reachable = True
         self._told_s = clock()  # when the last heartbeat that reached the bus was made
         self.counts = HeartbeatCounts()
+        self.link = BusLink(clock)
 
     @property
     def reachable(self) -> bool:
@@ -199,6 +201,7 @@ class HeartbeatLoop:
             if self._reachable:
                 _log.warning("heartbeats do not reach the bus: %s", error)
             self._reachable = False
+            self.link.set(False)
         except Exception:  # a fault of ours in one heartbeat must not end all heartbeats
             self.counts.failed += 1
             _log.exception("heartbeat %d failed", heartbeat.sequence)
@@ -207,6 +210,7 @@ class HeartbeatLoop:
             if not self._reachable:
                 _log.info("heartbeats reach the bus again")
             self._reachable, self._told_s = True, made_s
+            self.link.set(True)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -13,6 +13,7 @@ from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
 from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.status import AgentStatus
+from functions.telemetry.bus_link import BusLink
 
 _LOAD_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -63,6 +64,10 @@ class AgentMetrics:
     def watch_snapshot(self, follower: SnapshotFollower) -> None:
         """Show from now on how old the snapshot is and how many were refused."""
         self._registry.register(_SnapshotCollector(follower))
+
+    def watch_bus(self, link: BusLink) -> None:
+        """Show from now on whether heartbeats reach the bus."""
+        self._registry.register(_BusCollector(link))
 
     def watch_kv(self, watch: KvWatch) -> None:
         """Show from now on what is known of the engine's KV cache."""
@@ -117,6 +122,17 @@ class _SnapshotCollector(Collector):
         age_s = self._follower.age_s()  # None before the registry was ever heard
         if age_s is not None:
             yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)
+
+
+class _BusCollector(Collector):
+    def __init__(self, link: BusLink) -> None:
+        self._link = link
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("shoal_bus_up", "1 while heartbeats reach the bus.", float(self._link.is_up))
+        yield GaugeMetricFamily(
+            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start.", self._link.state_s
+        )
 
 
 class _KvCollector(Collector):

@@ -9,7 +9,7 @@ adapter asks by `want`, which becomes part of the next plan, made at once.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from functions.api.ids import EngineName, PoolName, TenantId
@@ -78,6 +78,11 @@ class AdapterReconciler:
         self._needs = needs
         self.engine_turn = asyncio.Lock()  # one load at a time: each of them stalls a step; none while it falls asleep
         self._wake = asyncio.Event()
+
+    def hold(self, max_adapters: int) -> bool:
+        """As many adapters as the engine holds, from now on; whether that is another number than before."""
+        before, self._policy = self._policy, replace(self._policy, max_adapters=max_adapters)
+        return before != self._policy
 
     def follow(self, catalogue: Catalogue) -> None:
         """A new snapshot; the next pass begins at once."""

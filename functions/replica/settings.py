@@ -34,12 +34,21 @@ class ReplicaSettings(BaseSettings):
     zone: str = Field(
         "",
         pattern=_ZONE_PATTERN,
-        description="Where the node stands: peers of the own zone come first. Empty: unknown.",
+        description="Where the node stands: peers of the own zone come first. Empty: as the registry knows of it.",
+    )
+    node_name: str = Field(
+        "",
+        max_length=253,
+        description="The Kubernetes node, whose zone the registry is asked for where ZONE is empty. Empty: unknown.",
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
-    bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats go.")
+    bus_url: str = Field(
+        "valkey://127.0.0.1:8446/0",
+        description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
+        "sentinels' addresses and the primary's name there.",
+    )
     bus_password_file: Path | None = Field(None, description="The bus's password.")
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
@@ -53,7 +62,10 @@ class ReplicaSettings(BaseSettings):
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(
-        8, ge=0, le=4096, description="Adapters in the engine at once; its --max-cpu-loras, or it reads disks mid-step."
+        8,
+        ge=0,
+        le=4096,
+        description="Adapters in the engine at once, where its arguments in the snapshot do not say so.",
     )
     signature_key_files: tuple[Path, ...] = Field(
         (),
@@ -61,7 +73,10 @@ class ReplicaSettings(BaseSettings):
     )
     signatures_required: bool = Field(False, description="Whether an adapter without a signature is refused.")
     max_lora_rank: int = Field(
-        16, ge=1, le=512, description="The engine's --max-lora-rank; a larger adapter is refused."
+        16,
+        ge=1,
+        le=512,
+        description="A larger adapter is refused; where the engine's arguments in the snapshot do not say.",
     )
     adapter_grace_s: float = Field(
         30.0,

@@ -104,6 +104,11 @@ class StoreSource:
     _turns: LoadScheduler[Digest] = field(default_factory=lambda: LoadScheduler(urgent=MAX_URGENT, ahead=MAX_AHEAD))
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
+    def allow(self, max_rank: int) -> bool:
+        """Adapters up to this rank, from now on; whether that is another than before."""
+        before, self.max_rank = self.max_rank, max_rank
+        return before != max_rank
+
     async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
         """Single flight by digest: two models that share an artifact fetch it once, here and on the whole node."""
         lock = self._flights.setdefault(digest, asyncio.Lock())

@@ -4,7 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from functions.api.kinds.inference_service import InferenceService, last_argument, parse_tokens
+from functions.api.kinds.inference_service import (
+    InferenceService,
+    last_argument,
+    max_adapters,
+    max_lora_rank,
+    parse_tokens,
+)
 from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.tenant import TenantSpec
 
@@ -107,3 +113,19 @@ def test_patterns_that_a_tenant_may_have(pattern: str) -> None:
 def test_patterns_that_no_tenant_may_have(pattern: str) -> None:
     with pytest.raises(ValueError, match="a model id, or the beginning of ids"):
         TenantSpec.model_validate_json(f'{{"tier": "t", "models": ["{pattern}"]}}')
+
+
+@pytest.mark.parametrize(
+    ("args", "adapters", "rank"),
+    [
+        (("--max-cpu-loras=8",), 8, None),
+        (("--enable-lora", "--max-loras", "4"), 4, 16),
+        (("--enable-lora", "--max-cpu-loras=32", "--max-loras=4", "--max-lora-rank=64"), 32, 64),
+        (("--enable_lora", "--max_lora_rank", "32"), 1, 32),
+        (("--enable-lora", "--max-cpu-loras=many", "--max-lora-rank=0"), 1, 16),
+        (("--enable-lora", "--max-cpu-loras=99999999"), 1, 16),
+        (("--max-model-len=2048",), None, None),
+    ],
+)
+def test_adapters_follow_the_engines_cache(args: tuple[str, ...], adapters: int | None, rank: int | None) -> None:
+    assert (max_adapters(args), max_lora_rank(args)) == (adapters, rank)

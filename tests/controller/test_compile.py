@@ -55,6 +55,14 @@ def test_everything_declared_arrives() -> None:
     assert [(p.name, p.context_window_tokens, p.min_replicas) for p in it.pools] == [("base", 2048, 1)]
 
 
+def test_what_an_engine_holds_of_adapters_is_its_arguments() -> None:
+    arguments = "[--max-model-len=2048, --enable-lora, --max-cpu-loras=32, --max-lora-rank=64]"
+    (entry,) = compiled(pool().replace("[--max-model-len=2048]", arguments)).snapshot.pools
+    assert (entry.max_adapters, entry.max_lora_rank) == (32, 64)
+    (silent,) = compiled(pool()).snapshot.pools
+    assert (silent.max_adapters, silent.max_lora_rank) == (None, None)
+
+
 def test_a_version_without_an_artifact_is_left_out_with_its_channel() -> None:
     model = lora("acme/bot", "v1", "v2", channels="{stable: v1, next: v2}")
     result = compiled(pool(), tenant("acme"), model, digests={V1: D1})

@@ -8,7 +8,7 @@ import pytest
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.plan import max_adapters, max_lora_rank, plan_fleet
+from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
@@ -58,7 +58,6 @@ def test_every_replica_is_an_engine_and_an_agent_that_know_each_other() -> None:
     assert dict(engine.env)["VLLM_X"] == "1"
     assert engine.liveness == HttpProbe("http://127.0.0.1:8481/engine/livez")
     assert dict(agent.env)["SHOAL_REPLICA_ENGINE_PORT"] == "8461"
-    assert dict(agent.env)["SHOAL_REPLICA_MAX_ADAPTERS"] == "8"
     events = json.loads(engine.argv[12])
     assert events["enable_kv_cache_events"] and events["endpoint"] == "ipc:///state/run/kv-base-a-1.sock"
     assert dict(agent.env)["SHOAL_REPLICA_KV_EVENTS_ENDPOINT"] == events["endpoint"]
@@ -69,19 +68,6 @@ def test_the_simulated_engine_runs_under_our_own_python() -> None:
     specs = plan_fleet(CONTEXT, [POOL], Target(engine="sim", replicas=1), {})
     assert specs["engine-base-a-0"].argv[:3] == ("/ours/python", "-m", "functions.engines.sim")
     assert "engine-base-a-1" not in specs
-
-
-@pytest.mark.parametrize(
-    ("args", "adapters"),
-    [(("--max-cpu-loras=8",), 8), (("--max-loras", "4"), 4), ((), 1), (("--max-cpu-loras=many",), 1)],
-)
-def test_adapters_follow_the_engines_cache(args: tuple[str, ...], adapters: int) -> None:
-    assert max_adapters(Pool(name="p", replicas=1, model="m", args=args)) == adapters
-
-
-@pytest.mark.parametrize(("args", "rank"), [(("--max-lora-rank=64",), 64), (("--max-lora-rank", "32"), 32), ((), 16)])
-def test_agents_take_the_ranks_that_their_engines_take(args: tuple[str, ...], rank: int) -> None:
-    assert max_lora_rank(Pool(name="p", replicas=1, model="m", args=args)) == rank
 
 
 def test_whatever_must_be_ready_first_is_in_the_plan() -> None:

@@ -39,7 +39,7 @@ def service(name: str, task: str) -> Written:
     model = {
         "modelFormat": {"name": "vLLM"},
         "storageUri": f"pvc://shoal-models/{name}",
-        "args": ["--max-model-len=4096"],
+        "args": ["--max-model-len=4096", "--enable-lora", "--max-cpu-loras=32"],
     }
     predictor = {"minReplicas": 2, "maxReplicas": 8, "model": model}
     return {

@@ -74,5 +74,7 @@ def shoal_calls(page: Path) -> Iterator[str]:
     for fence in fences(page):
         if is_shell(fence):
             text = fence.text.replace("\\\n", " ")
+            if language(fence) == "console":  # what stands below a prompt's line is its output
+                text = "\n".join(line for line in text.splitlines() if line.startswith("$ "))
             yield from (found["rest"].strip() for found in _SHOAL.finditer(text))
     yield from (found["rest"].replace("\\|", "|") for found in _INLINE.finditer(page.read_text()))

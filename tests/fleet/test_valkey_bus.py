@@ -1,6 +1,8 @@
 """The bus over a real Valkey: present and late listeners, expiry, and losing the server."""
 
 import asyncio
+import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +10,9 @@ import pytest
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.valkey_bus import KEY_PREFIX, PINS_KEY_PREFIX, ValkeyBus
+from functions.fleet.heartbeat import Heartbeat, Pulse
+from functions.fleet.heartbeat_gathering import ALONE_CHANNEL, KEY_PREFIX
+from functions.fleet.valkey_bus import PINS_KEY_PREFIX, ValkeyBus
 from tests.fleet.builders import beat
 from tests.fleet.conftest import PASSWORD, start_valkey
 from tests.fleet.listening import WAIT_S, first
@@ -31,38 +35,100 @@ async def bus(valkey_port: int) -> AsyncIterator[ValkeyBus]:
 async def test_whoever_listens_hears_each_beat(bus: ValkeyBus, valkey_port: int) -> None:
     async with connect(valkey_port) as listener:
         messages = listener.listen()
-        heard = await first(messages, lambda: bus.publish(beat(sequence=1)))
-        assert heartbeats.decode(heard) == beat(sequence=1)
-        await bus.publish(beat(sequence=2))
-        while (heard_next := heartbeats.decode(await _next(messages))) == beat(sequence=1):
-            pass  # it was said until it was heard
-        assert heard_next == beat(sequence=2)
+        assert await anext(messages) == []
+        await bus.publish(beat(sequence=1, sent_unix_s=100.0))
+        assert await _lines(messages) == [beat(sequence=1, sent_unix_s=100.0)]
+        await bus.publish(beat(sequence=2, sent_unix_s=101.0, running=7))
+        (pulse,) = await _lines(messages)
+        assert isinstance(pulse, Pulse) and (pulse.sequence, pulse.running) == (2, 7)
+        assert heartbeats.with_pulse(beat(sequence=1, sent_unix_s=100.0), pulse) == beat(
+            sequence=2, sent_unix_s=101.0, running=7
+        )
+        await bus.publish(beat(sequence=3, sent_unix_s=102.0, phase="draining"))
+        assert await _lines(messages) == [beat(sequence=3, sent_unix_s=102.0, phase="draining")]
 
 
-async def test_whoever_comes_later_finds_the_last_beat_of_each(bus: ValkeyBus) -> None:
+async def test_whoever_comes_later_finds_the_last_whole_beat_of_each(bus: ValkeyBus) -> None:
     await bus.publish(beat(sequence=1))
-    await bus.publish(beat(sequence=2))
+    await bus.publish(beat(sequence=2, adapters=("a", "b")))
+    await bus.publish(beat(sequence=3, adapters=("a", "b"), running=3))
     await bus.publish(beat(replica_id="r1"))
-    found = sorted((heartbeats.decode(message) for message in await bus.latest()), key=lambda it: it.replica_id)
-    assert found == [beat(sequence=2), beat(replica_id="r1")]
+    kept = await anext(bus.listen())
+    found = sorted((heartbeats.decode(message) for message in kept), key=lambda it: it.replica_id)
+    assert found == [beat(sequence=2, adapters=("a", "b")), beat(replica_id="r1")]
 
 
-async def test_a_silent_replicas_beat_expires(bus: ValkeyBus) -> None:
-    await bus.publish(beat())
-    ttl_s = await bus._client.ttl(KEY_PREFIX + "r0")
-    assert 0 < ttl_s <= heartbeats.SILENCE_LIMIT_S
+async def test_a_silent_replicas_beat_expires_and_pulses_keep_it(bus: ValkeyBus) -> None:
+    await bus.publish(beat(sequence=1))
+    assert 0 < await bus._client.ttl(KEY_PREFIX + "r0") <= heartbeats.SILENCE_LIMIT_S
+    await bus._client.expire(KEY_PREFIX + "r0", 1)
+    await bus.publish(beat(sequence=2))
+    assert 1 < await bus._client.ttl(KEY_PREFIX + "r0") <= heartbeats.SILENCE_LIMIT_S
+
+
+async def test_a_server_without_the_whole_beat_asks_for_it(bus: ValkeyBus) -> None:
+    await bus.publish(beat(sequence=1))
+    await bus._client.flushall()  # as one that was promoted: it has none of it
+    await bus.publish(beat(sequence=2))
+    assert await anext(bus.listen()) == []
+    await bus.publish(beat(sequence=3))
+    assert [heartbeats.decode(message).sequence for message in await anext(bus.listen())] == [3]
+
+
+async def test_many_beats_are_published_together_and_none_is_lost(bus: ValkeyBus, valkey_port: int) -> None:
+    async with connect(valkey_port) as listener:
+        messages = listener.listen()
+        await anext(messages)
+        for sequence in range(4):
+            for number in range(250):
+                await bus.publish(beat(replica_id=f"r{number}", sequence=sequence, sent_unix_s=100.0 + sequence))
+        await bus.publish(beat(replica_id="r0", sequence=5, phase="draining"))  # a change takes along what is held
+        heard: list[tuple[str, int]] = []
+        came = 0
+        async with asyncio.timeout(WAIT_S):
+            while ("r0", 5) not in heard:
+                heard += [(said.replica_id, said.sequence) for said in await _lines(messages)]
+                came += 1
+        assert sorted(heard[:-1]) == sorted((f"r{number}", sequence) for sequence in range(4) for number in range(250))
+        assert came < 1000, "each came alone"
+
+
+async def test_listeners_of_the_version_before_hear_whole_beats(bus: ValkeyBus) -> None:
+    async with bus._client.pubsub(ignore_subscribe_messages=True) as old:
+        await old.subscribe(ALONE_CHANNEL)
+        await bus.publish(beat(sequence=1))
+        await bus.publish(beat(sequence=2))
+        async with asyncio.timeout(WAIT_S):
+            heard: list[Heartbeat] = []
+            while len(heard) < 2:
+                message = await old.get_message(timeout=1.0)
+                heard += [heartbeats.decode(message["data"])] if message is not None else []
+    assert heard == [beat(sequence=1), beat(sequence=2)]
+
+
+async def test_beats_of_agents_of_the_version_before_are_heard(bus: ValkeyBus, valkey_port: int) -> None:
+    async with connect(valkey_port) as listener:
+        messages = listener.listen()
+        await anext(messages)
+        await bus._client.publish(ALONE_CHANNEL, heartbeats.encode(beat(sequence=1)))
+        assert await _lines(messages) == [beat(sequence=1)]
+        assert await bus._client.pubsub_numsub(ALONE_CHANNEL) == [(ALONE_CHANNEL.encode(), 0)], "and none is sent twice"
 
 
 async def test_an_empty_bus_has_no_beats(bus: ValkeyBus) -> None:
-    assert await bus.latest() == []
+    assert await anext(bus.listen()) == []
+
+
+async def _lines(messages: AsyncIterator[list[bytes]]) -> list[Heartbeat | Pulse]:
+    async with asyncio.timeout(WAIT_S):
+        (message,) = await anext(messages)
+    return [heartbeats.decode_line(line) for line in heartbeats.lines(message)]
 
 
 async def test_a_server_that_is_away_is_unavailable() -> None:
     async with connect(free_port()) as bus:
         with pytest.raises(BusUnavailable):
             await bus.publish(beat())
-        with pytest.raises(BusUnavailable):
-            await bus.latest()
         with pytest.raises(BusUnavailable):
             await anext(bus.listen())
 
@@ -80,6 +146,7 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
     try:
         async with connect(port) as bus:
             messages = bus.listen()
+            assert await anext(messages) == []
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(_end_of(messages))
                 await asyncio.sleep(2.5)  # longer than the client's own time-outs: real time is the subject here
@@ -91,7 +158,25 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
         process.wait()
 
 
-async def _end_of(messages: AsyncIterator[bytes]) -> BusUnavailable | None:
+async def test_a_server_that_hangs_is_a_lost_bus_before_silence_takes_replicas_out(tmp_path: Path) -> None:
+    port = free_port()
+    process = start_valkey(port, tmp_path)
+    try:
+        async with connect(port) as bus, connect(port) as late:
+            messages = bus.listen()
+            assert await anext(messages) == []
+            process.send_signal(signal.SIGSTOP)
+            started_s = time.monotonic()
+            assert isinstance(await _end_of(messages), BusUnavailable)
+            assert time.monotonic() - started_s < heartbeats.SILENCE_LIMIT_S
+            with pytest.raises(BusUnavailable):
+                await anext(late.listen())  # it accepts the connection, and that is all
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _end_of(messages: AsyncIterator[list[bytes]]) -> BusUnavailable | None:
     try:
         async with asyncio.timeout(WAIT_S):
             async for _ in messages:

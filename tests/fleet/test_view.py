@@ -1,6 +1,7 @@
 """The fleet view: later beats win, silence and evidence take replicas out, and memory has a bound."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.health.ejection import EJECTION_BASE_S, FAULTS_MAX
 from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 from functions.fleet import view as views
-from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, Pulse, decode_line, pulse_of, to_view
 from functions.fleet.view import NOTED_FOR_S, WITHDRAWN_FOR_S, FleetView
 from tests.fleet.builders import beat
 
@@ -325,3 +326,34 @@ def test_the_index_follows_whatever_the_fleet_does(
             view.fold(beat(replica_id=replica_id, pool=pool, sequence=sequence, **said), now_s)
         for name in (BASE, OTHER):
             assert_index_of(view, name)
+
+
+def pulse(**changes: Any) -> Pulse:
+    said = decode_line(pulse_of(beat(**changes)))
+    assert isinstance(said, Pulse)
+    return said
+
+
+def test_a_pulse_stands_for_the_whole_beat_with_its_load() -> None:
+    view = view_of(beat(adapters=("a",), zone="z", running=1))
+    completed = view.completed(pulse(sequence=2, running=9))
+    assert completed is not None and completed[0] == beat(sequence=2, adapters=("a",), zone="z", running=9)
+    assert view.fold(completed[0], 1.0, completed[1])
+    known = view.replica(R0)
+    assert known is not None and (known.running, known.adapters, known.zone) == (9, frozenset({"a"}), "z")
+    assert known == to_view(completed[0])
+
+
+@pytest.mark.parametrize("whose", [{"replica_id": "r1"}, {"incarnation": 2000}])
+def test_a_pulse_of_an_agent_that_is_not_known_says_nothing(whose: dict[str, Any]) -> None:
+    assert view_of(beat()).completed(pulse(sequence=2, **whose)) is None
+
+
+def test_a_pulse_takes_along_what_was_noted_meanwhile() -> None:
+    view = view_of(beat(adapters=("a",)))
+    view.note_adapter(R0, EngineName("b"), 0.0)
+    for sequence, at_s, there in ((2, 1.0, {"a", "b"}), (3, NOTED_FOR_S + 0.1, {"a"})):
+        completed = view.completed(pulse(sequence=sequence))
+        assert completed is not None and view.fold(completed[0], at_s, completed[1])
+        known = view.replica(R0)
+        assert known is not None and known.adapters == frozenset(there)

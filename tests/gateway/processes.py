@@ -71,6 +71,7 @@ class GatewayProcess:
     drain_timeout_s: float = 30.0
     sections: dict[str, Any] = field(default_factory=dict)  # of the snapshot
     registry_url: str = "http://127.0.0.1:9"  # nobody: static stability is part of nearly every test here
+    more: dict[str, str] = field(default_factory=dict)  # settings by their names, without the prefix
     port: int = field(default_factory=free_port)
     plain_port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
@@ -96,6 +97,7 @@ class GatewayProcess:
             "TRACE_DIR": self.folder / "traces",
             "HANDOVER_SOCKET": self.folder / "door",
             "DRAIN_TIMEOUT_S": self.drain_timeout_s,
+            **self.more,
         }
         return {**os.environ, **{f"SHOAL_GATEWAY_{name}": str(value) for name, value in values.items()}}
 

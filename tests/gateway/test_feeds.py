@@ -133,14 +133,11 @@ class Beats:
     def __init__(self, *, away: bool) -> None:
         self.away = away
 
-    async def latest(self) -> list[bytes]:
+    async def listen(self) -> AsyncIterator[list[bytes]]:
         if self.away:
             raise BusUnavailable("away")
-        return []
-
-    async def listen(self) -> AsyncIterator[bytes]:
+        yield []
         await asyncio.Event().wait()
-        yield b""
 
 
 @pytest.mark.parametrize(("phase", "level"), [("ready", "WARNING"), ("draining", "INFO")])
@@ -157,12 +154,18 @@ async def test_that_a_drained_replica_is_gone_is_no_warning(
 
 async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -> None:
     p = play("r0")
+    link = p.gateway.services.bus_link
+    link.set(True)
     await feeds.follow_bus(p.gateway, Beats(away=True))  # type: ignore[arg-type]
     p.world.clock.forward(600.0)
+    assert (link.is_up, link.state_s) == (False, 600.0)
     p.gateway.sweep()
     assert p.gateway.services.fleet.pool(POOL).replicas, "it may beat as ever: it is the gateway that hears nothing"
     async with running(feeds.follow_bus, p.gateway, Beats(away=False)):  # type: ignore[arg-type]
         await until(lambda: not p.gateway.services.state.bus_down)
+    assert (link.is_up, link.state_s) == (True, 0.0)
+    p.world.gauges.scrape()
+    assert p.gateway.services.metrics.registry.get_sample_value("shoal_bus_up") == 1
     p.world.clock.forward(SILENCE_LIMIT_S)
     p.gateway.sweep()
     assert p.gateway.services.fleet.pool(POOL).replicas

@@ -1,19 +1,22 @@
 """What policies in force need at a gateway and is not there, as the controller is told of it."""
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from functions.api.ids import TenantId
+from functions.api.ids import Digest, TenantId
 from functions.api.snapshot_entries import PoolEntry, TenantEntry, ToolEntry
+from functions.artifacts.errors import ArtifactMissing
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.pool_board import Lacking, PoolBoard
 from functions.fleet.pool_heartbeat import MAX_NEEDS, UnmetNeed
 from functions.gateway import feeds
 from functions.gateway.needs import unmet_needs
+from functions.gateway.prefix.tokenizer_source import TokenizerSource
 from tests.gateway import world
-from tests.gateway.world import POOL, World
+from tests.gateway.world import DIGEST_V1, POOL, World
 
 
 def tools(*secrets: str) -> tuple[ToolEntry, ...]:
@@ -24,17 +27,17 @@ def tools(*secrets: str) -> tuple[ToolEntry, ...]:
 
 
 def told(catalogue: Catalogue, tokenizers: Path | None = None, secrets: Path | None = None) -> list[tuple[str, str]]:
-    return [(need.what, need.subject) for need in unmet_needs(catalogue, tokenizers, secrets)]
+    source = TokenizerSource(tokenizers, None, lambda: 0.0, lambda: 0.5) if tokenizers is not None else None
+    return [(need.what, need.subject) for need in unmet_needs(catalogue, source, secrets)]
 
 
+NOT_SET = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR is set"
 SENT = (world.routing(prefix_source="sent"),)
 
 
 def test_a_pools_tokenizer(tmp_path: Path) -> None:
     catalogue = world.catalogue()
-    assert unmet_needs(catalogue, None, None) == (
-        UnmetNeed("tokenizer", POOL, "SHOAL_GATEWAY_TOKENIZERS_DIR is not set"),
-    )
+    assert unmet_needs(catalogue, None, None) == (UnmetNeed("tokenizer", POOL, NOT_SET),)
     assert told(catalogue, tmp_path) == [("tokenizer", POOL)]
     (tmp_path / POOL).mkdir()
     (tmp_path / POOL / "config.json").write_text("{}")
@@ -44,6 +47,27 @@ def test_a_pools_tokenizer(tmp_path: Path) -> None:
     (tmp_path / POOL / "config.json").unlink()
     (tmp_path / POOL / "tokenizer.json").write_text("{}")
     assert not told(catalogue, tmp_path)
+
+
+async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: Path) -> None:
+    there = False
+
+    def fetch(digest: Digest, _in_use: Collection[Digest]) -> Path:
+        if not there:
+            raise ArtifactMissing(f"no tokenizer of {digest}")
+        return tmp_path
+
+    now_s = 0.0
+    source, catalogue = TokenizerSource(None, fetch, lambda: now_s, lambda: 0.5), world.catalogue()
+    assert unmet_needs(catalogue, source, None) == (), (
+        "on its way: every gateway that starts would be a failure for seconds"
+    )
+    await source.refresh(catalogue)
+    (need,) = unmet_needs(catalogue, source, None)
+    assert (need.what, need.subject, need.why) == ("tokenizer", POOL, f"no tokenizer of {DIGEST_V1}")
+    there, now_s = True, 3600.0
+    await source.refresh(catalogue)
+    assert unmet_needs(catalogue, source, None) == ()
 
 
 def test_a_pool_that_needs_none() -> None:
@@ -56,9 +80,14 @@ def test_a_tools_secret(tmp_path: Path) -> None:
     catalogue = world.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
     both = [("tool_secret", "acme/maps"), ("tool_secret", "acme/weather")]
     assert told(catalogue) == told(catalogue, secrets=tmp_path) == both
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == both[1:]
+    (tmp_path / "acme.maps").unlink()
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "weather").write_text("t0ken")
     assert told(catalogue, secrets=tmp_path) == both[:1]
+    (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
+    assert told(catalogue, secrets=tmp_path) == []
 
 
 def test_too_many_to_tell() -> None:
@@ -88,7 +117,7 @@ async def test_it_is_told_over_the_bus(tmp_path: Path, monkeypatch: pytest.Monke
     try:
         async with asyncio.timeout(30):
             await board.heard.wait()
-        lacking = Lacking("tokenizer", POOL, 1, "SHOAL_GATEWAY_TOKENIZERS_DIR is not set")
+        lacking = Lacking("tokenizer", POOL, 1, NOT_SET)
         assert board.board.needs(0.0).lacking == (lacking,)
         assert not board.board.sums(0.0)
     finally:

@@ -73,6 +73,7 @@ def source_of(store: Store, clock: Callable[[], float] = lambda: 0.0) -> Tokeniz
 async def test_each_base_is_fetched_once() -> None:
     store = Store(OLD)
     source = source_of(store)
+    assert source.why_missing(POOL) == "", "nobody has asked yet"
     for _ in range(3):
         assert not await source.refresh(catalogue_of(OLD))
     assert (store.asked, source.directory_of(POOL), source.ready()) == ([OLD], store.there[OLD], {POOL: True})
@@ -104,6 +105,7 @@ async def test_a_pool_without_a_base_in_force_is_told_as_not_ready() -> None:
     source = source_of(Store())
     await source.refresh(catalogue_of(None))
     assert source.ready() == {POOL: False}
+    assert source.why_missing(POOL) == "no version of the base model base is in force"
 
 
 async def test_a_store_that_is_away_is_asked_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,9 +123,11 @@ async def test_a_store_that_is_away_is_asked_less_and_less(caplog: pytest.LogCap
     assert waited_s == [2, 4, 8, 16, 32, 64, 128, 256, 300]
     assert source.outcomes["unavailable"] == len(store.asked) == 10
     assert len(caplog.records) == 1, "one line, not one a try"
+    assert source.why_missing(POOL) == "connection refused"
     store.there[OLD] = Path("/cache/old")
     clock.now_s += 300.0
     await source.refresh(catalogue_of(OLD))
+    assert source.why_missing(POOL) == ""
     assert source.ready() == {POOL: True} and source.outcomes["fetched"] == 1
 
 

@@ -8,6 +8,7 @@ from tests.manifests.checks.schemas import own_kind_findings, webhook_findings
 from tests.manifests.checks.truth import truth_findings
 from tests.manifests.mistakes import (
     Mistake,
+    annotations,
     container,
     controller,
     drop_variable,
@@ -135,14 +136,14 @@ LINK_MISTAKES = [
     Mistake(
         "more adapters",
         model_findings,
-        lambda r: pool(r)["model"]["args"].append("--max-cpu-loras=9"),
-        "say shoal.dev/max-adapters",
+        lambda r: annotations(r).update({"shoal.dev/max-adapters": "9"}),
+        "shoal.dev/max-adapters says 9, and the engine's arguments 8",
     ),
     Mistake(
         "larger rank",
         model_findings,
-        lambda r: pool(r)["model"]["args"].append("--max-lora-rank=64"),
-        "say shoal.dev/max-lora-rank",
+        lambda r: annotations(r).update({"shoal.dev/max-lora-rank": "64"}),
+        "shoal.dev/max-lora-rank says 64, and the engine's arguments 16",
     ),
     # network
     Mistake(

@@ -61,6 +61,7 @@ def defaults(*names: str) -> dict[str, Source]:
 _ONE_MACHINE = "one machine: other processes hand out the addresses"
 _TLS_AT_INGRESS = "TLS ends at Knative's ingress; inside, system-internal-tls or a mesh"
 _PLAIN_INSIDE = "the registry is reached by http inside the cluster, which NetworkPolicies close"
+_BY_THE_SNAPSHOT = "the snapshot says it by the engine's arguments; the annotation is read for one version more"
 _DEFAULT_BUCKET = "a local fleet has its store to itself: the default bucket"
 
 GATEWAY = {
@@ -126,6 +127,7 @@ REGISTRY = {
 REPLICA = {
     "replica_id": both(),
     "pool": both(),
+    "node_name": manifests_only("one machine is one node, in no zone"),
     "engine_host": both(),
     "engine_port": both(),
     "agent_host": both(),
@@ -145,8 +147,8 @@ REPLICA = {
     "snapshot_cache_file": both(),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
-    "max_adapters": both(),
-    "max_lora_rank": both(),
+    "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
+    "max_lora_rank": manifests_only(_BY_THE_SNAPSHOT),
     "registry_ca_file": local_only(_PLAIN_INSIDE),
     "standby_file": local_only(
         "a pod keeps no file across its restarts: the controller tells its agent (POST /standing)"
@@ -173,16 +175,23 @@ CONTROLLER = {
     "s3_credentials_file": manifests_only(_ONE_MACHINE),
     "registry_rows_file": manifests_only("the local registry starts before its controller"),
     "models_root": some_manifests("an overlay names the bases whose manifests it has"),
+    "git_ca_file": some_manifests("with components/git-authority"),
+    **{name: some_manifests("with components/git-webhook") for name in ("webhook_port", "webhook_secret_file")},
     **{
         name: some_manifests("with components/git-source")
         for name in ("git_url", "git_branch", "git_askpass_file", "git_dir")
     },
     **defaults(
         *("namespace", "models_namespace", "kubeconfig", "host", "port", "registry_ca_file", "git_poll_s"),
-        "git_ca_file",  # of the component git-authority
         *("git_ssh_command", "settle_s", "resync_s", "publish_retry_s", "control_poll_s", "status_writes_per_s"),
         *("protect_deletion", "lease_s", "renew_deadline_s", "lease_retry_s", "rollout_fresh_s"),
-        *("rollout_load_deadline_s", "rollout_load_patience_s", "scaling_interval_s", "max_accelerators"),
+        *(
+            "rollout_load_deadline_s",
+            "rollout_load_patience_s",
+            "scaling_interval_s",
+            "zones_interval_s",
+            "max_accelerators",
+        ),
         *("conflicts", "gate_timeout_s", "log_level"),
     ),
 }

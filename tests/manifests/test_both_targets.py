@@ -121,7 +121,7 @@ def test_agents_know_the_same_of_their_engines(
     (agent,) = [each for each in pods.containers if each["name"] == "shoal-agent"]
     pod, process = environment_of(agent, pods, staging), dict(processes[f"agent-{POOL}-0"].env)
     assert pod["SHOAL_REPLICA_POOL"] == process["SHOAL_REPLICA_POOL"] == POOL
-    assert (pod["SHOAL_REPLICA_MAX_ADAPTERS"] or "8") == process["SHOAL_REPLICA_MAX_ADAPTERS"]  # 8: its own default
+    assert pod["SHOAL_REPLICA_MAX_ADAPTERS"] == pod["SHOAL_REPLICA_MAX_LORA_RANK"] == "", "the snapshot says it"
     assert pod.keys() >= {name for name in process if name.endswith("_FILE") and "CA" not in name}
 
 

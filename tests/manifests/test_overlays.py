@@ -35,9 +35,9 @@ CHECKS: list[Check] = [
 
 @pytest.fixture(scope="session")
 def with_git_source(staging: Rendering) -> Rendering:
-    """Git as the source over staging, with the pool that its controller then applies."""
+    """Git as the source over staging, with its webhook, and with the pool that its controller then applies."""
     pools = render(PROJECT / "inferenceservices").documents
-    return Rendering([*over("staging", "git-source").documents, *pools])
+    return Rendering([*over("staging", "git-source", "git-webhook").documents, *pools])
 
 
 @pytest.mark.parametrize("overlay", ["staging", "production"])

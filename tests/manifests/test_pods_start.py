@@ -90,7 +90,9 @@ def test_the_controller_gets_ready_as_its_account(
     """With the CRDs, the roles and a token of its ServiceAccount: what the Deployment gives it suffices."""
     client = api_server.client()
     create_crds(client, crds_dir / INFERENCE_SERVICE, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
-    for document in staging.of("Namespace", "ServiceAccount", "Role", "RoleBinding"):
+    for document in staging.of(
+        "Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
+    ):
         apply(client, document, dry_run=False)
     pod = pod_of("functions.controller.kubernetes", staging, tmp_path)
     port = free_port()
@@ -169,7 +171,9 @@ def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering,
         path = folder / "mounts" / mount["name"]
         path.mkdir(parents=True, exist_ok=True)
         folders[mount["mountPath"]] = path
-        config = volumes[mount["name"]].get("configMap", {"optional": True})
+        config = volumes.get(mount["name"], {}).get(
+            "configMap", {"optional": True}
+        )  # a claim is no volume of the pod's
         if not config.get("optional"):
             for file, content in rendering.one("ConfigMap", config["name"], workload.namespace)["data"].items():
                 (path / file).write_text(content)

@@ -29,7 +29,7 @@ FOREIGN_CRDS = (
 # Of what the manifests say, budgets alone are other ones on Kubernetes 1.20, which tests can run on as well.
 WHOLE_BUDGETS_FROM = 27  # Kubernetes 1.27 knows `unhealthyPodEvictionPolicy` unasked
 PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
-CLUSTER_WIDE = {"Namespace", "PriorityClass", "CustomResourceDefinition"}
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PriorityClass", "CustomResourceDefinition"}
 
 
 @pytest.fixture(scope="module")

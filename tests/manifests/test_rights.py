@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 Right = tuple[str, str, str, str, str]  # namespace, verb, group, resource, name
 
+OF_RIGHTS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 CONTROLLER = "system:serviceaccount:shoal:controller"
 PREFIXES = ("quota", "routing", "admission", "rollout", "autoscaling")
 KINDS = ["tenants", "models", *(f"{prefix}policies" for prefix in PREFIXES)]
@@ -31,6 +32,8 @@ NEEDED: list[Right] = [
     *(("shoal-models", verb, "serving.kserve.io", "inferenceservices", "") for verb in ("list", "watch")),
     ("shoal-models", "patch", "serving.kserve.io", "inferenceservices", "x"),
     ("shoal-models", "list", "apps", "deployments", ""),
+    ("shoal", "list", "", "pods", ""),
+    ("", "list", "", "nodes", ""),
     ("shoal-models", "patch", "apps", "deployments/scale", "x"),
     *(("shoal-models", verb, "serving.knative.dev", "revisions", "x") for verb in ("get", "patch")),
     ("shoal-models", "list", "serving.knative.dev", "services", ""),
@@ -49,6 +52,9 @@ FORBIDDEN: list[Right] = [
     ("shoal-models", "patch", "apps", "deployments", "x"),
     ("shoal-models", "create", "", "pods/exec", "x"),
     ("shoal-models", "list", "shoal.dev", "tenants", ""),
+    ("", "get", "", "nodes", "x"),
+    ("shoal", "get", "", "pods", "x"),
+    ("shoal-models", "list", "", "pods", ""),
     ("default", "list", "serving.kserve.io", "inferenceservices", ""),
     ("kube-system", "get", "", "configmaps", "shoal-controller"),
 ]
@@ -57,7 +63,7 @@ FORBIDDEN: list[Right] = [
 @pytest.fixture(scope="module")
 def cluster(api_server: ApiServer, staging: Rendering) -> DynamicClient:
     client = api_server.client()
-    for document in staging.of("Namespace", "ServiceAccount", "Role", "RoleBinding"):
+    for document in staging.of("Namespace", "ServiceAccount", *OF_RIGHTS):
         apply(client, document, dry_run=False)
     settle(client, NEEDED, True)
     return client

@@ -26,6 +26,7 @@ class Workload:
     knative: bool
     foreign: bool = False
     once: bool = False  # a Job or a bare pod: nobody probes it, and nothing restarts it
+    claims: frozenset[str] = frozenset()  # volumes of its own that each pod gets
 
     @property
     def containers(self) -> list[dict[str, Any]]:
@@ -44,6 +45,7 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
         if "template" in document["spec"]:
             template = document["spec"]["template"]
             metadata = template["metadata"]
+            claims = document["spec"].get("volumeClaimTemplates", [])
             yield Workload(
                 name=name_of(document),
                 namespace=document["metadata"]["namespace"],
@@ -51,6 +53,7 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
                 annotations=metadata.get("annotations", {}),
                 pod=template["spec"],
                 knative=document["kind"] == "Service",
+                claims=frozenset(each["metadata"]["name"] for each in claims),
             )
     for document in rendering.of("Job", "Pod"):
         template = document["spec"]["template"] if document["kind"] == "Job" else document

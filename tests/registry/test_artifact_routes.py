@@ -83,7 +83,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
         pepper=PEPPER,
     )
     fleet = FleetWatch(ScriptedBus())
-    fleet.bus_connected = True
+    fleet.link.set(True)
     collecting = Collecting(objects, database, store, fleet, grace_s=0.0, wall_clock=lambda: NOW_UNIX_S)
     app = make_app(store, fleet, TOKEN, lambda: NOW_UNIX_S, services=services, collecting=collecting)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", timeout=60) as client:
@@ -302,10 +302,10 @@ async def test_what_a_replica_has_loaded_stays_although_its_version_is_gone(brin
 
 
 async def test_nothing_is_collected_by_who_cannot_know_what_is_needed(bringing: Bringing) -> None:
-    bringing.fleet.bus_connected = False
+    bringing.fleet.link.set(False)
     refused = await bringing.call("POST", "/internal/v1/gc")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "not_now")
-    bringing.fleet.bus_connected = True
+    bringing.fleet.link.set(True)
     with bringing.database.exclusive("collecting"):
         refused = await bringing.call("POST", "/internal/v1/gc")
         assert "another registry" in error_of(refused)["message"]

@@ -27,6 +27,8 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/v1/fleet"): INSIDE,
     ("GET", "/v1/fleet/pools"): INSIDE,
     ("PUT", "/v1/fleet/pools"): INSIDE,
+    ("GET", "/v1/fleet/zones"): INSIDE,
+    ("PUT", "/v1/fleet/zones"): INSIDE,
     ("POST", "/internal/v1/swarm/{digest}"): INSIDE,
     ("GET", "/internal/v1/swarm"): INSIDE,
     ("GET", "/internal/v1/changes"): OPERATOR,

@@ -33,12 +33,10 @@ class ScriptedBus:
     async def publish(self, heartbeat: Heartbeat) -> None:
         raise BusUnavailable("nobody publishes here")
 
-    async def latest(self) -> list[bytes]:
-        return self.stored
-
-    async def listen(self) -> AsyncIterator[bytes]:
+    async def listen(self) -> AsyncIterator[list[bytes]]:
+        yield self.stored
         while (message := await self.heartbeats.get()) is not None:
-            yield message
+            yield [message]
         raise BusUnavailable("lost")
 
     def lose(self) -> None:

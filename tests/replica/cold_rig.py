@@ -29,11 +29,19 @@ def names_of(digests: dict[ModelId, Digest]) -> list[EngineName]:
 
 
 def agent_for(
-    digests: dict[ModelId, Digest], store: S3Store, tmp_path: Path, engine: Engine, bus_url: str, **settings: str
+    digests: dict[ModelId, Digest],
+    store: S3Store,
+    tmp_path: Path,
+    engine: Engine,
+    bus_url: str,
+    *,
+    max_adapters: int | None = None,
+    **settings: str,
 ) -> AgentProcess:
     """Not started yet; its snapshot is where it starts from."""
     agent = AgentProcess(tmp_path, engine, bus_url, s3=store.settings, settings=settings)
-    keep(agent.snapshot_cache_file, make_snapshot({model: {"v1": digest} for model, digest in digests.items()}))
+    versions = {model: {"v1": digest} for model, digest in digests.items()}
+    keep(agent.snapshot_cache_file, make_snapshot(versions, max_adapters=max_adapters))
     return agent
 
 

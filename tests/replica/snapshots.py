@@ -13,7 +13,11 @@ SUPPORT_BOT = ModelId("acme/support-bot")
 
 
 def make_snapshot(
-    models: Mapping[ModelId, Mapping[str, Digest]], *, channels: Mapping[str, str] | None = None, epoch: int = 1
+    models: Mapping[ModelId, Mapping[str, Digest]],
+    *,
+    channels: Mapping[str, str] | None = None,
+    epoch: int = 1,
+    max_adapters: int | None = None,
 ) -> Snapshot:
     """`models` is model -> version -> digest; every model's channels are `channels` (default: stable is v1)."""
     entries = []
@@ -43,7 +47,7 @@ def make_snapshot(
         tenants=(TenantEntry(name=TenantId("acme"), tier="free", models=("*",)),),
         keys=(),
         models=tuple(entries),
-        pools=(PoolEntry(name=PoolName(POOL), context_window_tokens=2048),),
+        pools=(PoolEntry(name=PoolName(POOL), context_window_tokens=2048, max_adapters=max_adapters),),
     )
 
 

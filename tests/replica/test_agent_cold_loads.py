@@ -29,8 +29,10 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
 ) -> None:
     digests = publish_many(store, tmp_path, 6)
     names = names_of(digests)
-    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
+    # The annotation says 8, the engine's arguments, in the snapshot, 4: these count, and the difference is told.
+    with agent_for(digests, store, tmp_path, engine, bus.url, max_adapters=4, MAX_ADAPTERS="8").run() as agent:
         ready(agent, engine, 3)
+        assert agent.log.read_text().count("max_adapters is set to 8; the engine's arguments say 4, which counts") == 1
         cold = names[5]
         heartbeat = bus.wait_for_beat(
             lambda heartbeat: bool(heartbeat.disk_bloom) and heartbeat.adapter_room == 1, "a full heartbeat"

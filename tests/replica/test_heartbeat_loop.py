@@ -32,10 +32,7 @@ class Recorder:
             raise self.error
         self.heartbeats.append((time.monotonic(), heartbeat))
 
-    async def latest(self) -> list[bytes]:
-        return []
-
-    async def listen(self) -> AsyncIterator[bytes]:
+    async def listen(self) -> AsyncIterator[list[bytes]]:
         for nothing in ():
             yield nothing
 

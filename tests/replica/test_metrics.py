@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.metrics import AgentMetrics
+from functions.telemetry.bus_link import BusLink
 from tests.replica.statuses import make_status
 
 
@@ -36,3 +37,17 @@ async def test_the_page_tells_how_old_the_snapshot_is_and_how_many_were_refused(
         follower.confirmed_unix_s = 1000.0
         after = values(metrics.page())
     assert (after["shoal_snapshot_refused_total"], after["shoal_snapshot_age_seconds"]) == (1, 30)
+
+
+def test_the_page_tells_whether_heartbeats_reach_the_bus_and_since_when() -> None:
+    now_s = [100.0]
+    link = BusLink(lambda: now_s[0])
+    metrics = AgentMetrics(make_status(), HeartbeatCounts())
+    metrics.watch_bus(link)
+    told = []
+    for after_s, is_up in ((5.0, True), (7.0, True), (2.0, False), (30.0, False)):
+        now_s[0] += after_s
+        link.set(is_up)
+        page = values(metrics.page())
+        told.append((page["shoal_bus_up"], page["shoal_bus_state_seconds"]))
+    assert told == [(1, 0), (1, 7), (0, 0), (0, 30)]

@@ -25,6 +25,7 @@ CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)
 _CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)")
 _SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _TASKS: tuple[Task, ...] = get_args(Task)
+_MAX_LORA_NUMBER = 4096
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 Count = Annotated[int, Field(ge=0, le=100_000)]
@@ -188,6 +189,33 @@ def last_argument(args: tuple[str, ...], option: str) -> str | None:
         elif index + 1 < len(args):
             value = args[index + 1]
     return value
+
+
+def max_adapters(args: tuple[str, ...]) -> int | None:
+    """Adapters that an engine with these arguments holds in host memory; None where they say nothing of adapters.
+
+    One more, and it would read evicted ones from the disk in its step. Worked example
+    (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; the default is --max-loras, whose own is 1.
+    """
+    for option in ("--max-cpu-loras", "--max-loras"):
+        number = _positive(last_argument(args, option))
+        if number is not None:
+            return number
+    return 1 if _takes_adapters(args) else None
+
+
+def max_lora_rank(args: tuple[str, ...]) -> int | None:
+    """The largest rank that an engine with these arguments loads; None where they say nothing of adapters."""
+    said = _positive(last_argument(args, "--max-lora-rank"))
+    return said if said is not None else 16 if _takes_adapters(args) else None  # 16: vLLM's default
+
+
+def _takes_adapters(args: tuple[str, ...]) -> bool:
+    return any(argument.replace("_", "-") == "--enable-lora" for argument in args)
+
+
+def _positive(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and 0 < int(text) <= _MAX_LORA_NUMBER else None
 
 
 def parse_tokens(text: str) -> int | None:

@@ -14,6 +14,7 @@ from functions.cli.refused import Refused
 
 Body = dict[str, Any]
 SYSTEM, MODELS = "shoal", "shoal-models"
+CURRENT = "-"  # the kubeconfig's own choice of context
 _TIMEOUT_S = 20.0
 _PAGE_ITEMS = 500
 _MAX_PAGES = 200
@@ -23,7 +24,7 @@ _MAX_PAGES = 200
 class ClusterChoice:
     """Which cluster, and the installation's namespaces there."""
 
-    context: str | None = None  # of the kubeconfig; None: its current one
+    context: str | None = None  # of the kubeconfig; None or -: its current one
     system: str = SYSTEM
     models: str = MODELS
 
@@ -61,12 +62,13 @@ class KubeCluster:
 
         self.choice = choice
         file = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library reads it once, when it is imported
-        configuration = Configuration()
+        configuration, context = Configuration(), None if choice.context == CURRENT else choice.context
         try:
-            config.load_kube_config(file, choice.context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+            config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise Refused(f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context") from error
         configuration.retries = False
+        self._configuration = configuration
         self.server = str(configuration.host)
         self._client: Any = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
 
@@ -92,6 +94,20 @@ class KubeCluster:
     def create(self, path: str, body: Body) -> None:
         if self._ask("POST", path, {}, body) is None:
             raise Refused(f"{path} is not there: is the namespace?")
+
+    def forwarded(self, namespace: str, pod: str, port: int) -> Any:
+        """A socket that leads to that port of a pod; Refused where the server will not."""
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.stream import portforward
+
+        # A client of its own: the library puts another request function into the one that it is given.
+        core = CoreV1Api(ApiClient(self._configuration))
+        try:
+            forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        except (ApiException, OSError) as error:
+            raise Refused(f"no way to {namespace}/{pod}: {error}") from error
+        return forward.socket(port)
 
     def _ask(self, method: str, path: str, params: Mapping[str, str], body: Body | None = None) -> bytes | None:
         from kubernetes.client.exceptions import ApiException

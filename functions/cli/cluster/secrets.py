@@ -34,7 +34,7 @@ def secrets(choice: ClusterChoice, files: Mapping[str, Path], *, dry_run: bool, 
     """Exit status 1 where one is missing or wrong; whatever else can be made is made."""
     given = {word: _read(word, file) for word, file in files.items()}
     cluster = KubeCluster(choice)
-    steps = plan(_there(cluster), given, lambda: randomness.token_hex(32).encode())
+    steps = plan(secrets_there(cluster), given, lambda: randomness.token_hex(32).encode())
     for step in steps:
         if step.value and not dry_run:
             cluster.create(f"/api/v1/namespaces/{_namespace(choice, step.namespace)}/secrets", _body(choice, step))
@@ -43,7 +43,7 @@ def secrets(choice: ClusterChoice, files: Mapping[str, Path], *, dry_run: bool, 
         raise typer.Exit(1)
 
 
-def _there(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
+def secrets_there(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
     found: dict[Where, dict[str, bytes]] = {}
     for place in (place for kind in KINDS for place in kind.places):
         namespace = _namespace(cluster.choice, place[0])

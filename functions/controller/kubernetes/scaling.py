@@ -48,6 +48,7 @@ class Written:
     replicas: int  # that the cluster is asked for now
     changed: bool = False
     contested: str = ""  # why it is not what was wanted, and what to do
+    pending: str = ""  # why it cannot be written yet, which passes
 
 
 def way_of(live: Mapping[str, Any]) -> Way:
@@ -135,7 +136,7 @@ def _write_scale(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
     name, namespace = child_name(live), live["metadata"]["namespace"]
     deployment = api.get(DEPLOYMENT, namespace, name)
     if deployment is None:
-        return Written(0, contested=f"the Deployment {name} does not exist yet")
+        return Written(0, pending=f"the Deployment {name} does not exist yet")
     if at(deployment, "spec", "replicas") == wanted:
         return Written(wanted)
     api.scale(DEPLOYMENT, namespace, name, wanted, manager=AUTOSCALER_MANAGER)
@@ -145,7 +146,7 @@ def _write_scale(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
 def _write_floors(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
     revisions = _revisions(api, live)
     if not revisions:
-        return Written(0, contested="no revision takes traffic yet")
+        return Written(0, pending="no revision takes traffic yet")
     outdated = [revision for revision in revisions if _floor(revision) != wanted]
     for revision in outdated:
         metadata = {**_named(revision), "annotations": {MIN_SCALE: str(wanted)}}

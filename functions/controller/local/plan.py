@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from functions import engines
-from functions.api.kinds.inference_service import last_argument
-from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
 from functions.controller.local.pools import EngineKind, Pool, Target
@@ -97,8 +95,6 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "STANDBY_FILE": layout.standby_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
-        "MAX_ADAPTERS": max_adapters(pool),
-        "MAX_LORA_RANK": max_lora_rank(pool),
         # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
@@ -130,22 +126,6 @@ def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
         "endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}.sock')}",
         "replay_endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}-replay.sock')}",
     }
-
-
-def max_adapters(pool: Pool) -> int:
-    """As many as the engine holds in host memory: one more, and it would read evicted ones from disk in its step.
-
-    Worked example (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; vLLM's default is max-loras,
-    whose own default is 1.
-    """
-    text = last_argument(pool.args, "--max-cpu-loras") or last_argument(pool.args, "--max-loras") or ""
-    return int(text) if text.isdecimal() and int(text) > 0 else 1
-
-
-def max_lora_rank(pool: Pool) -> int:
-    """The engine's own bound: what is larger it would refuse at the load."""
-    text = last_argument(pool.args, "--max-lora-rank") or ""
-    return int(text) if text.isdecimal() and int(text) > 0 else DEFAULT_MAX_RANK
 
 
 def plan_fleet(

@@ -21,7 +21,7 @@ from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.applications import Tool
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.inference_service import InferenceService, max_adapters, max_lora_rank
 from functions.api.kinds.model import Model, ModelSpec, Version
 from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.quota_policy import QuotaPolicy
@@ -197,12 +197,15 @@ def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
     if pool is None or context_window_tokens is None:
         return  # somebody else's service; the loader lets no pool of ours pass without a context window
     least, most = service.bounds_under(frame.minima.get(pool))
+    args = service.spec.predictor.model.args if service.spec.predictor.model is not None else ()
     yield PoolEntry(
         name=PoolName(pool),
         context_window_tokens=context_window_tokens,
         min_replicas=least,
         max_replicas=most,
         task=service.task,
+        max_adapters=max_adapters(args),
+        max_lora_rank=max_lora_rank(args),
     )
 
 

@@ -3,6 +3,7 @@
     TokenizerMissing     `prefix.source: events` or `bloom`, and gateways have no tokenizer for a pool
     EventsMissing        the same, and replicas of a pool hear no KV events of their engines
     ToolSecretMissing    a tool with a secret that gateways do not have
+    PoolNotHeard         a classifier or fallback to a pool that should have replicas, and none is heard of
     ReplicasContested    somebody else holds the number of replicas
 
 Each needs somebody's word: a gateway that says what it lacks, an agent that hears nothing though its engine computes.
@@ -11,9 +12,10 @@ Silence says nothing, so that a fleet that starts, or a bus that is away, is no 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from functions.api.consistency.everything import Everything, sorted_out
-from functions.api.declared import Accepted, Declared
+from functions.api.declared import Accepted, Declared, policy_minima
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.kinds.tenant import Tenant
@@ -22,8 +24,17 @@ from functions.controller.unobeyed.declared import asks_replicas, governed_pools
 from functions.controller.unobeyed.findings import Unobeyed, unobeyed
 from functions.fleet.pool_board import Lacking, PoolReport
 
-TOLD_BY_THE_FLEET = frozenset({"TokenizerMissing", "EventsMissing", "ToolSecretMissing"})
-OBSERVED = TOLD_BY_THE_FLEET | {"ReplicasContested"}
+SETTLE_S = 30.0  # a gateway that begins, a replica that has just answered its first request
+START_S = 900.0  # a pool that is new: its nodes come, its weights are loaded
+LASTING_S = MappingProxyType(  # for how long it must have been so before it counts
+    {
+        "TokenizerMissing": SETTLE_S,
+        "EventsMissing": SETTLE_S,
+        "ToolSecretMissing": SETTLE_S,
+        "PoolNotHeard": START_S,
+    }
+)
+OBSERVED = frozenset({*LASTING_S, "ReplicasContested"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ def observed_findings(objects: Iterable[Declared[AnyObject]], word: FleetWord) -
     if word.report is not None and word.report.bus_connected:
         lacking = {(each.what, each.subject): each for each in word.report.needs.lacking}
         yield from _prefixes(everything, word.report, lacking)
+        yield from _unheard(everything, word.report)
         for tenant in everything.tenants:
             yield from _secrets(tenant, lacking, word.report)
 
@@ -75,7 +87,7 @@ def _without_tokenizer(
         if need is not None:
             message = (
                 f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so that prompts are matched by "
-                "what was sent alone; give gateways that model's tokenizer, or write source: sent"
+                "what was sent alone; give gateways that tokenizer (shoal base tokenizer), or write source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "TokenizerMissing", message)
 
@@ -91,6 +103,35 @@ def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], repor
                 "--kv-events-config and its agent with SHOAL_REPLICA_KV_EVENTS_ENDPOINT, or write source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "EventsMissing", message)
+
+
+def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
+    """Not of pools that may be empty: they get replicas when requests come."""
+    minima = policy_minima(everything.autoscaling)
+    wanted = {
+        pool for pool, service in everything.pools().items() if service.value.bounds_under(minima.get(pool))[0] > 0
+    }
+    for policy in everything.routing:
+        for path, pool in _targets(policy.value):
+            if pool in wanted and not replicas_of(report, pool):
+                message = (
+                    f"no replica of {pool} is heard of, so that it answers nothing; see why its pods do not come "
+                    "(kubectl -n shoal-models describe), or name another pool"
+                )
+                yield unobeyed(policy, path, "PoolNotHeard", message)
+
+
+def _targets(policy: RoutingPolicy) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The pools to which it sends what was asked of others."""
+    for index, step in enumerate(policy.spec.fallback):
+        yield ("spec", "fallback", index, "to"), step.to
+    for index, hop in enumerate(policy.spec.cascade):
+        yield ("spec", "cascade", index, "to"), hop.to
+    classifier = policy.spec.classifier
+    if classifier is not None:
+        yield ("spec", "classifier", "otherwise"), classifier.otherwise
+        for index, rule in enumerate(classifier.rules):
+            yield ("spec", "classifier", "rules", index, "to"), rule.to
 
 
 def _secrets(

@@ -111,7 +111,7 @@ class RateLease:
 class AccountLease:
     """What one account has leased here."""
 
-    __slots__ = ("denied_until_us", "peak", "places", "rates", "used_us")
+    __slots__ = ("asked_us", "denied_until_us", "peak", "places", "rates", "used_us")
 
     def __init__(self, now_us: int) -> None:
         self.rates: dict[int, RateLease] = {}
@@ -119,6 +119,7 @@ class AccountLease:
         self.peak = 0  # under way at one time, since the last round
         self.denied_until_us: dict[int, int] = {}  # by dimension
         self.used_us = now_us
+        self.asked_us = 0  # by a round, last
 
     def rate(self, index: int) -> RateLease:
         found = self.rates.get(index)

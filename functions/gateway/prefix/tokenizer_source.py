@@ -29,6 +29,8 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 _log = logging.getLogger(__name__)
 _BACKOFF = BackoffPolicy(base_s=2.0, cap_s=300.0)
 _JITTER_RATIO = 0.25
+_STAND_IN = b"shoal_tokenizer"
+_CONFIG_MAX_BYTES = 64 * 1024
 
 FetchOutcome = Literal["fetched", "missing", "corrupt", "no_room", "unavailable"]
 
@@ -68,11 +70,26 @@ class TokenizerSource:
         """Of the pools that need a tokenizer from the store, whether it is there."""
         return {pool: pool in self._fetched for pool in self._wanted}
 
+    def why_missing(self, pool: PoolName) -> str:
+        """Why the pool's tokenizer will not be at hand; empty where it is, or is on its way.
+
+        Any thread may ask; it looks at files.
+        """
+        if self._fetch is None:
+            return _no_tokenizer(self._folder / pool) if self._folder is not None else "no folder is configured"
+        if pool in self._fetched:
+            return ""
+        digest = self._wanted.get(pool)
+        if digest is None and pool in self._wanted:
+            return f"no version of the base model {pool} is in force"
+        failed = self._failed.get(digest) if digest is not None else None
+        return failed.why if failed is not None else ""
+
     async def refresh(self, catalogue: Catalogue) -> bool:
         """Fetch what is missing and due; whether some pool's tokenizer is another one now than before."""
         if self._fetch is None:
             return False
-        self._wanted = {pool: base_digest(catalogue, pool) for pool in catalogue.pools if _is_needed(catalogue, pool)}
+        self._wanted = {pool: base_digest(catalogue, pool) for pool in catalogue.pools if is_needed(catalogue, pool)}
         in_use = {digest for digest in self._wanted.values() if digest is not None}
         self._failed = {digest: failed for digest, failed in self._failed.items() if digest in in_use}
         outdated = [pool for pool, (digest, _) in self._fetched.items() if self._wanted.get(pool) != digest]
@@ -130,5 +147,14 @@ def outcome_of(error: ArtifactError) -> FetchOutcome:
     return "no_room" if isinstance(error, CacheFailed) else "unavailable"
 
 
-def _is_needed(catalogue: Catalogue, pool: PoolName) -> bool:
+def _no_tokenizer(folder: Path) -> str:
+    """A model's own, or the stand-in that a simulated engine's config names."""
+    if (folder / "tokenizer.json").is_file():
+        return ""
+    config = folder / "config.json"
+    is_stand_in = config.is_file() and _STAND_IN in config.read_bytes()[:_CONFIG_MAX_BYTES]
+    return "" if is_stand_in else f"there is no tokenizer.json in {folder}"
+
+
+def is_needed(catalogue: Catalogue, pool: PoolName) -> bool:
     return catalogue.pools[pool].task == "generate" and catalogue.routing_for(pool).prefix_source != "sent"

@@ -17,6 +17,7 @@ from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseR
 from functions.gateway.quota.accounts import RequestQuota
 
 _DENIED_AT_MOST_US = US_PER_S // 2  # a large request's wait must not keep small ones away
+_SEEN_EACH_US = US_PER_S  # the bus takes back the places of a gateway that is silent for ten times as long
 _BACK_S = 1.0  # where nobody has said when
 
 
@@ -38,6 +39,16 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     if places < 0:
         account.slots = max(0, lease.places + places)
     return LeaseRequest(key, limit, lease.places, places, tuple(rates))
+
+
+def is_asked(account: QuotaAccount, wish: LeaseRequest, now_us: int) -> bool:
+    """Whether a round has to ask for this: an account that wants nothing only says each second that it is there."""
+    lease = _lease_of(account)
+    is_needed = wish.places_wanted or lease.is_idle(now_us) or any(rate.wanted_micro for rate in wish.rates)
+    if not is_needed and now_us - lease.asked_us < _SEEN_EACH_US:
+        return False
+    lease.asked_us = now_us
+    return True
 
 
 def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_us: int) -> None:

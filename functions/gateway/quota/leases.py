@@ -1,6 +1,6 @@
 """Leases of limits that several gateways share: rounds that request ahead, and requests at once.
 
-    each 250 ms +- 10 %     what every account in use wants, in as few calls as it takes
+    each 250 ms +- 10 %     what every account in use wants, in as few calls as it takes; else each second
     a request finds none    one call for all that wait; after 20 ms without an answer they wait no longer
     no answer               `quota_outage` says how limits hold meanwhile; the log and a metric say so
 
@@ -19,7 +19,7 @@ Neighbours: `functions.decisions.quota.lease` decides what to ask for, `function
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Literal, get_args
 
@@ -29,10 +29,11 @@ from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S
 from functions.decisions.quota.outage import Regime, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import Group, LeaseAnswer, QuotaBroker
+from functions.fleet.quota_leases import Group, LeaseAnswer, LeaseRequest, QuotaBroker
 from functions.fleet.tasks import Supervised
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.lease_requests import (
+    is_asked,
     judged_here,
     missing,
     owed,
@@ -119,24 +120,31 @@ class QuotaLeases:
             await asyncio.sleep(ROUND_S * (1.0 + ROUND_JITTER_RATIO * (2.0 * self._dice() - 1.0)))
 
     async def round(self) -> None:
-        """Tell that this gateway lives, and have what its accounts want."""
+        """Tell that this gateway lives, and have what its accounts want.
+
+        Each call has its time, not the round: a bus that has much to do makes rounds longer, and is not lost.
+        """
         try:
-            async with asyncio.timeout(_ROUND_TIMEOUT_S):
-                if self.regime.step != "leased":
-                    self._in_touch(await self._broker.ask(self._gateway_id, ()))
-                    return
-                keys = iter(tuple(self._active))
-                while chunk := list(islice(keys, _ACCOUNTS_PER_CALL)):
-                    await self._round_of(chunk)
-                if not self._active:
-                    self._in_touch(await self._broker.ask(self._gateway_id, ()))
+            now_us = self._now_us()
+            wishes = iter(self._wishes(now_us) if self.regime.step == "leased" else [])
+            await self._round_of(list(islice(wishes, _ACCOUNTS_PER_CALL)), now_us)
+            while chunk := list(islice(wishes, _ACCOUNTS_PER_CALL)):
+                await self._round_of(chunk, now_us)
         except (BusUnavailable, TimeoutError) as error:
             self._lost(str(error) or "no answer in time")
 
-    async def _round_of(self, keys: list[str]) -> None:
-        now_us = self._now_us()
-        wishes = [wish_of_round(key, self._active[key], now_us) for key in keys if key in self._active]
-        answer = await self._broker.ask(self._gateway_id, [Group(False, (wish,)) for wish in wishes])
+    def _wishes(self, now_us: int) -> Iterator[LeaseRequest]:
+        """Of the accounts in use, each as its call is made; most that are used now and then want nothing."""
+        for key in tuple(self._active):
+            account = self._active.get(key)
+            if account is not None:
+                wish = wish_of_round(key, account, now_us)
+                if is_asked(account, wish, now_us):
+                    yield wish
+
+    async def _round_of(self, wishes: list[LeaseRequest], now_us: int) -> None:
+        async with asyncio.timeout(_ROUND_TIMEOUT_S):
+            answer = await self._broker.ask(self._gateway_id, [Group(False, (wish,)) for wish in wishes])
         if self.regime.step == "leased":  # nobody has lost touch meanwhile
             for wish, granted in zip(wishes, answer.granted, strict=True):
                 account = self._active.get(wish.account)

@@ -80,6 +80,10 @@ class Router:
         self.homes = SessionHomes(clock)
         self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
 
+    def stands_in(self, zone: str) -> None:
+        """The gateway's own zone, which it may learn only after its start."""
+        self._zone = zone
+
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
         now_s, pool = self._clock(), admitted.model.pool

@@ -1,17 +1,43 @@
 """Commands for a cluster, through a real API server."""
 
 import base64
+import contextlib
 import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 import typer
+from kubernetes.dynamic.exceptions import ConflictError
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
+from functions.api import snapshot as snapshots
 from functions.cli.cluster.access import ClusterChoice
+from functions.cli.cluster.doctor import doctor
+from functions.cli.cluster.events import events
+from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
+from functions.cli.cluster.status import status
 from functions.cli.refused import Refused
+from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.kubernetes.api_server import ApiServer
-from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, make_space
+from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
+from tests.gateway.certificates import self_signed
+from tests.ports import free_port
+from tests.registry.catalogue_world import published
+from tests.registry.test_process import TOKEN as REGISTRY_TOKEN
+from tests.registry.test_process import environment, registry
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 S3 = '{"access_key_id": "a", "secret_access_key": "b"}\n'
@@ -79,3 +105,200 @@ def test_what_is_no_way_to_a_cluster_is_said(here: Space, tmp_path: Path, monkey
 def test_a_namespace_that_is_not_there_is_said(here: Space, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is not there: is the namespace"):
         secrets(ClusterChoice(None, "no-such", here.models), {}, dry_run=False, as_json=False)
+
+
+def test_the_doctor_looks_at_a_bare_server_and_at_what_is_there_then(
+    here: Space, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=True)
+    first = json.loads(capsys.readouterr().out)
+    assert (first["ok"], first["server"]) == (False, api_server.url)
+    levels = {each["check"]: each["level"] for each in first["findings"]}
+    assert levels["Kubernetes"] == levels["namespaces"] == "ok"
+    assert levels["Secrets"] == levels["gateway"] == levels["NetworkPolicies"] == "fail"
+    assert levels["label shoal.dev/ingress"] == "fail"
+    for name in (here.system, here.models):
+        policy = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        make(here, f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies", "default-deny", spec=policy)
+    labels = {"shoal.dev/ingress": "true"}
+    make(here, "/api/v1/namespaces", f"ingress-of-{here.system}", labels=labels)
+    node = {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    make(here, "/api/v1/nodes", f"node-of-{here.system}", labels={"topology.kubernetes.io/zone": "a"}, status=node)
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=False)
+    shown = capsys.readouterr().out
+    assert "default deny in both namespaces" in shown
+    assert f"ingress-of-{here.system}" in shown
+    assert "8 nvidia.com/gpu" in shown
+    assert "shoal-pepper is missing" in shown and "mend: shoal secrets" in shown
+
+
+def test_the_doctor_says_what_it_may_not_read(
+    here: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(here, f"/api/v1/namespaces/{here.system}/serviceaccounts", "nobody")
+    token = here.server.token_of(here.system, "nobody")
+    monkeypatch.setenv("KUBECONFIG", str(here.server.kubeconfig(token, tmp_path / "nobodys")))
+    with pytest.raises(typer.Exit):
+        doctor(choice(here), as_json=True)
+    levels = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert levels["Secrets"]["level"] == levels["namespaces"]["level"] == levels["zones"]["level"] == "unknown"
+    assert "may not read Secrets" in levels["Secrets"]["words"]
+
+
+def make(space: Space, path: str, name: str, *, labels: dict[str, str] | None = None, **parts: object) -> None:
+    create(space.client, path, {"metadata": {"name": name, "labels": labels or {}}, **parts})
+
+
+@pytest.fixture
+def kubelet(here: Space, tmp_path: Path) -> Iterator[str]:
+    """A node whose kubelet the test plays, as far as the API server asks it for logs; the node's name."""
+    certificate, key = self_signed(tmp_path)
+
+    class Kubelet(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            body = f"2026-11-23T10:00:00.5Z {path} tail {parse_qs(query)['tailLines'][0]}\n".encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    name = f"kubelet-of-{here.system}"
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": server.server_port}},
+    }
+    make(here, "/api/v1/nodes", name, status=status)
+    yield name
+    server.shutdown()
+    server.server_close()
+
+
+def installed(space: Space, node: str) -> None:
+    """Pods of an installation, as its controllers would have made them, and a tenant that is refused."""
+    for role in ("gateway", "registry", "controller", "bus"):
+        running(space, space.system, f"{role}-1", role, node, {"app.kubernetes.io/name": role})
+    running(space, space.models, "llama-1", "kserve-container", node, {"shoal.dev/pool": "llama"})
+
+
+def running(space: Space, namespace: str, name: str, container: str, node: str, labels: dict[str, str]) -> None:
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    with contextlib.suppress(ConflictError):
+        make(space, accounts, "default")
+    spec = {"nodeName": node, "containers": [{"name": container, "image": "x"}]}
+    make(space, f"/api/v1/namespaces/{namespace}/pods", name, labels=labels, spec=spec)
+    status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+    kind = "application/merge-patch+json"
+    space.client.request("patch", path, body=status, content_type=kind, serializer=lambda _c, data: data)
+
+
+def test_status_and_logs_of_an_installation(here: Space, kubelet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(here, kubelet)
+    record = {"lastAppliedRevision": "main@abc", "history": "[]"}
+    make(here, f"/api/v1/namespaces/{here.system}/configmaps", "shoal-controller", data=record)
+    status(choice(here), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["ready"]
+    assert [each["ready"] for each in told["processes"]] == [1, 1, 1, 1]
+    assert [each["replica_id"] for each in told["replicas"]] == ["llama-1"]
+    assert told["revision"]["last_applied"] == "main@abc"
+    logs(choice(here), "gateway", follow=False, lines=7)
+    assert capsys.readouterr().out == f"/containerLogs/{here.system}/gateway-1/gateway tail 7\n"
+    logs(choice(here), "llama", follow=False, lines=3)
+    assert capsys.readouterr().out == f"/containerLogs/{here.models}/llama-1/kserve-container tail 3\n"
+
+
+def test_status_of_nothing_is_not_ready_and_events_are_told(here: Space, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        status(choice(here), as_json=False)
+    assert "there is none" in capsys.readouterr().out
+    events(choice(here), last=10, warnings=False, as_json=False)
+    assert "nothing is known" in capsys.readouterr().out
+    about = {"kind": "Tenant", "name": "acme", "namespace": here.system}
+    parts = {"involvedObject": about, "type": "Warning", "reason": "Refused", "message": "unknown tier", "count": 2}
+    make(here, f"/api/v1/namespaces/{here.system}/events", "one", **parts)
+    events(choice(here), last=10, warnings=True, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["events"]
+    assert (row["object"], row["reason"], row["count"]) == ("Tenant/acme", "Refused", 2)
+
+
+@pytest.fixture
+def forwarding_kubelet(here: Space, tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
+    """A node whose kubelet forwards ports: to the process whose port the test puts into the list."""
+    certificate, key = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    target: list[int] = []
+
+    def forward(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        port = int(parse_qs(urlsplit(connection.request.path).query)["port"][0])
+        for channel in (0, 1):  # data, errors
+            connection.send(bytes([channel]) + port.to_bytes(2, "little"))
+        with socket.create_connection(("127.0.0.1", target[0])) as process:
+            threading.Thread(target=answers, args=(process, connection), daemon=True).start()
+            for frame in connection:
+                assert isinstance(frame, bytes) and frame[0] == 0
+                process.sendall(frame[1:])
+
+    def answers(process: socket.socket, connection: ServerConnection) -> None:
+        with contextlib.suppress(OSError, ConnectionClosed):
+            while block := process.recv(65536):
+                connection.send(b"\0" + block)
+
+    with serve(forward, "127.0.0.1", 0, ssl=tls, subprotocols=[Subprotocol("v4.channel.k8s.io")]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        name = f"forwarding-{here.system}"
+        endpoint = {"kubeletEndpoint": {"Port": server.socket.getsockname()[1]}}
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
+        make(here, "/api/v1/nodes", name, status={"addresses": addresses, "daemonEndpoints": endpoint})
+        yield name, target
+        server.shutdown()
+
+
+def test_the_registry_is_reached_by_a_kubeconfig_alone(
+    here: Space, forwarding_kubelet: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    """A registry process, in the place of a pod's: the operator's commands find it through the API server."""
+    node, target = forwarding_kubelet
+    port = free_port()
+    target.append(port)
+    env = os.environ | {"SHOAL_CLI_CONTEXT": "test", "SHOAL_CLI_NAMESPACE": here.system}
+
+    def shoal(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "functions.cli.main", *arguments]
+        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert "no pod of the registry is ready" in shoal("rollout", "ls").stderr
+    running(here, here.system, "registry-1", "registry", node, {"app.kubernetes.io/name": "registry"})
+    assert "`shoal secrets` makes it" in shoal("rollout", "ls").stderr
+    data = {"internal-token": base64.b64encode(f"{REGISTRY_TOKEN}\n".encode()).decode()}
+    make(here, f"/api/v1/namespaces/{here.system}/secrets", "shoal-internal-token", data=data)
+    (tmp_path / "pepper").write_bytes(b"p" * 32)
+    settings = environment(tmp_path, port, SHOAL_REGISTRY_PEPPER_FILE=str(tmp_path / "pepper"))
+    with registry(settings, f"http://127.0.0.1:{port}") as client:
+        assert client.put(SNAPSHOT_PATH, content=snapshots.encode(published())).is_success
+        made = shoal("key", "create", "acme", "--id", "by-kubeconfig")
+        assert made.returncode == 0, made.stderr
+        assert made.stdout.startswith("shoal_live_by-kubeconfig_")
+        assert "by-kubeconfig" in shoal("key", "ls", "acme").stdout
+        assert json.loads(shoal("rollout", "ls", "-o", "json").stdout) == {"rollouts": []}
+        told = client.get("/v1/tenants/acme/keys").json()["data"]
+        assert [row["id"] for row in told] == ["by-kubeconfig"]
+        command = [sys.executable, "-m", "functions.cli.main", "console"]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as page:
+            assert page.stdout is not None
+            url = page.stdout.readline().strip()
+            assert "<html" in httpx.get(url, timeout=60).text.lower()
+            page.terminate()

@@ -106,7 +106,7 @@ EXTERNAL = "serving.kserve.io/deploymentMode: Standard, serving.kserve.io/autosc
 @pytest.mark.servers
 def test_class_external_is_scaled_by_the_deployments_subresource(fleet: Fleet) -> None:
     service = delivered(fleet, FLUX, replicas=2, annotations=EXTERNAL)
-    assert "does not exist yet" in scaling.write(fleet.api, service, 4, "report").contested
+    assert "does not exist yet" in scaling.write(fleet.api, service, 4, "report").pending
     labels = {"app": "a"}
     create(
         fleet.space.client,
@@ -172,7 +172,7 @@ def test_in_knative_mode_revisions_with_traffic_get_the_floor_and_the_service_no
 @pytest.mark.servers
 def test_in_knative_mode_nothing_is_written_before_a_revision_serves(knative: Fleet) -> None:
     service = delivered(knative, FLUX, annotations=KNATIVE)
-    assert "no revision" in scaling.write(knative.api, service, 5, "report").contested
+    assert "no revision" in scaling.write(knative.api, service, 5, "report").pending
     revision(knative, "a-9", "2")
     ready = {**service, "status": {"components": {"predictor": {"latestReadyRevision": "a-9"}}}}
     assert scaling.write(knative.api, ready, 5, "report").changed

@@ -1,5 +1,7 @@
 """What gateways, agents and other field managers say that cannot be obeyed; and that silence says nothing."""
 
+import msgspec
+
 from functions.api.loader import load_texts
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord, observed_findings
@@ -64,6 +66,23 @@ def test_a_contested_number() -> None:
     word = FleetWord(None, {"p": "kubectl holds .spec.predictor.minReplicas"})
     (finding,) = found(word, service("a"), SCALING)
     assert (finding.key, finding.reason) == ("autoscalingpolicies/p", "ReplicasContested")
+
+
+TARGETS = "fallback: [{when: saturated, from: a, to: b}], classifier: {model: auto, otherwise: b}"
+
+
+def test_a_pool_to_which_others_send_and_that_is_not_there() -> None:
+    routing = policy("RoutingPolicy", f'{{pools: ["*"], {TARGETS}}}')
+    paths = ["spec.fallback[0].to", "spec.classifier.otherwise"]
+    word = FleetWord(report(events=(True,)))
+    assert said(word, service("a"), service("b"), routing) == [
+        ("routingpolicies/p", "PoolNotHeard", path) for path in paths
+    ]
+    there = msgspec.structs.replace(report(), replicas=(replica(pool="b", phase="starting"),))
+    assert not said(FleetWord(there), service("a"), service("b"), routing)
+    empty = policy("AutoscalingPolicy", "{pool: b, replicas: {min: 0, max: 2}}")
+    may_be_empty = service("b").replace("minReplicas: 1, ", "")
+    assert not said(word, service("a"), may_be_empty, routing, empty), "its replicas come with requests"
 
 
 def test_silence_says_nothing() -> None:

@@ -94,14 +94,12 @@ class BusClient:
         self._server.beats[heartbeat.replica_id] = (message, self._server.now_s + SILENCE_LIMIT_S)
         self._server.say("beats", message)
 
-    async def latest(self) -> list[bytes]:
+    async def listen(self) -> AsyncIterator[list[bytes]]:
         await self._reach()
         now_s = self._server.now_s
-        return [message for message, until_s in self._server.beats.values() if now_s < until_s]
-
-    async def listen(self) -> AsyncIterator[bytes]:
+        yield [message for message, until_s in self._server.beats.values() if now_s < until_s]
         async for message in self._messages("beats"):
-            yield message
+            yield [message]
 
     async def publish_stats(self, message: bytes) -> None:
         await self._reach()

@@ -1,19 +1,18 @@
 """Pools and base models: weights on a claim that exists, an agent that knows its engine, a digest that can be found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from functions.api.kinds.base import API_VERSION
-from functions.api.kinds.inference_service import POOL_LABEL, last_argument
+from functions.api.kinds.inference_service import POOL_LABEL, max_adapters, max_lora_rank
 from functions.artifacts.manifest import MANIFEST_NAME
-from functions.replica.settings import ReplicaSettings
 from tests.manifests.rendering import Document, Rendering, name_of
 from tests.manifests.workloads import runtime_of
 
 _PVC = "pvc://"
-# What the agent has to know of its engine: the annotation, and the engine's arguments that it repeats, the first wins.
-_REPEATED = {
-    "shoal.dev/max-adapters": (("--max-cpu-loras", "--max-loras"), "max_adapters"),
-    "shoal.dev/max-lora-rank": (("--max-lora-rank",), "max_lora_rank"),
+# Annotations that repeat what the engine's arguments say: read for one version more, and wrong where they differ.
+_REPEATED: Mapping[str, Callable[[tuple[str, ...]], int | None]] = {
+    "shoal.dev/max-adapters": max_adapters,
+    "shoal.dev/max-lora-rank": max_lora_rank,
 }
 
 
@@ -38,16 +37,14 @@ def _pool(service: Document, rendering: Rendering) -> Iterator[str]:
     if runtime_of(service, rendering) is None:
         yield "no ServingRuntime of its namespace takes its format: no agent would run beside it"
     arguments = tuple(model.get("args", []))
-    if "--enable-lora" in arguments:
-        yield from _repeated(arguments, metadata.get("annotations", {}))
+    yield from _repeated(arguments, metadata.get("annotations", {}))
 
 
 def _repeated(arguments: tuple[str, ...], annotations: dict[str, str]) -> Iterator[str]:
-    for annotation, (options, setting) in _REPEATED.items():
-        said = annotations.get(annotation, str(ReplicaSettings.model_fields[setting].default))
-        given = [value for option in options if (value := last_argument(arguments, option)) is not None]
-        if given and said != given[0]:
-            yield f"its engine has {options[0]}={given[0]}, its agent would take {said}: say {annotation}"
+    for annotation, of_engine in _REPEATED.items():
+        said, given = annotations.get(annotation), of_engine(arguments)
+        if said is not None and given is not None and said != str(given):
+            yield f"{annotation} says {said}, and the engine's arguments {given}: leave it out"
 
 
 def _claims(rendering: Rendering) -> set[tuple[str, str]]:

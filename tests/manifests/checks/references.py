@@ -9,6 +9,7 @@ from tests.manifests.workloads import Workload, workloads
 
 _BUILT_IN_PRIORITIES = {"system-cluster-critical", "system-node-critical"}
 _SECRET_ROW = re.compile(r"^\| `(?P<namespace>[\w-]+)` \| `(?P<name>[\w-]+)` \| `(?P<key>[\w.<>-]+)` \|", re.MULTILINE)
+_POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
 def reference_findings(rendering: Rendering) -> Iterator[str]:
@@ -64,7 +65,7 @@ def _volumes(workload: Workload, rendering: Rendering) -> Iterator[str]:
     for container in workload.containers:
         for mount in container.get("volumeMounts", []):
             mounted.add(mount["name"])
-            if mount["name"] not in volumes:
+            if mount["name"] not in volumes and mount["name"] not in workload.claims:
                 yield f"{workload.name}: {container['name']} mounts {mount['name']}, which is no volume"
     yield from (f"{workload.name}: nothing mounts the volume {name}" for name in sorted(volumes.keys() - mounted))
     yield from _files(workload, volumes, documented)
@@ -134,8 +135,16 @@ def _selected(labels: dict[str, str], namespace: str, rendering: Rendering) -> l
     return [
         workload
         for workload in workloads(rendering)
-        if workload.namespace == namespace and labels.items() <= workload.labels.items()
+        if workload.namespace == namespace and labels.items() <= (workload.labels | _pod_name(labels, workload)).items()
     ]
+
+
+def _pod_name(labels: dict[str, str], workload: Workload) -> dict[str, str]:
+    """The label that Kubernetes gives each pod of a StatefulSet, where that is the one that is asked for."""
+    wanted = labels.get(_POD_NAME, "")
+    kind, _, name = workload.name.partition(" ")
+    is_one = kind == "StatefulSet" and wanted.rpartition("-")[0] == name.rpartition("/")[2]
+    return {_POD_NAME: wanted} if is_one else {}
 
 
 def _exists(rendering: Rendering, kind: str, name: str, namespace: str | None) -> bool:

@@ -20,7 +20,11 @@ from tests.manifests.containerfiles import read
 from tests.manifests.rendering import PROJECT, Rendering
 from tests.manifests.workloads import Workload, workloads
 
-_POD_FIELDS = {"metadata.name": "smollm2-135m-predictor-6d4cf56db6-x2x7q", "status.podIP": "10.1.2.3"}
+_POD_FIELDS = {
+    "metadata.name": "smollm2-135m-predictor-6d4cf56db6-x2x7q",
+    "status.podIP": "10.1.2.3",
+    "spec.nodeName": "node-1",
+}
 
 
 def settings_classes() -> Mapping[str, tuple[type[BaseSettings], ...]]:

@@ -285,6 +285,8 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (ModelEntry, "declared_in"): _Field("declared in", "nowhere"),
     (ModelEntry, "rollout"): _Field(absent="built-in"),
     (PoolEntry, "context_window_tokens"): _Field("context window"),
+    (PoolEntry, "max_adapters"): _Field("adapters in an engine", "not said"),
+    (PoolEntry, "max_lora_rank"): _Field("largest rank", "not said"),
     (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
     (RolloutEntry, "false_alarm_ratio"): _Field("falseAlarmRate", shown=lambda ratio: f"{ratio * 100:g}%"),
     (RoutingEntry, "hedge_after_s"): _Field("retry.hedgeAfter", "never"),

@@ -9,6 +9,7 @@ force, and drift from it is repaired. A remote that is away costs freshness only
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.decisions.rollout.lifecycle import Rollout
 
 _NAMED_MAX = 3
+_FETCH_APART_S = 1.0  # at least, however many pushes are told
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class GitSide:
         )
         self._source = GitSource(settings.git_dir, settings.git_branch)
         self._looking = asyncio.Lock()
+        self._pushed = asyncio.Event()
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
         self._observed: Observed | None = None
@@ -93,10 +96,19 @@ class GitSide:
         """Until cancelled: fetch, look, and tell when there is another tip."""
         while True:
             before = self._observed
+            self._pushed.clear()
             await self.look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
                 self._on_change()
-            await asyncio.sleep(self._settings.git_poll_s)
+            apart_s = min(_FETCH_APART_S, self._settings.git_poll_s)
+            await asyncio.sleep(apart_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.git_poll_s - apart_s):
+                    await self._pushed.wait()
+
+    def fetch_soon(self) -> None:
+        """Somebody tells of a push: `follow` looks as soon as it may, once for all that were told meanwhile."""
+        self._pushed.set()
 
     async def look(self) -> None:
         """Fetch, and look at the tip; where that fails, what was seen before stays."""

@@ -63,6 +63,12 @@ def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
     )
 
 
+def request_reconcile(api: KubeApi, namespace: str, at: str) -> None:
+    """Blocks. As anybody may who has the right to annotate the record; what is suspended stays so. `at` says when."""
+    if not read_orders(api, namespace).suspended:
+        api.merge_patch(CONFIG_MAP, namespace, RECORD_NAME, {"metadata": {"annotations": {REQUESTED_AT: at}}})
+
+
 def mark_handled(api: KubeApi, namespace: str, orders: OperatorOrders) -> None:
     """Blocks; Stale where the record was written meanwhile."""
     store = RecordStore(api, namespace)

@@ -41,6 +41,12 @@ class ControllerMetrics:
             ["outcome"],
             registry=to,
         )
+        self._deliveries = Counter(
+            f"{prefix}webhook_deliveries_total",
+            "Webhook deliveries of git servers: taken, passed_over, unsigned, malformed, limited.",
+            ["result"],
+            registry=to,
+        )
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
@@ -83,6 +89,9 @@ class ControllerMetrics:
         self._refused.set(refused)
         self._pending.set(pending)
         self._suspended.set(suspended)
+
+    def delivered(self, result: str) -> None:
+        self._deliveries.labels(result=result).inc()
 
     def event(self, outcome: str) -> None:
         self._events.labels(outcome=outcome).inc()

@@ -1,6 +1,6 @@
 """Watch over policies that are not obeyed: which are, as of the last look at the fleet, and for how long they were not.
 
-What gateways and agents say counts once it was so for SETTLE_S: a gateway that begins, or a replica that has just
+What gateways and agents say counts once it has lasted (`LASTING_S`): a gateway that begins, or a replica that has just
 answered its first request, is no finding. What nobody says any more is gone at once; while the bus is away, what was
 heard last stays. Neighbours: `functions.controller.unobeyed` finds, `writes` puts it on the objects.
 """
@@ -13,10 +13,8 @@ from functions.api.loader import Loaded
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.unobeyed.declared import declared_findings
 from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
-from functions.controller.unobeyed.observed import OBSERVED, TOLD_BY_THE_FLEET, FleetWord, observed_findings
+from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, FleetWord, observed_findings
 from functions.fleet.pool_board import PoolReport
-
-SETTLE_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +56,7 @@ class Obedience:
         observed = observed_findings(loaded.objects, replace(word, report=self._heard))
         told = [*self._of_declarations(revision, loaded), *observed]
         self._since = {each: self._since.get(each, now_s) for each in told}
-        lasting = {each for each, since_s in self._since.items() if now_s - since_s >= SETTLE_S}
-        settled = [each for each in told if each in lasting or each.reason not in TOLD_BY_THE_FLEET]
+        settled = [each for each in told if now_s - self._since[each] >= LASTING_S.get(each.reason, 0.0)]
         self._take(Judgement(by_key(settled), has_looked=True, has_heard=self._heard is not None))
 
     def _of_declarations(self, revision: str, loaded: Loaded) -> tuple[Unobeyed, ...]:

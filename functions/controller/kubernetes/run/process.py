@@ -44,9 +44,11 @@ from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
+from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
-from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
 from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
@@ -82,10 +84,6 @@ _WORKERS = 8  # a reconcile, a status, the store's addresses
 _STOP_S = 25.0  # for requests under way; each is bounded by its own timeout
 
 _log = logging.getLogger(__name__)
-
-
-class StartFailed(Exception):
-    """The controller cannot start as configured; the message says what to change."""
 
 
 class NoTerm:
@@ -150,6 +148,9 @@ class KubernetesController:
             stack.push_async_callback(self._publishing.close)
             server = self._serve()
             stack.push_async_callback(asyncio.to_thread, server.close)
+            if isinstance(self._side, GitSide) and self._settings.webhook_port is not None:
+                webhook = await self._pushes(self._side).listen(self._settings.webhook_port)
+                stack.callback(webhook.close)
             self._start()
             await self._stopped.wait()
             await self._stop()
@@ -175,6 +176,16 @@ class KubernetesController:
             scaling=lambda: self._scaled,
             judgement=lambda: self._obedience.judgement,
             on_notes=self._events.record,
+        )
+
+    def _pushes(self, side: GitSide) -> Pushes:
+        return Pushes(
+            self._settings,
+            side,
+            self._client,
+            leads=lambda: self._elector.guard() is not None,
+            metrics=self._metrics,
+            tasks=self._tasks,
         )
 
     def _recorded_token(self) -> int:
@@ -223,6 +234,7 @@ class KubernetesController:
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
+                parts.create_task(self._zones().run(api))
                 parts.create_task(self._events.run(api))
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
@@ -232,6 +244,9 @@ class KubernetesController:
             self._metrics.leads(None)
             self._obedience.forget()
             self._events.forget()
+
+    def _zones(self) -> ZoneSide:
+        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(

@@ -182,7 +182,8 @@ class ScalingSide:
             return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
         if written.changed:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
-        self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
+        trouble = written.contested or written.pending
+        self._say(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
         return written
 
     async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:

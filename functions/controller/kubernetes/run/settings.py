@@ -9,6 +9,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.decisions.rollout.evaluation import RolloutTimeouts
 
 
+class StartFailed(Exception):
+    """The controller cannot start as configured; the message says what to change."""
+
+
 class KubernetesSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="SHOAL_CONTROLLER_", frozen=True, extra="forbid", env_ignore_empty=True
@@ -45,6 +49,15 @@ class KubernetesSettings(BaseSettings):
         None, description="Authority of the git server's certificate, where it is a private one; else the system's."
     )
     git_ssh_command: str = Field("", description="Such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`.")
+    webhook_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Where git servers tell of pushes, at /hooks/git; 0: any free one. Unset: no.",
+    )
+    webhook_secret_file: Path | None = Field(
+        None, description="What they sign with: the same secret is set at the git server, 16 characters at least."
+    )
     git_dir: Path = Field(Path("/var/lib/shoal/git"), description="A bare clone; lost with the pod, and fetched again.")
     settle_s: float = Field(
         0.3, ge=0, le=30, description="After the first change, how long more are waited for: one apply is many events."
@@ -88,6 +101,9 @@ class KubernetesSettings(BaseSettings):
     scaling_interval_s: float = Field(
         5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
     )
+    zones_interval_s: float = Field(
+        15.0, ge=1, le=600, description="Seconds between two looks at the nodes' zones and the gateways' nodes."
+    )
     max_accelerators: int | None = Field(
         None,
         ge=1,
@@ -110,4 +126,12 @@ class KubernetesSettings(BaseSettings):
     def _git_needs_an_address(self) -> "KubernetesSettings":
         if self.source == "git" and not self.git_url:
             raise ValueError("SHOAL_CONTROLLER_GIT_URL is required with SHOAL_CONTROLLER_SOURCE=git")
+        return self
+
+    @model_validator(mode="after")
+    def _webhook_needs_a_secret(self) -> "KubernetesSettings":
+        if self.webhook_port is not None and self.webhook_secret_file is None:
+            raise ValueError("SHOAL_CONTROLLER_WEBHOOK_SECRET_FILE is required with SHOAL_CONTROLLER_WEBHOOK_PORT")
+        if self.webhook_port is not None and self.source != "git":
+            raise ValueError("SHOAL_CONTROLLER_WEBHOOK_PORT is for SHOAL_CONTROLLER_SOURCE=git alone")
         return self

@@ -130,17 +130,21 @@ class ToolCaller:
             return await _read(answer, tool.max_bytes)
 
     def _secret(self, tenant: str, name: str) -> str:
-        """From the tenant's own folder; neither name can hold a slash or be dots alone.
-
-        A mounted Kubernetes Secret has no folders, so `<tenant>.<name>` counts too: where the name has no dot, that
-        file is no other tenant's.
-        """
         folder = self._policy.secrets_dir
         if folder is None:
             raise ValueError("no folder of tool secrets is configured")
-        flat = folder / f"{tenant}.{name}"
-        with (flat if "." not in name and flat.is_file() else folder / tenant / name).open() as file:
+        with secret_file(folder, tenant, name).open() as file:
             return file.read(_SECRET_MAX_BYTES).strip()
+
+
+def secret_file(folder: Path, tenant: str, name: str) -> Path:
+    """In the tenant's own folder; neither name can hold a slash or be dots alone.
+
+    A mounted Kubernetes Secret has no folders, so `<tenant>.<name>` counts too: where the name has no dot, that file is
+    no other tenant's.
+    """
+    flat = folder / f"{tenant}.{name}"
+    return flat if "." not in name and flat.is_file() else folder / tenant / name
 
 
 async def _read(answer: httpx.Response, max_bytes: int) -> ToolAnswer:

@@ -34,6 +34,7 @@ PLURALS = {
     "RolloutPolicy": "rolloutpolicies",
     "AutoscalingPolicy": "autoscalingpolicies",
 }
+NO_BUS = "valkey://127.0.0.1:1/0"
 _PORT = re.compile(rb"health and metrics on port (\d+)")
 
 
@@ -204,11 +205,11 @@ class Rig:
 
 
 @contextmanager
-def installation(space: Space, folder: Path) -> Iterator[Rig]:
+def installation(space: Space, folder: Path, *, bus_url: str = NO_BUS) -> Iterator[Rig]:
     """A registry and, at the end, the end of every controller."""
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "pepper").write_text("p" * 32 + "\n")
-    with _registry(folder) as url:
+    with _registry(folder, bus_url) as url:
         rig = Rig(space, folder, url)
         try:
             yield rig
@@ -218,7 +219,7 @@ def installation(space: Space, folder: Path) -> Iterator[Rig]:
 
 
 @contextmanager
-def _registry(folder: Path) -> Iterator[str]:
+def _registry(folder: Path, bus_url: str) -> Iterator[str]:
     port = free_port()
     environment = {
         **os.environ,
@@ -226,7 +227,7 @@ def _registry(folder: Path) -> Iterator[str]:
         "SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": str(folder / "token"),
         "SHOAL_REGISTRY_PEPPER_FILE": str(folder / "pepper"),
         "SHOAL_REGISTRY_STATE_DIR": str(folder / "registry"),
-        "SHOAL_REGISTRY_BUS_URL": "valkey://127.0.0.1:1/0",
+        "SHOAL_REGISTRY_BUS_URL": bus_url,
         "SHOAL_REGISTRY_TLS_CERT_FILE": "",
     }
     log_file = folder / "registry.log"

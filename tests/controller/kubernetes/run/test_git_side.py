@@ -1,9 +1,13 @@
 """The git source on a cluster: a push becomes services, budgets and the snapshot; a bad one changes nothing."""
 
+import hashlib
+import hmac
 import json
+import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +163,67 @@ def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
     rig.annotate(reconcile_requested_at="now-please")
     until(lambda: rig.record()["data"]["lastHandledReconcileAt"] == "now-please")
     assert revision(rig) == f"main@{later}", "handled is what was fetched and put in force"
+
+
+SECRET = "the webhook secret of a git server"
+_WEBHOOK_PORT = re.compile(r"git servers tell of pushes on port (\d+)")
+
+
+def with_webhook(rig: Rig, repository: Repository) -> ControllerProcess:
+    file = rig.folder / "webhook-secret"
+    file.write_text(SECRET + "\n")
+    return start(rig, repository, GIT_POLL_S="3600", WEBHOOK_PORT="0", WEBHOOK_SECRET_FILE=str(file))
+
+
+def deliver(controller: ControllerProcess, secret: str = SECRET) -> int:
+    """As GitHub does; the status of the answer."""
+    until(lambda: _WEBHOOK_PORT.search(controller.log), "it says its port")
+    port = _WEBHOOK_PORT.findall(controller.log)[-1]
+    body = b'{"ref": "refs/heads/main"}'
+    signature = f"sha256={hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}"
+    headers = {"x-github-event": "push", "x-hub-signature-256": signature}
+    return httpx.post(f"http://127.0.0.1:{port}/hooks/git", content=body, headers=headers, timeout=30).status_code
+
+
+def test_a_webhook_fetches_at_once_whoever_of_two_is_told(rig: Rig, repository: Repository) -> None:
+    """Not at the next poll, which is long after this test's patience."""
+    first = first_push(repository)
+    leader = with_webhook(rig, repository)
+    until(lambda: applied(rig) == revision(rig) == f"main@{first}")
+    second = repository.push("second", tier=written("QuotaPolicy", "free", {"weight": 2.0}))
+    assert deliver(leader, "somebody else's secret") == 401
+    assert deliver(leader) == 202
+    until(lambda: revision(rig) == f"main@{second}", leader.log)
+    standby = with_webhook(rig, repository)
+    until(lambda: _WEBHOOK_PORT.search(standby.log))
+    assert not standby.leads
+    third = repository.push("third", tier=written("QuotaPolicy", "free", {"weight": 3.0}))
+    assert deliver(standby) == 202
+    until(lambda: revision(rig) == f"main@{third}", leader.log + standby.log)
+    until(lambda: rig.record()["data"]["lastHandledReconcileAt"].endswith(" push"), "by the record")
+    assert leader.metric("webhook_deliveries_total", result="taken") == 1
+    assert leader.metric("webhook_deliveries_total", result="unsigned") == 1
+    rig.annotate(suspend="true")
+    until(lambda: leader.metric("suspended") == 1)
+    repository.push("fourth", tier=written("QuotaPolicy", "free", {"weight": 4.0}))
+    handled = rig.record()["data"]["lastHandledReconcileAt"]
+    assert deliver(leader) == deliver(standby) == 202
+    until(lambda: standby.metric("webhook_deliveries_total", result="taken") == 2)
+    time.sleep(1.5)  # more than CONTROL_POLL_S and the fetch
+    assert rig.record()["data"]["lastHandledReconcileAt"] == handled
+    assert revision(rig) == f"main@{third}", "what is suspended stays so"
+
+
+def test_a_webhook_without_a_secret_does_not_start(rig: Rig, repository: Repository) -> None:
+    first_push(repository)
+    (rig.folder / "short").write_text("short")
+    for changes, said in (
+        ({"WEBHOOK_SECRET_FILE": str(rig.folder / "short")}, "holds no webhook secret: 16 characters at least"),
+        ({"WEBHOOK_SECRET_FILE": ""}, "SHOAL_CONTROLLER_WEBHOOK_SECRET_FILE is required"),
+    ):
+        controller = start(rig, repository, WEBHOOK_PORT="0", **changes)
+        assert controller.process.wait(60) == 1
+        assert said in controller.log
 
 
 @pytest.mark.soak

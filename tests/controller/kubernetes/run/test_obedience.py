@@ -7,11 +7,11 @@ import pytest
 
 from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.obedience import SETTLE_S, Obedience
+from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.unobeyed.findings import Unobeyed
-from functions.controller.unobeyed.observed import FleetWord
+from functions.controller.unobeyed.observed import SETTLE_S, START_S, FleetWord
 from functions.fleet.pool_board import Lacking, PoolReport
-from tests.controller.unobeyed.test_declared import EVENTS, service
+from tests.controller.unobeyed.test_declared import EVENTS, policy, service
 from tests.controller.unobeyed.test_observed import WITHOUT_TOKENIZER, report
 
 KEY = "routingpolicies/p"
@@ -58,6 +58,14 @@ def test_it_counts_once_it_has_lasted_and_is_gone_at_once(caplog: pytest.LogCapt
         f"{KEY} is not obeyed (TokenizerMissing): spec.prefix.source: gateways have no tokenizer"
     )
     assert lines[1] == f"{KEY} is obeyed again"
+
+
+def test_a_pool_has_time_to_start() -> None:
+    spec = '{pools: ["*"], fallback: [{when: saturated, from: a, to: b}]}'
+    watch = Watch(service("a"), service("b"), policy("RoutingPolicy", spec))
+    for now_s in (0.0, SETTLE_S, START_S - 1.0):
+        assert not watch.look(now_s, report())
+    assert watch.look(START_S, report()) == ["PoolNotHeard"]
 
 
 def test_a_gateway_that_begins_is_no_finding() -> None:

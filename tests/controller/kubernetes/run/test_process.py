@@ -195,7 +195,7 @@ def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_
 
 def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
     """The objects go while the controller is there; then nothing of ours waits for it any more."""
-    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 9. Remove it")[2]
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 14. Remove it")[2]
     commands = [line for line in page.partition("```sh")[2].partition("```")[0].splitlines() if line[:7] == "kubectl"]
     first, *others = [shlex.split(line, comments=True) for line in commands]
     assert first[:5] == ["kubectl", "-n", "shoal", "delete", "shoal"]

@@ -27,16 +27,28 @@ def grant(rig: Rig, *files: Path) -> str:
     """Install the ServiceAccount and what it may do, in this test's namespaces; its token."""
     names = {"shoal": rig.space.system, "shoal-models": rig.space.models}
     for each in documents(BASE / "service-accounts.yaml", *files):
-        namespace = names[each["metadata"]["namespace"]]
-        each["metadata"]["namespace"] = namespace
         for subject in each.get("subjects", []):
             subject["namespace"] = names[subject["namespace"]]
+        if each["kind"].startswith("Cluster"):
+            _grant_cluster_wide(rig, each)
+            continue
+        namespace = names[each["metadata"]["namespace"]]
+        each["metadata"]["namespace"] = namespace
         if each["kind"] == "ServiceAccount":
             if each["metadata"]["name"] == "controller":
                 create(rig.space.client, f"/api/v1/namespaces/{namespace}/serviceaccounts", each)
         else:
             create(rig.space.client, f"{_RBAC}/{namespace}/{each['kind'].lower()}s", each)
     return rig.space.server.token_of(rig.space.system, "controller")
+
+
+def _grant_cluster_wide(rig: Rig, document: dict[str, Any]) -> None:
+    """Under a name of this test's own: the server is shared."""
+    for named in (document["metadata"], document.get("roleRef", {})):
+        if named:
+            named["name"] += f"-{rig.space.system}"
+    root = _RBAC.removesuffix("/namespaces")
+    create(rig.space.client, f"{root}/{document['kind'].lower()}s", document)
 
 
 def may(rig: Rig, token: str, verb: str, resource: str, namespace: str, name: str = "") -> bool:

@@ -63,7 +63,7 @@ class Side:
         return httpx.Response(200)
 
     def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
-        self.world.fleet.bus_connected = True
+        self.world.fleet.link.set(True)
         for number, phase in enumerate(phases):
             replica = heartbeat(
                 replica_id=f"a-{number}",

@@ -1,0 +1,57 @@
+"""`shoal doctor`: a cluster looked at, what is missing, and how to mend it. Nothing is changed.
+
+Exit status 1 where an installation does not work like this; warnings and what nobody may read do not count.
+"""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.cluster.access import ClusterChoice, KubeCluster
+from functions.cli.cluster.facts import ClusterFacts, read
+from functions.cli.cluster.finding import Finding, Level
+from functions.cli.cluster.installation_checks import INSTALLATION_CHECKS
+from functions.cli.cluster.platform_checks import PLATFORM_CHECKS
+from functions.cli.terminal import make_console
+
+_MARKS: dict[Level, str] = {
+    "ok": "[green]✓[/]",
+    "warn": "[yellow]![/]",
+    "fail": "[red]✗[/]",
+    "unknown": "[dim]?[/]",
+}
+
+
+def findings(facts: ClusterFacts, choice: ClusterChoice) -> list[Finding]:
+    return [finding for check in (*PLATFORM_CHECKS, *INSTALLATION_CHECKS) for finding in check(facts, choice)]
+
+
+def doctor(choice: ClusterChoice, *, as_json: bool) -> None:
+    cluster = KubeCluster(choice)
+    found = findings(read(cluster), choice)
+    is_well = not any(each.level == "fail" for each in found)
+    if as_json:
+        told = {"server": cluster.server, "ok": is_well, "findings": [asdict(each) for each in found]}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        _tell(cluster.server, found)
+    if not is_well:
+        raise typer.Exit(1)
+
+
+def _tell(server: str, found: list[Finding]) -> None:
+    console = make_console()
+    console.print(escape(server))
+    table = Table("", "check", "found", box=None, pad_edge=False)
+    for each in found:
+        mend = f"\n[dim]mend:[/] {escape(each.mend)}" if each.mend and each.level != "ok" else ""
+        table.add_row(_MARKS[each.level], escape(each.check), escape(each.words) + mend)
+    console.print(table)
+    counts = Counter(each.level for each in found)
+    console.print(
+        f"{counts['ok']} good, {counts['warn']} to think about, {counts['fail']} wrong, {counts['unknown']} not known"
+    )

@@ -1,0 +1,177 @@
+"""Checks of an installation: its volume, Secrets, buckets, processes, pools, objects and public name. Pure.
+
+Neighbours: `platform_checks` has those of the cluster below it, `doctor` puts both together.
+"""
+
+from collections.abc import Callable, Iterator
+
+from functions.api.kinds.inference_service import POOL_LABEL
+from functions.cli.cluster.access import Body, ClusterChoice
+from functions.cli.cluster.facts import ClusterFacts, Items
+from functions.cli.cluster.finding import (
+    Check,
+    Finding,
+    Level,
+    condition,
+    first_reason,
+    is_installed,
+    labels_of,
+    name_of,
+    names_of,
+    unreadable,
+)
+from functions.cli.cluster.secret_plan import plan
+
+_APPLY = "kubectl apply --server-side -k YOUR_OVERLAY"
+_HTTPS = "components/public-https, or public-https-cert-manager, in your overlay"
+
+
+def storage(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    if facts.storage_classes is None or facts.claims is None:
+        yield unreadable("volume of weights", "StorageClasses or claims")
+        return
+    claim = next((each for each in facts.claims if name_of(each) == "shoal-models"), None)
+    default = "storageclass.kubernetes.io/is-default-class"
+    has_default = any(each["metadata"].get("annotations", {}).get(default) == "true" for each in facts.storage_classes)
+    if claim is not None:
+        phase = claim.get("status", {}).get("phase", "Pending")
+        if phase == "Bound":
+            yield Finding("volume of weights", "ok", "the claim shoal-models is bound")
+        else:
+            mend = "a ReadWriteMany class that is the default, storageClassName in the overlay, or a volume of yours"
+            yield Finding(
+                "volume of weights", "warn" if has_default else "fail", f"the claim shoal-models is {phase}", mend
+            )
+    elif has_default:
+        yield Finding("volume of weights", "ok", "there is a default StorageClass; the claim wants ReadWriteMany")
+    else:
+        mend = "mark a ReadWriteMany class as default, or set storageClassName of the claim in your overlay"
+        yield Finding("volume of weights", "warn", "no StorageClass is the default, and the claim names none", mend)
+
+
+def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    if facts.secrets is None:
+        yield unreadable("Secrets", "Secrets")
+        return
+    if not is_installed(facts, choice):
+        return
+    wrong = [step for step in plan(facts.secrets, {}, lambda: b"made") if step.do != "keep"]
+    if not wrong:
+        yield Finding("Secrets", "ok", f"all {len(facts.secrets)} are there, and both namespaces agree")
+        return
+    for step in wrong:
+        where = f"{_role(choice, step.namespace)}/{step.name}"
+        words = step.words if step.do == "clash" else "is missing"
+        yield Finding("Secrets", "fail", f"{where} {words}", "" if step.do == "clash" else "shoal secrets")
+
+
+def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """By the Job that makes and tries them: the store is reached from inside the cluster."""
+    run = "kubectl apply -k manifests/jobs/buckets"
+    if facts.jobs is None:
+        yield unreadable("buckets", "Jobs")
+        return
+    job = next((each for each in facts.jobs if name_of(each) == "buckets"), None)
+    if job is None:
+        yield Finding("buckets", "unknown", "not tried in the last hour", run)
+    elif condition(job, "Complete") == "True":
+        yield Finding("buckets", "ok", "both are there, and do conditional writes")
+    elif condition(job, "Failed") == "True":
+        words = "the Job failed; its log says what the store lacks"
+        yield Finding("buckets", "fail", words, f"kubectl -n {choice.system} logs job/buckets")
+    else:
+        yield Finding("buckets", "unknown", "the Job runs", "look again in a minute")
+
+
+def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """Gateway, registry, controller and bus: there, and ready."""
+    if not is_installed(facts, choice):
+        return
+    for name, items in (("gateway", facts.services), ("registry", facts.services)):
+        yield from _process(name, items, lambda each: condition(each, "Ready") == "True", choice)
+    yield from _process("controller", facts.deployments, _all_ready, choice)
+    yield from _process("bus", facts.stateful_sets, _all_ready, choice)
+
+
+def _process(
+    name: str, items: Items | None, is_ready: Callable[[Body], bool], choice: ClusterChoice
+) -> Iterator[Finding]:
+    if items is None:
+        yield unreadable(name, "it")
+        return
+    found = next((each for each in items if name_of(each) == name), None)
+    if found is None:
+        yield Finding(name, "fail", "is not there", _APPLY)
+    elif is_ready(found):
+        yield Finding(name, "ok", "ready")
+    else:
+        words = first_reason(found) or "not ready"
+        yield Finding(name, "fail", words, f"kubectl -n {choice.system} get pods, and their logs")
+
+
+def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    if not is_installed(facts, choice):
+        return
+    if facts.runtimes is not None and "shoal-vllm" not in names_of(facts.runtimes):
+        words = f"no ServingRuntime shoal-vllm in {choice.models}: no agent would run beside engines"
+        yield Finding("runtime", "fail", words, _APPLY)
+    for each in facts.pools or ():
+        if POOL_LABEL not in labels_of(each):
+            continue
+        level: Level = "ok" if condition(each, "Ready") == "True" else "fail"
+        words = "ready" if level == "ok" else first_reason(each) or "not ready"
+        mend = "" if level == "ok" else f"kubectl -n {choice.models} get pods, and their logs"
+        yield Finding(f"pool {name_of(each)}", level, words, mend)
+
+
+def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """Tenants, policies and models: what is refused, in the controller's words."""
+    if facts.objects is None:
+        yield unreadable("objects", "objects of shoal.dev")
+        return
+    refused = [each for each in facts.objects if condition(each, "Ready") == "False"]
+    for each in refused[:10]:
+        yield Finding(f"{each['kind']}/{name_of(each)}", "fail", first_reason(each) or "not ready")
+    if facts.objects and not refused:
+        yield Finding("objects", "ok", f"{len(facts.objects)} tenants, policies and models; none is refused")
+
+
+def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """HTTPS for clients, and nothing in the clear."""
+    gateway = next((each for each in facts.services or () if name_of(each) == "gateway"), None)
+    if gateway is None or facts.mappings is None:
+        return
+    mapped = [each for each in facts.mappings if each["spec"]["ref"]["name"] == "gateway"]
+    if not mapped:
+        yield Finding("public name", "warn", "the gateway has no name of its own: no HTTPS for clients", _HTTPS)
+    network = (facts.knative or {}).get("config-network", {}).get("http-protocol", "Enabled").lower()
+    for each in mapped:
+        annotated = each["metadata"].get("annotations", {}).get("networking.knative.dev/http-protocol", network)
+        url = str(each.get("status", {}).get("url", ""))
+        if condition(each, "Ready") != "True":
+            yield Finding(f"name {name_of(each)}", "fail", first_reason(each) or "not ready", _HTTPS)
+        elif not url.startswith("https://"):
+            yield Finding(f"name {name_of(each)}", "fail", "has no certificate: keys travel in the clear", _HTTPS)
+        elif annotated.lower() != "redirected":
+            yield Finding(f"name {name_of(each)}", "warn", "plain HTTP is open beside HTTPS", _HTTPS)
+        else:
+            yield Finding(f"name {name_of(each)}", "ok", f"{url}, plain HTTP redirected")
+    if (
+        mapped
+        and labels_of(gateway).get("networking.knative.dev/visibility") != "cluster-local"
+        and network != "redirected"
+    ):
+        words = "the gateway's own name is public too, and takes keys in the clear"
+        yield Finding("gateway's own name", "warn", words, _HTTPS)
+
+
+INSTALLATION_CHECKS: tuple[Check, ...] = (storage, secrets, buckets, processes, pools, objects, public_name)
+
+
+def _all_ready(workload: Body) -> bool:
+    wanted = int(workload["spec"].get("replicas", 1))
+    return int(workload.get("status", {}).get("readyReplicas", 0)) >= wanted
+
+
+def _role(choice: ClusterChoice, namespace: str) -> str:
+    return choice.models if namespace == ClusterChoice().models else choice.system

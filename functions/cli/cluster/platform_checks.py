@@ -1,0 +1,229 @@
+"""Checks of a cluster that an installation stands on: versions, kinds, settings, nodes. Pure.
+
+Each takes what was read (`facts`) and yields findings. `shoal doctor` is run on an empty cluster first: what an
+installation brings is in `installation_checks`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from functions.cli.cluster.access import Body, ClusterChoice
+from functions.cli.cluster.facts import KNATIVE, KSERVE, OWN_KINDS, ClusterFacts, Items
+from functions.cli.cluster.finding import (
+    Check,
+    Finding,
+    Level,
+    condition,
+    is_installed,
+    labels_of,
+    name_of,
+    names_of,
+    namespace_of,
+    unreadable,
+)
+
+KUBERNETES_LEAST, KNATIVE_LEAST, KSERVE_LEAST = (1, 27), (1, 21), (0, 20)
+REVISION_TIMEOUT_S = 900  # the gateway's and the registry's timeoutSeconds
+PRODUCTION_FEATURES = ("kubernetes.podspec-priorityclassname", "kubernetes.podspec-topologyspreadconstraints")
+ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
+_ZONE = "topology.kubernetes.io/zone"
+# DaemonSets of network plugins, and whether they enforce NetworkPolicies.
+_ENFORCING = ("calico-node", "cilium", "antrea-agent", "kube-router", "weave-net", "ovnkube-node", "azure-npm", "anetd")
+_NOT_ENFORCING = ("kube-flannel-ds", "kube-flannel")
+_PREREQUISITES = "kubectl apply --server-side --field-manager=shoal-prerequisites -k manifests/prerequisites/knative"
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+
+def kubernetes_version(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    yield _at_least("Kubernetes", facts.version, KUBERNETES_LEAST, "upgrade the cluster")
+
+
+def platforms(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    """Knative Serving and KServe: there, and new enough."""
+    for name, group, namespace, least, home in (
+        ("Knative Serving", "serving.knative.dev", KNATIVE, KNATIVE_LEAST, "https://knative.dev/docs/install"),
+        ("KServe", "serving.kserve.io", KSERVE, KSERVE_LEAST, "https://kserve.github.io, Standard mode"),
+    ):
+        if group not in facts.groups:
+            yield Finding(name, "fail", f"{group} is not served", f"install {name}: {home}")
+            continue
+        if facts.platform is None:
+            yield unreadable(name, f"Deployments of {namespace}")
+            continue
+        found = _version_of([each for each in facts.platform if namespace_of(each) == namespace])
+        if found is None:
+            yield Finding(name, "unknown", f"is served; no Deployment of {namespace} says its version", "")
+        else:
+            yield _at_least(name, found, least, f"upgrade {name}")
+
+
+def knative_settings(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    if "serving.knative.dev" not in facts.groups:
+        return
+    if facts.knative is None:
+        yield unreadable("Knative's settings", f"ConfigMaps of {KNATIVE}")
+        return
+    ceiling = facts.knative.get("config-defaults", {}).get("max-revision-timeout-seconds", "600")
+    if not ceiling.isdigit() or int(ceiling) < REVISION_TIMEOUT_S:
+        words = f"max-revision-timeout-seconds is {ceiling}: Knative refuses the gateway's {REVISION_TIMEOUT_S}"
+        yield Finding("Knative's timeout", "fail", words, _PREREQUISITES)
+    else:
+        yield Finding("Knative's timeout", "ok", f"max-revision-timeout-seconds is {ceiling}")
+    features = {name: value.lower() for name, value in facts.knative.get("config-features", {}).items()}
+    off = [name for name in PRODUCTION_FEATURES if features.get(name) != "enabled"]
+    if off:
+        words = f"{', '.join(off)} not enabled: the production overlay sets these fields"
+        yield Finding("Knative's features", "warn", words, _PREREQUISITES)
+    else:
+        yield Finding("Knative's features", "ok", "those of the production overlay are enabled")
+
+
+def own_kinds(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    missing = sorted(set(OWN_KINDS) - facts.own_kinds)
+    if missing:
+        apply = "kubectl apply --server-side -f manifests/base/crds"
+        yield Finding("shoal's kinds", "fail", f"no CRD of {', '.join(missing)}", apply)
+    else:
+        yield Finding("shoal's kinds", "ok", f"all {len(OWN_KINDS)} are served")
+
+
+def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    if facts.namespaces is None:
+        yield unreadable("namespaces", "namespaces")
+        return
+    missing = [name for name in (choice.system, choice.models) if name not in names_of(facts.namespaces)]
+    if missing:
+        apply = "kubectl apply --server-side -f manifests/base/namespaces.yaml"
+        yield Finding("namespaces", "fail", f"there is no {' and no '.join(missing)}", apply)
+    else:
+        yield Finding("namespaces", "ok", f"{choice.system} and {choice.models}")
+    labels: tuple[tuple[str, Level, str], ...] = (
+        ("shoal.dev/ingress", "fail", "NetworkPolicies let no client in: label Knative's networking layer"),
+        ("shoal.dev/monitoring", "warn", "Prometheus may not scrape: label the namespace that it runs in"),
+    )
+    for label, level, lost in labels:
+        chosen = [name_of(each) for each in facts.namespaces if labels_of(each).get(label) == "true"]
+        if chosen:
+            yield Finding(f"label {label}", "ok", ", ".join(chosen))
+        else:
+            mend = f"kubectl label namespace NAME {label}=true"
+            yield Finding(f"label {label}", level, f"on no namespace: {lost}", mend)
+
+
+def network_policies(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """There is no way to ask: the plugin's DaemonSet tells, where it is a known one."""
+    if facts.daemon_sets is None:
+        yield unreadable("NetworkPolicies enforced", "DaemonSets")
+    else:
+        yield _enforced(facts.daemon_sets)
+    if is_installed(facts, choice) and facts.policies is not None:
+        denied = {namespace_of(each) for each in facts.policies if name_of(each) == "default-deny"}
+        missing = [name for name in (choice.system, choice.models) if name not in denied]
+        if missing:
+            words = f"no default-deny in {' and '.join(missing)}: engines check no keys"
+            yield Finding("NetworkPolicies", "fail", words, "apply the overlay with its base/network")
+        else:
+            yield Finding("NetworkPolicies", "ok", f"{len(facts.policies)}, default deny in both namespaces")
+
+
+def _enforced(daemon_sets: Items) -> Finding:
+    check, names = "NetworkPolicies enforced", names_of(daemon_sets)
+    by = sorted(name for name in names if name.startswith(_ENFORCING))
+    if by:
+        return Finding(check, "ok", f"by {', '.join(by)}")
+    agents = [each for each in daemon_sets if name_of(each) == "aws-node" and "nodeagent" in str(each["spec"])]
+    if agents:
+        words = "aws-node can: its agent is there"
+        return Finding(check, "ok", words)
+    plain = sorted(name for name in names if name.startswith(_NOT_ENFORCING))
+    if plain:
+        words = f"{', '.join(plain)} does not enforce them: anyone in the cluster may call the engines"
+        return Finding(check, "fail", words, "add a plugin that does, such as Calico or Cilium")
+    words = "no network plugin that is known here"
+    return Finding(check, "unknown", words, "try it: a pod of another namespace must not reach an engine's port 8080")
+
+
+def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    if facts.nodes is None:
+        yield unreadable("zones", "nodes")
+        return
+    ready = [each for each in facts.nodes if condition(each, "Ready") == "True"]
+    if not facts.nodes:
+        yield Finding("nodes", "fail", "the server knows none", "join nodes to the cluster")
+    elif len(ready) < len(facts.nodes):
+        down = sorted(names_of(facts.nodes) - names_of(tuple(ready)))
+        yield Finding("nodes", "warn", f"{len(ready)} of {len(facts.nodes)} are ready, not {', '.join(down[:5])}")
+    else:
+        yield Finding("nodes", "ok", f"{len(ready)}, all ready")
+    zones = sorted({labels_of(each)[_ZONE] for each in ready if _ZONE in labels_of(each)})
+    if len(zones) > 1:
+        yield Finding("zones", "ok", ", ".join(zones))
+    else:
+        words = f"nodes are in {zones[0]} alone" if zones else f"no node has the label {_ZONE}"
+        yield Finding(
+            "zones", "warn", f"{words}: a zone's loss is everything's", "add nodes in other zones, or label them"
+        )
+
+
+def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+    """What nodes offer, and what the pools' replicas ask for at their least."""
+    if facts.nodes is None:
+        yield unreadable("accelerators", "nodes")
+        return
+    offered = _sums((each.get("status", {}).get("allocatable", {}) for each in facts.nodes), [1] * len(facts.nodes))
+    wanted = _sums(map(_limits, facts.pools or ()), [_replicas(each) for each in facts.pools or ()])
+    words = ", ".join(f"{count} {name}" for name, count in offered.items()) or "no node offers one"
+    short = [f"{count} {name}, of which there are {offered.get(name, 0)}" for name, count in wanted.items()
+             if count > offered.get(name, 0)]  # fmt: skip
+    if short:
+        mend = "add nodes, install the accelerators' device plugin, or lower minReplicas"
+        yield Finding("accelerators", "fail", f"pools want {'; '.join(short)}", mend)
+    elif offered or facts.pools:
+        yield Finding("accelerators", "ok", words)
+    else:
+        yield Finding("accelerators", "warn", f"{words}: staging's CPU pool runs without", "install the device plugin")
+
+
+PLATFORM_CHECKS: tuple[Check, ...] = (
+    kubernetes_version, platforms, knative_settings, own_kinds, namespaces, network_policies, nodes, accelerators,
+)  # fmt: skip
+
+
+def _at_least(name: str, version: str, least: tuple[int, int], mend: str) -> Finding:
+    match = _VERSION.search(version)
+    wanted = ".".join(map(str, least))
+    if match is None:
+        return Finding(name, "unknown", f"says {version!r} of its version; {wanted} is needed")
+    if (int(match[1]), int(match[2])) < least:
+        return Finding(name, "fail", f"{version}; {wanted} or later is needed", mend)
+    return Finding(name, "ok", version)
+
+
+def _version_of(deployments: list[Body]) -> str | None:
+    """By a label, else by an image's tag."""
+    for each in deployments:
+        label = str(labels_of(each).get("app.kubernetes.io/version", ""))
+        if _VERSION.search(label):
+            return label
+    images = (c.get("image", "") for each in deployments for c in each["spec"]["template"]["spec"]["containers"])
+    tags = (image.rpartition("/")[2].partition("@")[0].rpartition(":")[2] for image in images)
+    return next((tag for tag in tags if _VERSION.search(tag)), None)
+
+
+def _sums(amounts: Iterator[Mapping[str, str]], times: list[int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for amount, count in zip(amounts, times, strict=False):
+        for name in ACCELERATORS:
+            whole = str(amount.get(name, "0"))
+            if whole.isdigit() and int(whole):
+                found[name] = found.get(name, 0) + int(whole) * count
+    return found
+
+
+def _limits(pool: Body) -> Mapping[str, str]:
+    limits: Mapping[str, str] = pool["spec"]["predictor"].get("model", {}).get("resources", {}).get("limits", {})
+    return limits
+
+
+def _replicas(pool: Body) -> int:
+    return int(pool["spec"]["predictor"].get("minReplicas", 1))

@@ -1,0 +1,76 @@
+"""`shoal status --context`: an installation on a cluster, as its API server has it; exit 0 while all is ready."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.cluster.access import ClusterChoice, KubeCluster
+from functions.cli.cluster.picture import look, picture
+from functions.cli.terminal import make_console
+
+_SHOWN = 60
+_COLOURS = {"Reconciling": "yellow", "Stalled": "red"}
+
+
+def status(choice: ClusterChoice, *, as_json: bool) -> None:
+    cluster = KubeCluster(choice)
+    seen = {"context": choice.context, "server": cluster.server, **picture(look(cluster))}
+    if as_json:
+        typer.echo(json.dumps(seen, indent=2))
+    else:
+        show(seen, make_console())
+    if not seen["ready"]:
+        raise typer.Exit(1)
+
+
+def show(seen: Mapping[str, Any], console: Console) -> None:
+    word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
+    console.print(f"{escape(seen['server'])}  {word}")
+    console.print(f"[bold]revision[/]  {_revision(seen['revision'], time.time())}\n", soft_wrap=True)
+    table = Table("process", "ready", "restarts", "", box=None, pad_edge=False)
+    for each in seen["processes"]:
+        led = f"[dim]led by {escape(each['leader'])}[/]" if each["leader"] else ""
+        ready = f"{each['ready']}/{each['pods']}"
+        table.add_row(each["name"], ready, str(each["restarts"]), led or escape(each["reason"]))
+    console.print(table)
+    console.print()
+    if seen["replicas"]:
+        table = Table("replica", "pool", "phase", "zone", "node", "restarts", "", box=None, pad_edge=False)
+        for each in seen["replicas"][:_SHOWN]:
+            cells = (each["replica_id"], each["pool"], each["phase"], each["zone"] or "-", each["node"] or "-")
+            table.add_row(*map(escape, cells), str(each["restarts"]), escape(each["reason"]))
+        console.print(table)
+        console.print()
+    _show_objects(seen, console)
+
+
+def _show_objects(seen: Mapping[str, Any], console: Console) -> None:
+    if seen["objects"]:
+        table = Table("object", "condition", "reason", "message", box=None, pad_edge=False)
+        for each in seen["objects"][:_SHOWN]:
+            state = f"[{_COLOURS[each['state']]}]{each['state']}[/]"
+            name = escape(f"{each['kind']}/{each['name']}")
+            table.add_row(name, state, escape(each["reason"]), escape(each["message"]))
+        console.print(table)
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(seen["counts"].items()))
+    console.print(f"[dim]ready: {counts or 'nothing'}[/]")
+
+
+def _revision(revision: Mapping[str, Any], now_unix_s: float) -> str:
+    applied = revision["last_applied"]
+    words = escape(applied) if applied else "the cluster's own objects"
+    newest = revision["history"][0] if revision["history"] else None
+    if newest is None:
+        return words
+    ago_min = max(0.0, now_unix_s - float(newest["ended_unix_s"])) / 60
+    if newest["revision"] == applied:
+        return f"{words}  [dim]{escape(newest['result'])} {ago_min:.0f} min ago[/]"
+    return (
+        f"{words}; [red]{escape(newest['revision'])} {escape(newest['result'])}: {escape(newest['message'][:300])}[/]"
+    )

@@ -1,0 +1,91 @@
+"""Pushes that git servers tell of, until the leader fetches: this process at once, another one by the record.
+
+A Service hands a delivery to any controller. Who leads fetches; who does not asks for a reconcile by the annotation
+`shoal.dev/reconcile-requested-at`, as an operator would, unless everything is suspended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from kubernetes.dynamic import DynamicClient
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import KubeError
+from functions.controller.kubernetes.run.git_side import GitSide
+from functions.controller.kubernetes.run.loop import request_reconcile
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.webhook import SECRET_MIN_CHARS, Webhook
+from functions.fleet.tasks import Supervised
+
+_ORDER_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class AnyTime:
+    """The guard of an API object that gives orders in the record: whoever has the right may, in no term too."""
+
+    token = 0
+
+    def check(self) -> None:
+        return
+
+    def remaining_s(self) -> float:
+        return _ORDER_S
+
+
+class Pushes:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        side: GitSide,
+        client: DynamicClient,
+        *,
+        leads: Callable[[], bool],
+        metrics: ControllerMetrics,
+        tasks: Supervised,
+    ) -> None:
+        self._settings = settings
+        self._side = side
+        self._client = client
+        self._leads = leads
+        self._metrics = metrics
+        self._tasks = tasks
+        self._asking = False  # the leader is being told
+
+    async def listen(self, port: int) -> asyncio.Server:
+        """StartFailed where there is no secret, or the port is taken."""
+        settings, file = self._settings, self._settings.webhook_secret_file
+        secret = file.read_text().strip() if file is not None else ""
+        if len(secret) < SECRET_MIN_CHARS:
+            raise StartFailed(f"{file} holds no webhook secret: {SECRET_MIN_CHARS} characters at least")
+        hook = Webhook(secret.encode(), settings.git_branch, self._pushed, self._metrics.delivered)
+        try:
+            server = await hook.listen(settings.host, port)
+        except OSError as error:
+            where = f"{settings.host}:{port}"
+            message = f"cannot listen on {where}: {error.strerror}; free it or set SHOAL_CONTROLLER_WEBHOOK_PORT"
+            raise StartFailed(message) from error
+        _log.info("git servers tell of pushes on port %d", server.sockets[0].getsockname()[1])
+        return server
+
+    def _pushed(self) -> None:
+        self._side.fetch_soon()
+        if not self._leads() and not self._asking:
+            self._asking = True
+            self._tasks.once("tell the leader of a push", self._ask_leader())
+
+    async def _ask_leader(self) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            api = KubeApi(self._client, AnyTime())
+            await asyncio.to_thread(request_reconcile, api, self._settings.namespace, f"{now} push")
+        except KubeError as error:
+            _log.warning("the leader could not be told of a push, and fetches at its next poll: %s", error)
+        finally:
+            self._asking = False

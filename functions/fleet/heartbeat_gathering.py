@@ -1,0 +1,100 @@
+"""Gathering of heartbeats on the bus: what an agent sends each second, and the script that publishes many at once.
+
+5,000 replicas to 40 gateways would be 200,000 messages a second, each with a list of adapters that is the same as a
+second before (docs/measurements/bus.md). So an agent sends a pulse where that is enough, and the server gathers lines
+and publishes them as one message:
+
+    up to 100 heartbeats in a second    each is published as it comes
+    beyond                              together, every 20 ms
+    with a change (a phase, adapters)   at once, with all that were held
+
+What is held is published with the next heartbeat of whichever replica; where many come, that is within milliseconds.
+Nothing of this is replicated or written to a disk: it is said again within a second, and whoever starts on a server
+that has no whole heartbeat of a replica has it with that replica's next one, which the server then asks for.
+
+Gateways of the version before listen to single whole heartbeats (`ALONE_CHANNEL`). While any does, the server says so,
+and agents send whole ones there as well.
+"""
+
+from typing import NamedTuple
+
+from functions.fleet.heartbeat import WHOLE_INTERVAL_S, Heartbeat, encode, is_pulse_enough, pulse_of
+
+ALONE_CHANNEL = "shoal:heartbeats"
+ALONE_PATTERN = "shoal:heartbeat[s]"  # the same; listeners by pattern are not counted among those who need it
+GATHERED_CHANNEL = "shoal:heartbeats-gathered"
+KEY_PREFIX = "shoal:replica:"
+HELD_KEY, PACE_KEY = "shoal:heartbeats-held", "shoal:heartbeats-pace"
+
+GATHER = """
+-- KEYS  1 the replica's last whole heartbeat  2 lines that are held  3 "second, heartbeats in it, when published last"
+-- ARGV  1 line  2 whether it is whole: 1 or 0  3 whether to publish at once  4 seconds to keep a whole one
+--       5 channel of many  6 channel of single ones
+-- gives 1 where a whole heartbeat of the replica is known, and how many listen to single ones
+local PER_SECOND, GATHER_US, MOST_LINES, HELD_BYTES = 100, 20000, 128, 8192
+redis.set_repl(redis.REPL_NONE)
+local known = 1
+if ARGV[2] == '1' then
+  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[4])
+else
+  known = redis.call('EXPIRE', KEYS[1], ARGV[4])
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local second, count, published = string.match(redis.call('GET', KEYS[3]) or '', '^(%d+) (%d+) (%d+)$')
+count = second == time[1] and tonumber(count) or 0
+published = tonumber(published or '0')
+local waited = now - published
+local due = ARGV[3] == '1' or #ARGV[1] > HELD_BYTES or count < PER_SECOND or waited >= GATHER_US or waited < 0
+if due then
+  local held = redis.call('LRANGE', KEYS[2], 0, -1)
+  if #held > 0 then redis.call('DEL', KEYS[2]) end
+  held[#held + 1] = ARGV[1]
+  redis.call('PUBLISH', ARGV[5], table.concat(held, '\\n'))
+  published = now
+else
+  if redis.call('RPUSH', KEYS[2], ARGV[1]) >= MOST_LINES then
+    redis.call('PUBLISH', ARGV[5], table.concat(redis.call('LRANGE', KEYS[2], 0, -1), '\\n'))
+    redis.call('DEL', KEYS[2])
+    published = now
+  end
+end
+redis.call('SET', KEYS[3], time[1] .. ' ' .. (count + 1) .. ' ' .. string.format('%.0f', published), 'EX', 60)
+local alone = redis.call('PUBSUB', 'NUMSUB', ARGV[6])[2]
+if alone > 0 and ARGV[2] == '1' then redis.call('PUBLISH', ARGV[6], ARGV[1]) end
+return {known, alone}
+"""
+
+
+class Line(NamedTuple):
+    text: bytes
+    is_whole: bool
+    at_once: bool
+
+
+class ReplicaLines:
+    """What one replica sends: whole heartbeats where they are needed, pulses between them."""
+
+    def __init__(self) -> None:
+        self._whole: Heartbeat | None = None  # the last one that the bus has; None: the next one is whole
+        self._single = False  # somebody listens to single ones
+
+    def next(self, heartbeat: Heartbeat) -> Line:
+        whole = self._whole
+        is_changed = whole is None or not is_pulse_enough(whole, heartbeat)
+        is_old = whole is not None and heartbeat.sent_unix_s - whole.sent_unix_s >= WHOLE_INTERVAL_S
+        if is_changed or is_old or self._single:
+            return Line(encode(heartbeat), True, is_changed)
+        return Line(pulse_of(heartbeat), False, False)
+
+    def sent(self, line: Line, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:
+        """The bus has it, and said whether it knows a whole one."""
+        if line.is_whole:
+            self._whole = heartbeat
+        if not is_known:
+            self._whole = None
+        self._single = single_listeners > 0
+
+    def lost(self) -> None:
+        """Perhaps the bus has not got it, and perhaps it is another one from now on."""
+        self._whole = None

