@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.conftest import Accounts
 from tests.cluster.declarations import ByKubectl
-from tests.cluster.installation import Installation
+from tests.cluster.installation import SYSTEM, Installation
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 OVERLAY, INSTALL = "SHOAL_CLUSTER_OVERLAY", "SHOAL_CLUSTER_INSTALL"
@@ -32,6 +32,8 @@ def test_removal_ends_and_leaves_nothing(installation: Installation, accounts: A
     began_s = time.monotonic()
     installation.kubectl("-n", "shoal", "delete", "shoal", "--all", timeout_s=REMOVED_S)
     print(f"the objects are gone after {time.monotonic() - began_s:.1f} s")
+    installation.kubectl("-n", SYSTEM, "delete", "ksvc", "--all", "--cascade=foreground", timeout_s=REMOVED_S)
+    print(f"gateway and registry are gone after {time.monotonic() - began_s:.1f} s")
     installation.kubectl("delete", "--ignore-not-found", "-k", overlay, timeout_s=REMOVED_S)
     print(f"the overlay is gone after {time.monotonic() - began_s:.1f} s")
     installation.kubectl("wait", "--for=delete", "namespace/shoal", "namespace/shoal-models", timeout_s=REMOVED_S)

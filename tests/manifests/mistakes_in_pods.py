@@ -116,6 +116,9 @@ POD_MISTAKES = [
     Mistake(
         "no liveness", hardening_findings, lambda r: container(gateway(r)).pop("livenessProbe"), "no livenessProbe"
     ),
+    Mistake(
+        "no time to start", hardening_findings, lambda r: container(gateway(r)).pop("startupProbe"), "no startupProbe"
+    ),
     # settings
     Mistake(
         "unknown variable",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tests.manifests.checks.settings import module_of
 from tests.manifests.rendering import Rendering
 from tests.manifests.workloads import Workload, workloads
 
@@ -62,3 +63,5 @@ def _unwatched(container: dict[str, Any]) -> Iterator[str]:
             yield f"has no {probe}"
         elif "timeoutSeconds" not in handler:
             yield f"leaves the {probe}'s timeout at 1 s"
+    if "livenessProbe" in container and "startupProbe" not in container and module_of(container):
+        yield "has no startupProbe: a busy node would end it while it starts"
