@@ -105,7 +105,7 @@ async def test_a_pool_without_a_base_in_force_is_told_as_not_ready() -> None:
     source = source_of(Store())
     await source.refresh(catalogue_of(None))
     assert source.ready() == {POOL: False}
-    assert source.why_missing(POOL) == "no version of the base model base is in force"
+    assert source.why_missing(POOL) == f"no version of the base model {POOL} is in force"
 
 
 async def test_a_store_that_is_away_is_asked_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
