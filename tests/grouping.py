@@ -46,6 +46,7 @@ LONGEST = (
     "tests/drills/virtual/test_seeds.py",
     "tests/e2e/test_warm_promotion.py",
     "tests/e2e/test_hot_swap.py",
+    "tests/e2e/test_many_gateways.py",
     "tests/e2e/test_overload_ladder.py",
     "tests/e2e/test_shared_seats.py",
     "tests/cli/test_plan.py",

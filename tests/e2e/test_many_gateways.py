@@ -115,6 +115,7 @@ def test_most_conversations_need_no_word_among_gateways(front: Front) -> None:
     assert sum(gateway.metric("shoal_session_homes_exchanged_total", outcome="heard") for gateway in front.gateways)
 
 
+@pytest.mark.soak
 def test_a_gateway_that_joins_and_one_that_leaves_change_nothing(fleet: Fleet, front: Front, tmp_path: Path) -> None:
     """The newcomer reads what the bus has kept of the exceptions; whoever is killed takes no knowledge along."""
     talks = talked(front, "join", names_session=True, words=40)

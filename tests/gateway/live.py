@@ -293,7 +293,7 @@ async def engine(live: LiveGateway, script: Script = well, *, preferred: bool = 
     played = PlayedEngine(f"replica-{next(_names)}", script)
     server = await asyncio.start_server(played.on_connection, "127.0.0.1", 0)
     played.port = server.sockets[0].getsockname()[1]
-    cost_ms = 0.0 if preferred else 1.0
+    cost_ms = 0.0 if preferred else 20.0  # more than a conversation's home is worth
     live.call(live.refill_retries)  # else tests that break replicas one after the other would use the budget up
     live.beat(played.name, played.port, prefill_ms_per_token=cost_ms, service_ms=0.0)
     try:

@@ -48,7 +48,7 @@ def fleet(live: LiveGateway, engines: list[Engine]) -> Iterator[list[Engine]]:
     for number, engine in enumerate(engines):
         set_faults(engine, **WELL)
         live.beat(
-            f"sim-{number}", engine.port, prefill_ms_per_token=float(number), adapters=(BOT_V1,), incarnation=life
+            f"sim-{number}", engine.port, prefill_ms_per_token=20.0 * number, adapters=(BOT_V1,), incarnation=life
         )
     yield engines
     for number, engine in enumerate(engines):
