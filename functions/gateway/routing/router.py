@@ -79,6 +79,7 @@ class Router:
         self.load = OwnLoad()
         self.homes = SessionHomes(clock)
         self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
+        self._alike: bytes | None = None  # the last one that was none
 
     def stands_in(self, zone: str) -> None:
         """The gateway's own zone, which it may learn only after its start."""
@@ -140,7 +141,7 @@ class Router:
             self.copies.wanted(model.engine_name, decision.load_elsewhere)
         if self._other is None:
             self._prefixes.sent(admitted, replica_id, now_s)
-            if admitted.conversation is not None:
+            if admitted.conversation is not None and admitted.conversation is not self._alike:
                 known, assumed = self._assumed
                 if known is not admitted.conversation:  # others were routed since it was
                     assumed = self._assume(model, self._fleet.index(model.pool), admitted.conversation)
@@ -211,15 +212,15 @@ class Router:
         """The conversation's replica; whether nothing of it can be there yet; whether this gateway sent it there."""
         model = admitted.model
         index = self._fleet.index(model.pool)
-        assumed = self._assume(model, index, conversation)
         home = self.homes.home_of(model.pool, conversation)
         if home is None:
-            return assumed, admitted.is_first_turn, False
+            return self._assume(model, index, conversation), admitted.is_first_turn, False
         if admitted.is_first_turn and admitted.session is None:
-            return None, True, False  # many begin alike (a load test, a greeting): no conversation, and no home
+            self._alike = conversation  # many begin so (a load test, a greeting): no conversation, and no home
+            return None, True, False
         if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
             return home.replica_id, False, home.is_seen
-        return assumed, True, False  # its cache is gone, wherever it goes
+        return self._assume(model, index, conversation), True, False  # its cache is gone, wherever it goes
 
     def _assume(self, model: ResolvedModel, index: PoolIndex, conversation: bytes) -> ReplicaId | None:
         assumed = assumed_home(conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)
