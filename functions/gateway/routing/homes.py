@@ -7,8 +7,8 @@ What is known of a conversation, the best first:
     assumed   nobody said anything: where every gateway looks for it (`functions.decisions.routing.homes`)
 
 A gateway tells the others only of what they would not assume: a conversation that went elsewhere (its home was busy, or
-gone for a moment), at once and again halfway through its time. The latest word counts. With the bus away each gateway
-goes on with what it has seen and what all assume; what could not be told is told later, or counted as lost.
+gone for a moment), within 0.2 s and again halfway through its time. The latest word counts. With the bus away each
+gateway goes on with what it has seen and what all assume; what could not be told is told later, or counted as lost.
 Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home: nothing is told. Its next turn
 finds that replica busy and goes to B: told; at another gateway the third turn goes to B.
 

@@ -158,14 +158,18 @@ async def test_those_that_are_warm_are_not_taken_for_serving_ones(side: Side) ->
     assert side.told == []
 
 
-async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> None:
-    side.side = ScalingSide(
-        side.settings.model_copy(update={"max_accelerators": 3}),
+def _with_at_most(side: Side, accelerators: int) -> ScalingSide:
+    return ScalingSide(
+        side.settings.model_copy(update={"max_accelerators": accelerators}),
         RegistryWire(side.world.client, side.world.url, TOKEN),
         side.metrics,
         wanted=lambda: side.wanted,
         is_suspended=lambda: False,
     )
+
+
+async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> None:
+    side.side = _with_at_most(side, 3)
     side.hear("ready", "ready", queue_s=0.9)
     assert await side.step() == 3
 
@@ -173,13 +177,7 @@ async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> Non
 async def test_accelerators_are_counted_and_not_replicas(side: Side) -> None:
     """Seven are allowed, a replica takes two: three replicas, not seven."""
     side.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
-    side.side = ScalingSide(
-        side.settings.model_copy(update={"max_accelerators": 7}),
-        RegistryWire(side.world.client, side.world.url, TOKEN),
-        side.metrics,
-        wanted=lambda: side.wanted,
-        is_suspended=lambda: False,
-    )
+    side.side = _with_at_most(side, 7)
     side.hear("ready", "ready", queue_s=5.0)
     for _ in range(5):
         count = await side.step()
