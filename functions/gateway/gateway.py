@@ -212,8 +212,7 @@ class Gateway:
         due = [request for request in services.open_requests if now_s >= request.due_s]
         _each(due, lambda request: request.check(now_s))
         services.admission.sweep(now_s)
-        for connection in [each for each in services.connections if now_s >= each.due_s]:
-            connection.check(now_s)
+        services.connections.sweep(now_s)
         services.upstreams.sweep()
         services.quotas.forget_idle(now_s)
         for replica_id in services.router.sweep(now_s):

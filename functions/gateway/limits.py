@@ -40,7 +40,7 @@ class Limits:
     first_byte_s: float = 60.0  # a stream's first event, per attempt
     idle_s: float = 30.0  # between two reads of a stream
     answer_s: float = 600.0  # a whole request, unless the caller names a shorter deadline
-    write_stall_s: float = 30.0  # a client that does not read
+    write_stall_s: float = 30.0  # a client that does not read `least_read_bytes` of what waits for it
     upstream_keep_alive_s: float = 4.0  # below vLLM's own default of 5, so that we close first
     cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
     cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
@@ -53,6 +53,8 @@ class Limits:
 
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
+    connections_per_address: int = 0  # 0: no bound; behind a front all clients come from a few addresses
+    least_read_bytes: int = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
     uploads_bytes: int = 256 * 1024 * 1024  # of large bodies on their way, together: 64 of the largest (`uploads`)
     idle_upstreams_per_replica: int = 256
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once

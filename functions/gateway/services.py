@@ -32,6 +32,8 @@ from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
+from functions.http.connections import Connections
+from functions.http.guarded import Guard
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
@@ -94,6 +96,8 @@ class Services:
     traces: TraceSink
 
     # coming in
+    connections: Connections  # clients', from their accept on
+    http: Guard  # of those that are off the fast lane
     intake: Intake
     uploads: Uploads
     lookups: Lookups
@@ -115,5 +119,3 @@ class Services:
     bus_link: BusLink
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
-    connections: set[Watched] = field(default_factory=set)  # clients'
-    handshakes: dict[Watched, float] = field(default_factory=dict)  # accepted, without TLS yet: since when

@@ -19,6 +19,7 @@ from functions.gateway.http.sink import Answering, Headers
 from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
+from functions.http.guarded import authenticated
 
 _PAUSE_ABOVE_BYTES = 64 * 1024
 
@@ -42,6 +43,7 @@ class PlainEndpoint:
         exchange: Answering | None = None
         try:
             with gateway.precheck(headers) as upload:
+                authenticated(scope)
                 body = await _read_body(receive, limits, upload)
         except Refused as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)

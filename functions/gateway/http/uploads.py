@@ -35,11 +35,11 @@ _AFTER_S = 2.0  # a body of 4 MiB on a line of 16 Mbit/s
 class Upload:
     """One body on its way. Ends once, at the latest with its connection."""
 
-    __slots__ = ("_request_id", "_tenant", "_uploads", "bound_bytes", "held_bytes")
+    __slots__ = ("_request_id", "_uploads", "bound_bytes", "held_bytes", "tenant")
 
     def __init__(self, uploads: "Uploads", tenant: TenantId, request_id: str) -> None:
         self._uploads = uploads
-        self._tenant = tenant
+        self.tenant = tenant
         self._request_id = request_id
         self.held_bytes = 0
         self.bound_bytes = FREE_BYTES  # up to here it may come without a call
@@ -55,14 +55,14 @@ class Upload:
     def came(self, size_bytes: int) -> None:
         """So much of it is here, which is more than `bound_bytes`; raises Refused (503) where there is no room."""
         taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
-        self._uploads.take(self._tenant, taken_bytes - self.held_bytes, self._request_id)
+        self._uploads.take(self.tenant, taken_bytes - self.held_bytes, self._request_id)
         self.held_bytes = self.bound_bytes = taken_bytes
 
     def end(self) -> None:
         """It is whole, or will never be."""
         held_bytes, self.held_bytes = self.held_bytes, 0
         if held_bytes:
-            self._uploads.give_back(self._tenant, held_bytes)
+            self._uploads.give_back(self.tenant, held_bytes)
 
 
 class Uploads:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 class Exchange:
     __slots__ = (
         "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "ticket", "timeline", "tries", "usage",
+        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Exchange:
         self._sink = sink
         self.catalogue = catalogue  # the snapshot that it began with, to its end
         self.admitted = admitted
+        self.tenant = admitted.caller.tenant
         self.timeline = timeline
         self.entry = entry
         allowed_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
