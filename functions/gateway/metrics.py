@@ -77,8 +77,8 @@ class Metrics:
         )
         self._closed = Counter(
             "shoal_connections_closed",
-            "Client connections closed or turned away for want of room: crowded (idle, for another), address (its bound), "
-            "no_room (all are busy), slow_reader (others need what it does not read)",
+            "Client connections closed or turned away for want of room: crowded (idle, for another one), address (its "
+            "bound), no_room (all are busy), slow_reader (others need what it does not read)",
             ["reason"],
             registry=self.registry,
         )

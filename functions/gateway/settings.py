@@ -65,8 +65,8 @@ class GatewaySettings(BaseSettings):
     max_connections_per_address: int = Field(
         0,
         ge=0,
-        description="Of one client's address (of IPv6, its /64). 0: no bound, since behind an ingress, a load balancer or "
-        "NAT all clients come from a few addresses; a gateway that clients reach directly does well with 256.",
+        description="Of one client's address (of IPv6, its /64). 0: no bound, since behind an ingress, a load balancer "
+        "or NAT all clients come from a few addresses; a gateway that clients reach directly does well with 256.",
     )
     uploads_bytes: int = Field(
         256 * 1024 * 1024,

@@ -248,7 +248,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {_KEY: self}  # type: ignore[typeddict-item]
+        self.scope["extensions"] = cast(Any, {_KEY: self})
         self._in_head, self._head_bytes, self._arrived_bytes, self._body_bytes = True, 0, 0, 0
         self._since_s = self._guard.clock()
         self._guard.connections.spoke(self)
@@ -295,8 +295,7 @@ class GuardedHttp(HttpToolsProtocol):
             return
         self._deadline_s = _NEVER_S  # from here on the handler's own clocks hold
         super().on_message_complete()
-        cycle = cast(RequestResponseCycle, self.cycle)
-        if cycle.response_complete:  # it was answered before its body was whole
+        if self.cycle.response_complete:  # it was answered before its body was whole
             self._rest()
 
     # what uvicorn calls

@@ -193,7 +193,7 @@ class GuardedServer(uvicorn.Server):
         guard, config = self._guard, self.config
 
         def make_protocol(handshake: Handshake | None) -> asyncio.Protocol:
-            made = cast(GuardedHttp, config.http_protocol_class(config, self.server_state, self.lifespan.state))  # type: ignore[call-arg,arg-type]
+            made = cast(GuardedHttp, config.http_protocol_class(config, self.server_state, self.lifespan.state))  # type: ignore[call-arg]
             if handshake is not None:
                 made.stands_for = handshake
             return made

@@ -32,6 +32,15 @@ class RegistrySettings(BaseSettings):
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."
     )
+    max_connections: int = Field(
+        11_000,
+        ge=16,
+        description="Connections, long polls and handshakes included; lowered to what the file descriptor limit bears. "
+        "At the bound the longest idle one that has shown no credential gives way.",
+    )
+    max_connections_per_address: int = Field(
+        0, ge=0, description="Of one address. 0: no bound, since behind an ingress all come from a few."
+    )
     drain_timeout_s: float = Field(
         5.0, gt=0, description="How long requests may still run after SIGTERM. Long polls end at once."
     )

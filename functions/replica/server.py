@@ -11,7 +11,7 @@ import signal
 import uvicorn
 
 from functions.replica.agent import Agent, build
-from functions.replica.listeners import PeerServer, QuietServer, bind
+from functions.replica.listeners import PeerServer, agent_server, bind
 from functions.replica.settings import ReplicaSettings
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ async def _run(settings: ReplicaSettings) -> None:
     listener = bind(settings.agent_host, settings.agent_port, "SHOAL_REPLICA_AGENT_PORT")
     peers = PeerServer(agent.peer_app, bind(settings.peer_host, settings.peer_port, "SHOAL_REPLICA_PEER_PORT"))
     agent.status.peer_port = peers.port
-    server = QuietServer(uvicorn.Config(agent.app, lifespan="off", log_config=None, access_log=False))
+    server = agent_server(agent.app)
     asked, hurried = asyncio.Event(), asyncio.Event()
     _listen_for_signals(asked, hurried)
     agent.start()

@@ -120,7 +120,12 @@ class LiveGateway:
         self.tls_port = listener.getsockname()[1]
         services = self.gateway.services
         secure = await listen(
-            listener, self._protocol, services.connections, tls=tls, handshake_s=self._limits.head_s, clock=services.clock
+            listener,
+            self._protocol,
+            services.connections,
+            tls=tls,
+            handshake_s=self._limits.head_s,
+            clock=services.clock,
         )
         self._server.servers.append(cast(Any, secure))
         self.gateway.services.tasks.forever("sweep", functools.partial(_sweep, self.gateway))

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from functions.http.guarded import GuardedHttp
 from functions.gateway.limits import Limits
+from functions.http.guarded import GuardedHttp
 from tests.gateway import sse
 from tests.gateway.client_rig import (
     CHAT_BODY,

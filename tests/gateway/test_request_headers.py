@@ -141,7 +141,13 @@ def test_announced_length(headers: RawHeaders, expected: int | None) -> None:
 
 def test_names_with_an_underscore_mean_nothing() -> None:
     """Tracing libraries send them; some proxies take `_` for `-`, so nothing is read from them."""
-    sent = [HOST, (b"langfuse_trace_id", b"1"), (b"x_session_id", b"other"), (b"X_Shoal_Class", b"vip"), (b"host_", b"x")]
+    sent = [
+        HOST,
+        (b"langfuse_trace_id", b"1"),
+        (b"x_session_id", b"other"),
+        (b"X_Shoal_Class", b"vip"),
+        (b"host_", b"x"),
+    ]
     read = read_headers([*sent, (b"upgrade", b"h2c")], "r", limits())
     assert read.session is None and read.service_class is None
     assert [name for name, _ in check_headers(sent, limits())] == [b"host"]

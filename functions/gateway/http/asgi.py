@@ -49,6 +49,8 @@ class Envelope:
             return
         if scope["type"] != "http":
             return  # no websockets here: returning without accepting refuses them
+        if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
+            scope["headers"] = _with_host(scope["headers"])
         request_id = request_id_of(scope["headers"])
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
@@ -93,6 +95,10 @@ def _with_request_id(headers: list[tuple[bytes, bytes]], request_id: str) -> lis
     return [*headers, (b"x-request-id", request_id.encode())]
 
 
+def _with_host(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return headers if any(name == b"host" for name, _ in headers) else [*headers, (b"host", b"")]
+
+
 RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
 
 
@@ -111,11 +117,15 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/health", include_in_schema=False)  # as vLLM has it, for tools that know only that
+    @app.head("/health", include_in_schema=False)
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """The process lives and its loop turns."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
         """Requests can be answered: there is a snapshot (the answer names it) and a ready replica, and no drain."""

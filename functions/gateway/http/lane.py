@@ -173,7 +173,7 @@ class LaneProtocol(asyncio.Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """None while a request is under way whose caller is known. Of a stranger, since when it might have shown a key."""
+        """None while a request is under way whose caller is known. Of a stranger, since some time."""
         if self._phase == "idle":
             limits = self._services.limits
             return self.due_s - (limits.keep_alive_s if self._tenant is not None else limits.head_s)
@@ -306,7 +306,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         raw, self._raw = self._raw or b"", None
-        self._state.connections.discard(self)  # type: ignore[arg-type]
+        self._state.connections.discard(self)
         protocol = GuardedHttp(
             self._services.http,
             config=self._config,

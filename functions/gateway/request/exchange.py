@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 class Exchange:
     __slots__ = (
         "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries", "usage",
+        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries",
+        "usage",
     )  # fmt: skip
 
     def __init__(
