@@ -12,7 +12,7 @@ from functions.gateway import tracing
 from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.http.guarded import guard_of
-from functions.gateway.http.uploads import Uploads
+from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.intake.intake import Intake
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
@@ -59,6 +59,13 @@ def make_services(
     traces = traces or TraceSink(None, wall_clock)
     connections = Connections(limits.connections, limits.connections_per_address, metrics.connection_closed, clock)
     tasks, quotas = Supervised(), TenantQuotas()
+    held = HeldBytes(
+        limits,
+        clock,
+        on_refused=metrics.shed,
+        on_cut=partial(metrics.connection_closed, "slow_reader"),
+        occupy=quotas.occupy,
+    )
     rollouts = Rollouts(gateway_id, clock, wall_clock)
     intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     fleet = FleetView()
@@ -90,9 +97,9 @@ def make_services(
         metrics=metrics,
         traces=traces,
         connections=connections,
-        http=guard_of(limits, connections, clock, metrics),
+        http=guard_of(limits, connections, clock, metrics, held),
         intake=intake,
-        uploads=Uploads(limits.uploads_bytes, partial(metrics.shed, "uploads_full")),
+        held=held,
         lookups=Lookups(limits.lookups_per_minute, clock),
         quotas=quotas,
         admission=admission,

@@ -128,6 +128,18 @@ def answer_too_large(detail: str) -> ErrorAnswer:
     return ErrorAnswer(400, "invalid_request_error", ANSWER_TOO_LARGE, message)
 
 
+NO_ROOM_FOR_ANSWER = "no_room_for_answer"
+MADE_IN_VAIN = frozenset((ANSWER_TOO_LARGE, NO_ROOM_FOR_ANSWER))  # an engine has done its work
+
+
+def no_room_for_answer(after_s: int) -> ErrorAnswer:
+    message = (
+        "The gateway holds as much in large answers as it has room for, of yours or of all. Read answers as they come, "
+        f"ask for less at a time (choices, log probabilities, inputs), and send it again in {after_s} s."
+    )
+    return unavailable(message, NO_ROOM_FOR_ANSWER, after_s)
+
+
 def upstream_lost() -> ErrorAnswer:
     message = "The replica was lost while it answered; what came before is all there is. Send the request again."
     return ErrorAnswer(502, "server_error", "upstream_lost", message)

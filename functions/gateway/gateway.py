@@ -21,8 +21,8 @@ from functions.fleet.heartbeat import Heartbeat, Pulse
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
+from functions.gateway.http.held_bytes import Hold
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
@@ -139,13 +139,13 @@ class Gateway:
             if not exchange.ended:
                 self._start(exchange)
 
-    def precheck(self, headers: RawHeaders) -> Upload:
+    def precheck(self, headers: RawHeaders) -> Hold:
         """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
             raise Refused(_NOT_READY)
         caller = services.intake.precheck(services.state.catalogue, headers, services.wall_clock())
-        return services.uploads.begin(caller.tenant, announced_bytes(headers), request_id_of(headers))
+        return services.held.body(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, dialect: Dialect = OPENAI) -> None:
         """Of one that has not come as far as to be handled."""

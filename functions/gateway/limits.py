@@ -55,7 +55,8 @@ class Limits:
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
     connections_per_address: int = 0  # 0: no bound; behind a front all clients come from a few addresses
     least_read_bytes: int = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
-    uploads_bytes: int = 256 * 1024 * 1024  # of large bodies on their way, together: 64 of the largest (`uploads`)
+    uploads_bytes: int = 256 * 1024 * 1024  # of large bodies and answers, together: 64 of the largest (`held_bytes`)
+    slow_reader_bytes_per_s: int = 128 * 1024  # a line of 1 Mbit/s: who reads less gives way where others need memory
     idle_upstreams_per_replica: int = 256
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
     cold_waiting: int = 2048  # for any; for one tenant's, half

@@ -16,8 +16,8 @@ from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
@@ -99,7 +99,7 @@ class Services:
     connections: Connections  # clients', from their accept on
     http: Guard  # of those that are off the fast lane
     intake: Intake
-    uploads: Uploads
+    held: HeldBytes  # of bodies and answers
     lookups: Lookups
     quotas: TenantQuotas
     admission: AdmissionQueues

@@ -71,8 +71,9 @@ class GatewaySettings(BaseSettings):
     uploads_bytes: int = Field(
         256 * 1024 * 1024,
         ge=8 * 1024 * 1024,
-        description="Bytes of bodies over 64 KiB that may be on their way to this process at a time; one tenant's at "
-        "most half. Beside it, each connection may hold 64 KiB. Twice the largest body at least, or that never comes.",
+        description="Bytes of bodies and answers over 64 KiB that this process may hold at a time, until they are "
+        "written; one tenant's at most half. Beside it, each connection may hold 64 KiB. Twice the largest body at "
+        "least, or that never comes; an answer may take 32 MiB.",
     )
     lookups_per_minute: int = Field(
         6000,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 from uvicorn.config import Config
@@ -68,6 +68,14 @@ def in_words(refusal: Refusal) -> tuple[Headers, bytes]:
     return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
 
 
+class Readers(Protocol):
+    """Clients for whom answers wait; of those alone that are known, by whoever they are."""
+
+    def waits(self, reader: "GuardedHttp", who: Any) -> None: ...
+
+    def gone(self, reader: "GuardedHttp") -> None: ...
+
+
 @dataclass(slots=True)
 class Guard:
     """What the connections of one listener share."""
@@ -77,6 +85,7 @@ class Guard:
     refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, but for their length
     clock: Callable[[], float] = time.monotonic
     on_refused: Callable[[int], None] = lambda status: None
+    readers: "Readers | None" = None  # who is told of clients that do not read
     sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
     _swept: asyncio.TimerHandle | None = None
 
@@ -92,11 +101,11 @@ class Guard:
             self.watch(loop)
 
 
-def authenticated(scope: Mapping[str, Any]) -> None:
-    """The request of this ASGI scope has shown a valid credential; what its connection is worth follows from that."""
-    client = scope.get("extensions", {}).get(_KEY)
+def authenticated(scope: Mapping[str, Any], who: str | None = None) -> None:
+    """The request of this ASGI scope has shown a valid credential, `who`'s; what its connection is worth follows."""
+    client = client_of(scope)
     if client is not None:
-        client.authenticated()
+        client.authenticated(who)
 
 
 def client_of(scope: Mapping[str, Any]) -> "GuardedHttp | None":
@@ -161,6 +170,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._has_spoken = self._in_head = self._is_upgrade = self._draining = False
         self._refusal: Refusal | None = None
+        self._who: str | None = None  # whose credential it showed last
         self._since_s = 0.0  # it last began or ended a request
 
     # what the transport calls
@@ -177,6 +187,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard.connections.discard(self)
+        self._nobody_waits()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -200,6 +211,7 @@ class GuardedHttp(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._read_by_s = _NEVER_S
+        self._nobody_waits()
 
     # what the sweep, uvicorn and the listener's connections call
 
@@ -235,8 +247,9 @@ class GuardedHttp(HttpToolsProtocol):
     def give_way(self) -> None:
         self.transport.abort()
 
-    def authenticated(self) -> None:
-        """A request of it has shown a valid credential."""
+    def authenticated(self, who: str | None) -> None:
+        """A request of it has shown a valid credential, `who`'s."""
+        self._who = who
         self._guard.connections.known(self)
 
     @property
@@ -384,8 +397,15 @@ class GuardedHttp(HttpToolsProtocol):
         return self._in_head or bool(self.pipeline)
 
     def _expect_reader(self) -> None:
+        readers = self._guard.readers
+        if readers is not None and self._who is not None:
+            readers.waits(self, self._who)
         self._unread_bytes = self.unread_bytes
         self._read_by_s = self._guard.clock() + self._guard.bounds.write_stall_s
+
+    def _nobody_waits(self) -> None:
+        if self._guard.readers is not None:
+            self._guard.readers.gone(self)
 
     def _cut_unless_read(self) -> None:
         """What was written found no reader; or one on a slow line, who has as long again for each part of it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.headers import request_id_of
+from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.request import replies
@@ -16,7 +17,9 @@ from functions.http.guarded import Bounds, Guard, Headers, Refusal
 _UPLOADS = frozenset((b"/v1/files", b"/v1/artifacts"))
 
 
-def guard_of(limits: Limits, connections: Connections, clock: Callable[[], float], metrics: Metrics) -> Guard:
+def guard_of(
+    limits: Limits, connections: Connections, clock: Callable[[], float], metrics: Metrics, held: HeldBytes
+) -> Guard:
     bounds = Bounds(
         head_bytes=limits.head_bytes,
         header_count=limits.header_count,
@@ -29,7 +32,7 @@ def guard_of(limits: Limits, connections: Connections, clock: Callable[[], float
         write_stall_s=limits.write_stall_s,
         least_read_bytes=limits.least_read_bytes,
     )
-    return Guard(bounds, connections, _refusal, clock, metrics.refused, sweeps_itself=False)
+    return Guard(bounds, connections, _refusal, clock, metrics.refused, held, sweeps_itself=False)
 
 
 def _refusal(refusal: Refusal) -> tuple[Headers, bytes]:

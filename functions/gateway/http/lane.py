@@ -25,8 +25,8 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
+from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.http.sink import Answering, Headers
-from functions.gateway.http.uploads import FREE_BYTES, Upload
 from functions.gateway.intake.routes import HOT_ROUTES, Route
 from functions.http.connections import Connection, address_of
 from functions.http.guarded import GuardedHttp, head_without_upgrade
@@ -83,7 +83,7 @@ class LaneProtocol(asyncio.Protocol):
         self._received_s = 0.0
         self._unread_bytes = 0  # of answers, when it was last looked
         self._expects_continue = False
-        self._upload: Upload | None = None  # of a body that is not known to be small
+        self._upload: Hold | None = None  # of a body that is not known to be small, until an engine has it
         self._tenant: TenantId | None = None  # whose key was shown; None: a stranger's connection
         self.stands_for: Connection | None = None  # its handshake, which was counted before it
 
@@ -131,6 +131,7 @@ class LaneProtocol(asyncio.Protocol):
         if exchange is not None:
             exchange.client_left()
         self._end_upload()
+        self._services.held.gone(self)
         self._leave()
 
     def pause_writing(self) -> None:
@@ -145,6 +146,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.resume()
         elif self._phase == "flushing":
+            self._services.held.gone(self)
             self._transport.resume_reading()
             self._next()
 
@@ -181,6 +183,11 @@ class LaneProtocol(asyncio.Protocol):
 
     def give_way(self) -> None:
         self._transport.abort()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers, that wait for the client."""
+        return self._transport.get_write_buffer_size()
 
     # what the parser calls
 
@@ -246,10 +253,9 @@ class LaneProtocol(asyncio.Protocol):
         self._phase, self.due_s = "busy", _NEVER_S  # its exchange has times of its own
         body = bytes(self._body)
         self._body = self._url = b""
-        if self._upload is not None:
-            self._end_upload()
         headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
         exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
+        del body  # the exchange keeps what it needs of it
         if exchange is None:
             return
         if self._tenant is not exchange.tenant:
@@ -265,6 +271,8 @@ class LaneProtocol(asyncio.Protocol):
 
     def begin(self, headers: Headers, first: bytes) -> None:
         self._parser = None  # 1.5 KiB; the next request gets a new one
+        if self._upload is not None:
+            self._end_upload()
         head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
         self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
 
@@ -333,7 +341,7 @@ class LaneProtocol(asyncio.Protocol):
         self._gateway.refuse(self, request_id_of(self._headers), answer)
 
     def _end_upload(self) -> None:
-        """The body is whole, or what came of it goes."""
+        """An engine has the body, or nobody will."""
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.end()
@@ -349,6 +357,8 @@ class LaneProtocol(asyncio.Protocol):
 
     def _answered(self) -> None:
         self._exchange = None
+        if self._upload is not None:
+            self._end_upload()
         if self._tenant is None:
             self._services.connections.spoke(self)
         if self._refused:
@@ -378,12 +388,14 @@ class LaneProtocol(asyncio.Protocol):
         self._transport.close()
 
     def _until_read(self, phase: str) -> None:
-        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._unread_bytes = self.unread_bytes
+        if self._unread_bytes > FREE_BYTES and self._tenant is not None:
+            self._services.held.waits(self, self._tenant)
         self._enter(phase, self._services.limits.write_stall_s)
 
     def _cut_unless_read(self, now_s: float) -> None:
         """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
-        left_bytes = self._transport.get_write_buffer_size()
+        left_bytes = self.unread_bytes
         if self._unread_bytes - left_bytes < self._services.limits.least_read_bytes:
             self._transport.abort()
             return

@@ -25,7 +25,7 @@ def identify_manager(services: Services, request: Request) -> tuple[Catalogue, C
     """
     catalogue, read = _read(services, request)
     caller = services.intake.authenticate(catalogue, read, services.wall_clock())
-    authenticated(request.scope)
+    authenticated(request.scope, caller.tenant)
     services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
     return catalogue, caller, read.authorization or ""
 
@@ -34,7 +34,7 @@ def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
     """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
     catalogue, read = _read(services, request)
     caller = services.intake.identify(catalogue, read, services.wall_clock())
-    authenticated(request.scope)
+    authenticated(request.scope, caller.tenant)
     return catalogue, caller
 
 

@@ -240,7 +240,7 @@ class Exchange:
         if self.plan is not None and self.plan.is_away:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
-            if answer.code == errors.ANSWER_TOO_LARGE:
+            if answer.code in errors.MADE_IN_VAIN:
                 self.usage = settlement.unread(self.admitted)
             self._give_up(answer)
 
