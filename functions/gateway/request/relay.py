@@ -59,7 +59,7 @@ class _WithUsage(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A large answer, of which no objects are made: of 28 MB of log probabilities 225 MB, and the loop busy for as long."""
+    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
 
     usage: Any = None
     choices: msgspec.Raw = msgspec.Raw(b"null")
