@@ -26,7 +26,7 @@ from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import configured, feeds
+from functions.gateway import configured, feeds, memory
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
@@ -48,6 +48,7 @@ from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
+from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.trace_sink import TraceSink
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
     listeners = inherited.listeners if inherited is not None else bind_all(settings)
     config = _uvicorn_config(settings)
     raise_descriptor_limit()
+    warn_if_over(memory.most(settings, pools=1), limit_bytes())
     server = _Server(config, settings, listeners, inherited, other)
     server.run(sockets=[listeners[0]])
 

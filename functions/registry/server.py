@@ -27,6 +27,7 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.http.connections import Connections
 from functions.http.guarded import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
+from functions.registry import memory
 from functions.registry.app import make_app
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
@@ -35,6 +36,7 @@ from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
+from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 SNAPSHOT_FILE = "snapshot.json"
@@ -86,6 +88,7 @@ async def _serve(settings: RegistrySettings) -> None:
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
+    warn_if_over(memory.most(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
     app = make_app(store, fleet, token, services=parts.services, collecting=parts.collecting)
     server = _Server(_uvicorn_config(settings, app, guard), guard, store)
