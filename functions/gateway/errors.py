@@ -54,8 +54,11 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 def unauthorized() -> Refused:
     """One answer for every reason, so that it tells nobody which keys exist."""
-    message = "The API key is missing, malformed, unknown, revoked or expired. Send 'Authorization: Bearer <key>'."
-    return Refused(ErrorAnswer(401, "invalid_request_error", "invalid_api_key", message))
+    message = (
+        "Incorrect API key provided: it is missing, malformed, unknown, revoked or expired. "
+        "Send 'Authorization: Bearer <key>'."  # the phrase and the type are what clients look for
+    )
+    return Refused(ErrorAnswer(401, "authentication_error", "invalid_api_key", message))
 
 
 def forbidden(message: str, code: str = "insufficient_permissions") -> Refused:

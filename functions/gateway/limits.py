@@ -36,6 +36,7 @@ class Limits:
     keep_alive_s: float = 75.0  # an idle client connection
     linger_s: float = 2.0  # after an early refusal the client may still send: closing at once resets the answer away
     lame_duck_s: float = 1.0  # an idle client connection while draining: long enough for a request on its way
+    lame_duck_handover_s: float = 30.0  # the same where a successor serves: as long as most clients keep one idle
     connect_s: float = 1.0  # to a replica in the same network
     first_byte_s: float = 60.0  # a stream's first event, per attempt
     idle_s: float = 30.0  # between two reads of a stream

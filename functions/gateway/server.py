@@ -312,7 +312,11 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self) -> None:
-        """A successor serves: take all the time that open streams need."""
+        """A successor serves: take all the time that open streams need, and that idle clients need to learn of it.
+
+        A connection that is closed just as its client sends is an error there; one that is used is told to close.
+        """
+        self._services.http.lame_duck_s = self._services.limits.lame_duck_handover_s
         self._drain_timeout_s = self._settings.handover_drain_timeout_s
         self.should_exit = True
 

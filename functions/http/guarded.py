@@ -86,8 +86,13 @@ class Guard:
     clock: Callable[[], float] = time.monotonic
     on_refused: Callable[[int], None] = lambda status: None
     readers: "Readers | None" = None  # who is told of clients that do not read
+    lame_duck_s: float = -1.0  # as in the bounds, unless whoever drains has more time
     sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
     _swept: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        if self.lame_duck_s < 0:
+            self.lame_duck_s = self.bounds.lame_duck_s
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """There is a connection: look after it until there is none."""
@@ -234,8 +239,8 @@ class GuardedHttp(HttpToolsProtocol):
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
-        elif self._guard.bounds.lame_duck_s and not self._in_head:
-            self._idle_until_s = min(self._idle_until_s, self._guard.clock() + self._guard.bounds.lame_duck_s)
+        elif self._guard.lame_duck_s and not self._in_head:
+            self._idle_until_s = min(self._idle_until_s, self._guard.clock() + self._guard.lame_duck_s)
         elif not self._in_head:
             self.transport.close()
 
@@ -349,7 +354,7 @@ class GuardedHttp(HttpToolsProtocol):
         guard = self._guard
         self._since_s = guard.clock()
         guard.connections.spoke(self)
-        rests_s = guard.bounds.lame_duck_s if self._draining else guard.bounds.keep_alive_s
+        rests_s = guard.lame_duck_s if self._draining else guard.bounds.keep_alive_s
         self._idle_until_s = self._since_s + rests_s
 
     def _count_head(self, added_bytes: int) -> None:

@@ -9,7 +9,8 @@ from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, get, post
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO
-from tests.gateway.world import BOT_V1
+from tests.gateway.lane_steps import answered
+from tests.gateway.world import ACME_KEY, BOT_V1
 
 Playing = Callable[..., Play]
 
@@ -303,3 +304,40 @@ async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -
     wire.transport.protocol.shutdown()
     wire.after(p.gateway.services.limits.lame_duck_s + 0.1)
     assert wire.closed and not wire.answers
+
+
+@pytest.mark.parametrize("lane", ["fast", "plain"])
+async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Playing, lane: str) -> None:
+    """Nothing waits for this process: a connection closes once its client was told so, or has kept silent for long."""
+    p = play("r0")
+    p.gateway.services.http.lame_duck_s = p.gateway.services.limits.lame_duck_handover_s
+    wire = await moved(p) if lane == "plain" else Wire(p)
+    if lane == "fast":
+        await answered(wire)
+        wire.transport.got.clear()
+    wire.transport.protocol.shutdown()
+    wire.after(25.0)
+    assert not wire.closed
+    wire >> get("/healthz")
+    await p.settle()
+    assert wire.answer.headers["connection"] == "close" and wire.closed
+    wire.leaves()
+
+
+async def test_the_messages_routes_name_their_request_as_that_sdk_reads_it(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(b"{}", path="/v1/messages", x_request_id="mine") >> post(b"{}", path="/v1/tokenize")
+    await p.settle()
+    first, second = wire.answers
+    assert first.headers["request-id"] == first.headers["x-request-id"] == "mine"
+    assert "request-id" not in second.headers
+    wire.leaves()
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/"])
+async def test_models_with_a_slash_too_many(play: Playing, path: str) -> None:
+    p = play("r0")
+    wire = Wire(p) >> get(path, Authorization=f"Bearer {ACME_KEY}")
+    await p.settle()
+    assert wire.answer.status == 200 and b'"object":"list"' in wire.answer.body
+    wire.leaves()

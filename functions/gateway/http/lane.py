@@ -156,7 +156,7 @@ class LaneProtocol(asyncio.Protocol):
         """The server drains: finish what is under way, then close."""
         self._close_after = True
         if self._phase == "idle":
-            self.due_s = min(self.due_s, self._services.clock() + self._services.limits.lame_duck_s)
+            self.due_s = min(self.due_s, self._services.clock() + self._services.http.lame_duck_s)
 
     def check(self, now_s: float) -> None:
         if now_s < self.due_s:
