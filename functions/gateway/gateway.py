@@ -236,6 +236,8 @@ class Gateway:
         pools = [fleet.pool(name) for name in state.catalogue.pools]
         if not any(replica.phase == "ready" for pool in pools for replica in pool.replicas):
             return "no replica is ready yet"
+        if state.unread and not state.bus_down and self.services.clock() < state.unread_until_s:
+            return f"the bus has kept more than is read yet: {', '.join(sorted(state.unread))}"
         return None
 
     def _abandon(self, replica_id: ReplicaId) -> None:

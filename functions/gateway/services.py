@@ -79,6 +79,8 @@ class State:
     snapshot_source: SnapshotSource | None = None
     bus_down: bool = False  # then nobody's silence means anything
     fleet_unheard_until_s: float = 0.0  # monotonic: before this, a pool of which nothing was heard may yet be there
+    unread: set[str] = field(default_factory=set)  # feeds of which the bus keeps messages, not all of them read yet
+    unread_until_s: float = 0.0  # monotonic: for longer nothing waits for them
     draining: bool = False
     drain_is_over: bool = False  # nothing begins any more: nobody would be there to end it
 
