@@ -143,7 +143,7 @@ def build(settings: ReplicaSettings) -> Agent:
     standby.begin(settings.standby_file)
     routers = [_chunks(source.cache, settings), standing_routes(standby)]
     return Agent(
-        app=make_app(status, drain, metrics.page),
+        app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(token, reconciler.want, metrics.on_answer, routers),
         status=status,
         drain=drain,
