@@ -92,7 +92,8 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
             raise ApiError(409, "epoch_taken", str(error), "epoch", _headers(store)) from error
         except Fenced as error:
             metrics.publications.labels(outcome="fenced").inc()
-            raise ApiError(409, "fenced", str(error), FENCE_HEADER, _headers(store)) from error
+            headers = _headers(store) | {FENCE_HEADER: str(error.highest)}
+            raise ApiError(409, "fenced", str(error), FENCE_HEADER, headers) from error
         except StoreFailed as error:
             metrics.publications.labels(outcome="store_failed").inc()
             raise ApiError(503, "store_failed", str(error), headers=_RETRY_AFTER) from error
