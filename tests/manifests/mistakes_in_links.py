@@ -158,7 +158,7 @@ LINK_MISTAKES = [
     Mistake(
         "engines open to Prometheus",
         network_findings,
-        lambda r: policy(r, "engines")["ingress"][3]["ports"].append({"port": 8080}),
+        lambda r: policy(r, "engines", "shoal-models")["ingress"][3]["ports"].append({"port": 8080}),
         "reaches engines' whole API",
     ),
     Mistake(
