@@ -98,7 +98,7 @@ async def behaves(port: Port) -> None:
     """A client as it should be, which is answered soon."""
     async with client(port) as caller:
         assert await caller.send(f"GET {port.path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert (await caller.head()).startswith(b"HTTP/1.1 %d " % port.status)
+        assert (await caller.head())[9:12] == b"%d" % port.status
 
 
 def refused(answer: bytes) -> bool:
