@@ -336,6 +336,7 @@ def _uvicorn_config(settings: GatewaySettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=75,

@@ -163,6 +163,7 @@ def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedH
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # who calls is whoever holds the socket: an agent's control goes by it
         timeout_keep_alive=int(guard.bounds.keep_alive_s),
         **more,
     )
