@@ -126,7 +126,7 @@ def build(settings: ReplicaSettings) -> Agent:
         registry_url=settings.registry_url,
         token=token,
         cache_file=settings.snapshot_cache_file,
-        on_swap=partial(_follow, settings, reconciler, source),
+        on_swap=partial(_follow, settings, reconciler, source, prober),
         on_confirmed=status.take_epoch,
         pool=PoolName(settings.pool),
     )
@@ -163,10 +163,17 @@ def build(settings: ReplicaSettings) -> Agent:
 
 
 def _follow(
-    settings: ReplicaSettings, reconciler: AdapterReconciler, source: StoreSource, catalogue: Catalogue
+    settings: ReplicaSettings,
+    reconciler: AdapterReconciler,
+    source: StoreSource,
+    prober: EngineProber,
+    catalogue: Catalogue,
 ) -> None:
-    """A new snapshot: its pool says, by the engine's arguments, what the engine holds; settings where it does not."""
+    """A new snapshot: its pool says what the engine is for and, by its arguments, what it holds; settings where it does
+    not."""
     entry = catalogue.pools.get(PoolName(settings.pool))
+    if entry is not None:
+        prober.task = entry.task
     adapters = entry.max_adapters if entry is not None else None
     rank = entry.max_lora_rank if entry is not None else None
     if reconciler.hold(settings.max_adapters if adapters is None else adapters):

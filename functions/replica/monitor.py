@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from functions.api.ids import EngineName
+from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health import engine_rates
 from functions.decisions.health.engine import Counters, Evidence, HealthAnswer, HealthPolicy, Probe
@@ -55,10 +56,12 @@ async def _read_metrics(engine: EngineClient) -> EngineMetrics | None:
 
 
 class EngineProber:
-    """Our one-token requests: one at a time, and what they added to the engine's sums."""
+    """Our one-token requests, or what costs as little of a model that makes no tokens: one at a time, and what they
+    added to the engine's sums."""
 
     def __init__(self, engine: EngineClient, model: str, timeout_s: float, clock: Callable[[], float]) -> None:
         self._engine, self._model, self._timeout_s, self._clock = engine, model, timeout_s, clock
+        self.task: Task = "generate"  # of the pool, as far as a snapshot has said
         self.newest = Probe()
         self.answered = 0
         self.answered_s = 0.0  # seconds that the answered ones took in all
@@ -70,7 +73,7 @@ class EngineProber:
     async def run(self) -> None:
         started = self.newest
         try:
-            await self._engine.probe(self._model, self._timeout_s)
+            await self._engine.probe(self._model, self._timeout_s, self.task)
         except EngineHung as error:
             ended = replace(started, state="timed_out", detail=str(error))
         except EngineRefused as error:
