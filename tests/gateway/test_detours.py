@@ -297,6 +297,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     (await p.connects()).dies()
     await p.settle()
     assert p.client.status == 502 and not p.dials, "no third replica is risked"
+    assert "refused for 600 s" in p.client.error["message"], p.client.body
     with pytest.raises(AssertionError, match="prompt_quarantined"):
         p.ask()
     assert p.client.status == 400 and figure(p, "shoal_prompts_quarantined_total") == 1
@@ -318,6 +319,42 @@ async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None
         p.after(60.0)
         for name in ("r0", "r1", "r2"):
             p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.world.clock())))
+
+
+async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_pool(play: Playing) -> None:
+    p = with_large(play("r0", "r1", limits=Limits(), **falls_back()))
+    p.ask()
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502 and not p.dials
+
+
+async def test_no_policy_risks_a_request_on_a_third_replica(play: Playing) -> None:
+    """Held or not: it was answered before, or nothing is ever held."""
+    p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=4),))
+    p.ask()
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502 and not p.dials
+
+
+async def test_a_health_check_is_not_refused_after_both_engines_failed_and_came_back(play: Playing) -> None:
+    p = play("r0", "r1", limits=Limits())
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1), extra="connection: close\r\n")
+    p.ask(stream=False)
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502
+    p.after(20.0)
+    for name in ("r0", "r1"):
+        p.gateway.receive_heartbeat(heartbeat(name, sequence=9))
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
 
 
 # second attempts

@@ -20,7 +20,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import Failure, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, Failure, died_with, may_retry
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -250,10 +250,14 @@ class Exchange:
         self.due_s = 0.0
         if self.tries.goes_on_without(attempt):
             return
+        held = services.quarantine.after_failures(self, now_s)
+        if held is not None:  # in another pool it would go on as it went here
+            self._give_up(held)
+            return
         failures, max_attempts = self.tries.failures, self.admitted.routing.retry_max_attempts
         if (
             may_retry(failures, max_attempts, now_s, self._deadline_s, int(self.begun))
-            and not services.quarantine.holds(self, now_s)
+            and died_with(self.tries.all_failures) < DEATHS_MAX
             and services.retry_budgets.try_spend(self.admitted, services.clock())
         ):
             services.metrics.retried()
