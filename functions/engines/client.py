@@ -98,6 +98,11 @@ class EngineClient:
         if not answer.get(probe.answered_with):
             raise EngineGarbled(f"POST {probe.path}: an answer without {probe.answered_with}")
 
+    async def complete(self, model: str, fields: Mapping[str, Any], timeout_s: float) -> None:
+        """A short completion with these fields besides; what it says is of no interest."""
+        body = {"model": model, "prompt": "ping pong", "max_tokens": 2, "temperature": 0, **fields}
+        await self._call("POST", "/v1/completions", body, timeout_s=timeout_s)
+
     async def sleep(self) -> None:
         """Level 1: weights to host memory, KV cache dropped. Only with --enable-sleep-mode does that free anything."""
         await self._call("POST", "/sleep?level=1", timeout_s=self._load_timeout_s)
