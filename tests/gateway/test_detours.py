@@ -30,7 +30,7 @@ from tests.gateway.detours import (
     scored,
     with_large,
 )
-from tests.gateway.engine_rig import Play
+from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.world import BOT_V1, POOL, heartbeat, routing
 
@@ -413,8 +413,8 @@ async def test_one_of_two_that_fails_leaves_it_to_the_other(play: Playing, numbe
 
 @pytest.mark.parametrize(
     ("policy", "headers"),
-    [(hedged(), {"header_x_shoal_class": "batch"}), (hedged(retry_budget_ratio=0.0), {}), ({}, {})],
-    ids=["not urgent", "no budget", "not asked for"],
+    [(hedged(), {"header_x_shoal_class": "batch"}), (hedged(retry_budget_ratio=0.0), {})],
+    ids=["not urgent", "no budget"],
 )
 async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: Any) -> None:
     p = play("r0", "r1", **policy)
@@ -423,6 +423,48 @@ async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: A
     p.after(10.0)
     await p.settle()
     assert not p.dials
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(play: Playing, *, stream: bool) -> None:
+    """Under any policy. Of a whole answer nothing is heard before its end: streams that stop there tell."""
+    p, speaking = await streaming_at_one(play)
+    p.ask(stream=stream, header_x_session_id="s")
+    waiting = await p.connects()
+    assert waiting.replica_id == speaking.replica_id
+    p.after(2.5)
+    other = await p.connects()
+    assert other.replica_id != speaking.replica_id
+    if stream:
+        other.begins_stream()
+        other.streams(HELLO)
+    else:
+        other.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200 and p.client.headers[b"x-shoal-replica"] == other.replica_id.encode()
+    assert waiting.dropped, "the loser is aborted at once"
+    attempt = p.ask().tries.attempt
+    assert attempt is not None and attempt.replica.id == other.replica_id, "until it speaks again others come first"
+
+
+async def test_a_request_at_a_replica_that_speaks_to_others_waits(play: Playing) -> None:
+    p, speaking = await streaming_at_one(play)
+    p.ask(header_x_session_id="s")
+    assert (await p.connects()).replica_id == speaking.replica_id
+    for _ in range(20):
+        p.after(0.5)
+        speaking.streams(sse.token(BOT_V1, "x"))
+        await p.settle()
+    assert not p.dials and figure(p, "shoal_hedges_total", outcome="won") == 0
+
+
+async def streaming_at_one(play: Playing) -> tuple[Play, Engine]:
+    """A stream at a replica, which the next request of the session joins; nobody is asked for a second time so far."""
+    p = play("r0", "r1")
+    p.ask(header_x_session_id="s")
+    speaking = await p.connects()
+    speaking.begins_stream()
+    speaking.streams(HELLO)
+    return p, speaking
 
 
 async def test_a_client_that_leaves_ends_both(play: Playing) -> None:

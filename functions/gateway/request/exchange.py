@@ -229,6 +229,7 @@ class Exchange:
         self._end(200)
 
     def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        self.tries.keep_only(attempt, self.admitted)
         self.usage = answer.usage
         self._first_token(attempt)
         self._sink.whole(200, self._headers(attempt, b"application/json"), answer.body)
@@ -314,7 +315,7 @@ class Exchange:
         else:
             if not self.tries.give_up_silent(now_s, stream=self.admitted.stream):
                 self._hedge_if_late(now_s)
-            self.due_s = min(self._deadline_s, self.tries.due_s(self.admitted))
+            self.due_s = min(self._deadline_s, self.tries.due_s(self.admitted, now_s))
 
     def _hedge_if_late(self, now_s: float) -> None:
         """A second attempt beside a late first one, where there is a replica and budget for it."""
