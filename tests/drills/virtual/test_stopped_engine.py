@@ -17,7 +17,7 @@ from tests.drills.virtual.replica_node import Replica, engine_settings, make_ada
 from tests.drills.virtual.seed import _close, workplace
 from tests.gateway.world import POOL
 
-RATE_PER_S, FOR_S, STOPPED_S = 25, 40.0, (10.0, 25.0)
+RATE_PER_S, FOR_S, STOPPED_S = 25, 22.0, (4.0, 19.0)
 
 
 class TwoEngines(Fleet):
