@@ -16,8 +16,6 @@ import pytest
 from tests.contract.servers import MODEL, Engine
 from tests.contract.talk import chat, completion
 
-pytestmark = pytest.mark.timeout(1800)  # the real engine starts, and answers a hundred requests
-
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ADAPTER, HEADED = "acme/fields@v1", "acme/headed@v1"
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
@@ -57,6 +55,7 @@ REQUESTS = [
     *((COMPLETIONS, fields) for fields in (*BOTH, *OF_COMPLETIONS)),
 ]
 AT_ONCE = 5  # and two beside them
+LONG = pytest.mark.timeout(1800)  # the real engine starts, and answers a hundred requests
 SLOW_S = 300.0  # an engine may compile what it has not been asked for before
 
 
@@ -80,6 +79,7 @@ async def asked(http: httpx.AsyncClient, path: str, model: str, fields: dict[str
             return answer
 
 
+@LONG
 async def test_no_documented_field_is_the_engines_end(http: httpx.AsyncClient, adapters: tuple[str, ...]) -> None:
     """A few at a time, of the base and of an adapter in turn, beside plain requests of both, which are answered."""
     models = itertools.cycle((MODEL, ADAPTER))
@@ -95,6 +95,7 @@ async def test_no_documented_field_is_the_engines_end(http: httpx.AsyncClient, a
     assert (await http.get("/health")).status_code == 200
 
 
+@LONG
 async def test_a_prompt_is_scored_as_it_was_generated(
     http: httpx.AsyncClient, engine: Engine, adapters: tuple[str, ...]
 ) -> None:
