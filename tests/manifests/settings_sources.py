@@ -163,7 +163,7 @@ REPLICA = {
     **defaults(
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
-        "idle_probe_interval_s",
+        *("idle_probe_interval_s", "warm_up_timeout_s"),
     ),
 }
 # `shoal up` is its own controller, with settings of its own: nothing here has a local twin.

@@ -133,11 +133,15 @@ class Attempt:
     def pause(self) -> None:
         if self._connection is not None:
             self._connection.pause()
+        if self._slot is not None:
+            self._services.router.silence.pauses(self._slot)
 
     def resume(self) -> None:
         self.waiting_since_s = self._services.clock()
         if self._connection is not None:
             self._connection.resume()
+        if self._slot is not None and self.begun and not self.over:
+            self._services.router.silence.speaks(self._slot, self.waiting_since_s)
 
     def fail(self, failure: Failure, detail: str) -> None:
         """It has not begun and is given up: by what it saw itself, or by the clock or the fleet."""
@@ -197,6 +201,7 @@ class Attempt:
         if self.gaps is not None:
             self.gaps.add(now_s - self.waiting_since_s)
         self.waiting_since_s = now_s
+        self._services.router.silence.heard(self.replica.id, now_s)
         if self._relay is not None:
             self._pass_on(self._relay, data)
         else:
