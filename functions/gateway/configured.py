@@ -34,6 +34,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
     return replace(
         Limits(),
         connections=min(settings.max_connections, bearable_connections()),
+        connections_per_address=settings.max_connections_per_address,
         uploads_bytes=settings.uploads_bytes,
         lookups_per_minute=settings.lookups_per_minute,
         snapshot_max_age_s=settings.snapshot_max_age_s,

@@ -231,7 +231,15 @@ def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
     assert list(shape) == ["error"]
     assert sorted(shape["error"]) == ["code", "message", "param", "type"]
     assert answer.event() == b"data: " + answer.body() + b"\n\n"
-    assert shape["error"]["type"] == ("server_error" if answer.status >= 500 else "invalid_request_error")
+    types = {401: "authentication_error"}
+    default = "server_error" if answer.status >= 500 else "invalid_request_error"
+    assert shape["error"]["type"] == types.get(answer.status, default)
+
+
+def test_a_wrong_key_is_known_by_type_and_phrase() -> None:
+    """Clients tell it from a bad request by one of them."""
+    answer = errors.unauthorized().answer
+    assert answer.type == "authentication_error" and answer.message.startswith("Incorrect API key provided")
 
 
 def test_error_headers() -> None:

@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 class Exchange:
     __slots__ = (
         "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "ticket", "timeline", "tries", "usage",
+        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries",
+        "usage",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Exchange:
         self._sink = sink
         self.catalogue = catalogue  # the snapshot that it began with, to its end
         self.admitted = admitted
+        self.tenant = admitted.caller.tenant
         self.timeline = timeline
         self.entry = entry
         allowed_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
@@ -239,7 +241,7 @@ class Exchange:
         if self.plan is not None and self.plan.is_away:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
-            if answer.code == errors.ANSWER_TOO_LARGE:
+            if answer.code in errors.MADE_IN_VAIN:
                 self.usage = settlement.unread(self.admitted)
             self._give_up(answer)
 
