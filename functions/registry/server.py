@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
@@ -24,6 +25,7 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.registry.app import make_app
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
+from functions.registry.regions.parts import RegionParts, region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
@@ -69,14 +71,20 @@ async def _serve(settings: RegistrySettings) -> None:
     store.load()
     fleet = FleetWatch(bus)
     parts = _parts(settings, token, store, fleet)
+    regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)
+    if regions is not None:
+        regions.begin(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
-    server = _Server(_uvicorn_config(settings, store, fleet, token, parts), store)
+    app = make_app(store, fleet, token, services=parts.services, collecting=parts.collecting, regions=regions)
+    server = _Server(_uvicorn_config(settings, app), store)
     try:
         await server.serve(sockets=[listener])
     finally:
         await tasks.close()
+        if regions is not None:
+            await regions.close()
         await bus.close()
         await asyncio.to_thread(parts.close)
 
@@ -89,6 +97,14 @@ def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: 
     try:
         return parts_from(settings, secrets, store, fleet)
     except SettingsWrong as error:
+        raise StartFailed(str(error)) from error
+
+
+def _regions(settings: RegistrySettings, bus_password: str | None, parts: RegistryParts) -> RegionParts | None:
+    token = _secret(settings.regions_token_file) if settings.regions_token_file is not None else None
+    try:
+        return region_parts(settings, token, bus_password, parts.services)
+    except ValueError as error:
         raise StartFailed(str(error)) from error
 
 
@@ -146,13 +162,11 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(
-    settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str, parts: RegistryParts
-) -> uvicorn.Config:
+def _uvicorn_config(settings: RegistrySettings, app: ASGIApp) -> uvicorn.Config:
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
     return uvicorn.Config(
-        app=make_app(store, fleet, token, services=parts.services, collecting=parts.collecting),
+        app=app,
         http="httptools",  # refuses smuggling that h11 lets through
         ws="none",
         lifespan="off",

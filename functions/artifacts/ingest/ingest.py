@@ -28,7 +28,7 @@ from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, c
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
-from functions.artifacts.fetch import fetch
+from functions.artifacts.fetch import ObjectSource, fetch
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
 from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
@@ -193,6 +193,20 @@ class Ingest:
             if pointed is None:
                 return upload.finish(expect)
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])
+
+    def from_source(self, source: ObjectSource, digest: Digest, expect: Expectation) -> Ingested:
+        """Bring in the artifact of that digest from another store, checked like any other; errors as `from_uri`.
+
+        What was fetched and verified before a kill is not fetched again.
+        """
+        cache = ArtifactCache(self.staging_root / "from-elsewhere")
+        with self._session():
+            limits, timeout_s = self.policy.limits, self.policy.deadline_s
+            fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)
+            try:
+                return self._publish(fetched, expect, directories.read_manifest(fetched, limits)[1])
+            finally:
+                cache.discard(digest)
 
     @contextmanager
     def upload(self) -> Iterator[Upload]:
