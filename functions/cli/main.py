@@ -92,6 +92,16 @@ def down() -> None:
 
 
 @app.command()
+def front(
+    print_only: Annotated[bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")] = False,
+) -> None:
+    """One address for all regions of this machine: haproxy, in the foreground, until it is ended."""
+    from functions.cli import front as command
+
+    command.front(print_only=print_only)
+
+
+@app.command()
 def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
     """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
     from functions.cli import local_commands as command
