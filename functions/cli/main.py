@@ -93,7 +93,9 @@ def down() -> None:
 
 @app.command()
 def front(
-    print_only: Annotated[bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")] = False,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")
+    ] = False,
 ) -> None:
     """One address for all regions of this machine: haproxy, in the foreground, until it is ended."""
     from functions.cli import front as command

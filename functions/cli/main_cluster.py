@@ -85,9 +85,7 @@ def secrets(
         Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
     ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
-    regions_token: Annotated[
-        Path | None, typer.Option(help="The same in all regions; with components/region.")
-    ] = None,
+    regions_token: Annotated[Path | None, typer.Option(help="The same in all regions; with components/region.")] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",

@@ -218,3 +218,15 @@ class Load:
 
     def told(self) -> Counter[str]:
         return Counter(f"{sent.region or '-'} {sent.failure or 'whole'}"[:120] for sent in self.sent)
+
+
+def most_in(came: list[tuple[float, int]], window_s: float) -> int:
+    """The most that came in any stretch of that length."""
+    held = most = first = 0
+    for at_s, amount in came:
+        held += amount
+        while came[first][0] <= at_s - window_s:
+            held -= came[first][1]
+            first += 1
+        most = max(most, held)
+    return most

@@ -126,7 +126,9 @@ async def test_versions_channels_and_keys_travel_both_ways(regions: tuple[Region
         return await a.channel() == "v2" and set(await a.versions()) == {"v1", "v2"}
 
     await until("a has what was put at b", a_has_v2)
-    made = await a.world.call("POST", "/v1/tenants/acme/keys", json={"id": "travels", "limits": {"requests_per_minute": 5}})
+    made = await a.world.call(
+        "POST", "/v1/tenants/acme/keys", json={"id": "travels", "limits": {"requests_per_minute": 5}}
+    )
     assert made.status_code == 201
 
     async def b_key(revoked: bool) -> bool:

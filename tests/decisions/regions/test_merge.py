@@ -16,7 +16,9 @@ def version(name: str, since: float, *, deleted: bool = False, digest: str = A) 
     return VersionFact(name, digest, "", deleted, since)
 
 
-def model(*versions: VersionFact, deleted: bool = False, base: str = "base", **channels: tuple[str | None, float]) -> ModelFacts:
+def model(
+    *versions: VersionFact, deleted: bool = False, base: str = "base", **channels: tuple[str | None, float]
+) -> ModelFacts:
     facts = tuple(ChannelFact(name, to, since) for name, (to, since) in sorted(channels.items()))
     return ModelFacts("acme/bot", base, "default", deleted, versions, facts)
 
@@ -127,11 +129,16 @@ class Region:
         return bool(taken)
 
 
-Acts = st.tuples(st.integers(0, 2), st.sampled_from(["put", "delete", "promote", "end"]), st.sampled_from(["v1", "v2", "v3"]))
+Acts = st.tuples(
+    st.integers(0, 2), st.sampled_from(["put", "delete", "promote", "end"]), st.sampled_from(["v1", "v2", "v3"])
+)
 Hears = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
 
-@given(st.lists(st.one_of(Acts, Hears), max_size=30), st.permutations([(a, b) for a in range(3) for b in range(3) if a != b]))
+@given(
+    st.lists(st.one_of(Acts, Hears), max_size=30),
+    st.permutations([(a, b) for a in range(3) for b in range(3) if a != b]),
+)
 @settings(max_examples=300)
 def test_regions_end_alike_in_whatever_order_they_hear(steps: list[tuple], order: list[tuple[int, int]]) -> None:
     regions = [Region() for _ in range(3)]
