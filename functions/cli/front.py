@@ -1,6 +1,6 @@
 """`shoal front`: one address for all regions of this machine, by haproxy, with a configuration for it.
 
-    home            by a consistent hash of the key: a client stays in its region, and with it what is cached of its prompts
+    home            by a consistent hash of the key: a client stays in its region, with what is cached of its prompts
     another region  the connection failed, the answer was 503 (which says: no room here), or nothing came back at all
     never again     a byte of the answer went out, or the request is larger than the front's buffer
 
@@ -54,6 +54,7 @@ defaults
     timeout client 15m    # silence; longer than any deadline of a request
     timeout server 15m
     timeout queue 5s
+    option http-buffer-request    # all of it, or a full buffer: only what is held whole can be sent again
     retries 3
     option redispatch 1
     balance hdr(authorization)
@@ -123,7 +124,7 @@ def front(*, print_only: bool) -> None:
         raise Refused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
     sys.stderr.write(f"https://localhost:{port} for the regions {', '.join(sorted(regions))}; Ctrl-C ends it\n")
     sys.stderr.flush()
-    os.execv(program, [program, "-db", "-f", str(file)])
+    os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - signals are haproxy's own affair
 
 
 def _host_and_port(url: str) -> str:

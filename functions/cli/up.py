@@ -186,7 +186,7 @@ def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) 
 
 def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
     tenant, key = demo_key(context, None)
-    shoal = _command()
+    shoal = _command(context.layout.region)
     base = f"{context.gateway_url}/v1"
     body = '{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Say hello."}]}'
     for line in (
@@ -215,11 +215,11 @@ def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
         reporter.say(line)
 
 
-def _command() -> str:
+def _command(region: str | None) -> str:
     """What to type for `shoal` here: its name where that is found, else its path, as short as it can be."""
-    if shutil.which("shoal") is not None:
-        return "shoal"
-    return shlex.quote(_short(Path(sysconfig.get_path("scripts")) / "shoal"))
+    path = _short(Path(sysconfig.get_path("scripts")) / "shoal")
+    command = "shoal" if shutil.which("shoal") is not None else shlex.quote(path)
+    return command if region is None else f"{command} --region {region}"
 
 
 def _short(path: Path) -> str:

@@ -77,14 +77,23 @@ class Metrics:
             registry=self.collectors,
         )
 
-        self._region_connected = self._of_region(
-            "shoal_region_connected", "1 while another region's registry is heard; else it counts no more for limits."
+        self._region_connected = Gauge(
+            "shoal_region_connected",
+            "1 while another region's registry is heard; else it counts no more for limits.",
+            ["region"],
+            registry=self.collectors,
         )
-        self._region_held = self._of_region(
-            "shoal_region_held", "Facts of another region that are not taken over, since something is in the way."
+        self._region_held = Gauge(
+            "shoal_region_held",
+            "Facts of another region that are not taken over: something is in the way.",
+            ["region"],
+            registry=self.collectors,
         )
-        self._region_taken = self._of_region(
-            "shoal_region_taken", "Facts of another region taken over since the start."
+        self._region_taken = Gauge(
+            "shoal_region_taken",
+            "Facts of another region that were taken over since the start.",
+            ["region"],
+            registry=self.collectors,
         )
 
     def answered(self, document: str, size_bytes: int) -> None:
@@ -126,9 +135,6 @@ class Metrics:
             self._region_held.labels(region=other.name).set(other.held)
             self._region_taken.labels(region=other.name).set(other.taken)
         return generate_latest(self.collectors)
-
-    def _of_region(self, name: str, documentation: str) -> Gauge:
-        return Gauge(name, documentation, ["region"], registry=self.collectors)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, registry=self.collectors)

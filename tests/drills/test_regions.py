@@ -160,7 +160,7 @@ def test_a_large_request_passes_the_front(regions: Regions) -> None:
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
 def test_a_region_is_killed_under_load(regions: Regions) -> None:
-    """Lost is only what was in flight there; new ones are answered by the other at once; it comes back and catches up."""
+    """Lost is only what was in flight there; new ones are answered by the other; it comes back and catches up."""
     keys = [regions.new_key("b")["key"] for _ in range(8)]
     wait_until_known(regions, keys[-1])
     killed_s = 0.0

@@ -122,7 +122,7 @@ async def test_a_bus_that_began_anew_counts_anew(buses: tuple[Bus, Bus]) -> None
 
 
 async def test_pages_end_between_moments_and_lose_nobody(buses: tuple[Bus, Bus]) -> None:
-    a, b = buses
+    a, _ = buses
     for number in range(12):
         await a.ask(1, account=f"t{number}")
     seen: dict[str, int] = {}

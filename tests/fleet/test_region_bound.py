@@ -1,4 +1,4 @@
-"""The bound of limits over several regions, on a given time: buses as the quota script has them, use told with a delay."""
+"""The bound of limits over several regions, on a given time: buses as the script has them, use told with a delay."""
 
 from collections import defaultdict
 from collections.abc import Sequence

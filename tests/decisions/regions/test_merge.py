@@ -151,7 +151,8 @@ def test_regions_end_alike_in_whatever_order_they_hear(steps: list[tuple], order
             regions[step[0]].hear(regions[step[1]].facts(), now)
     for _ in range(10):
         now += 1.0
-        if not any([regions[to].hear(regions[of].facts(), now) for to, of in order if regions[of].versions]):
+        heard = [regions[to].hear(regions[of].facts(), now) for to, of in order if regions[of].versions]
+        if not any(heard):
             break
     else:
         raise AssertionError("they go on telling each other news")
