@@ -81,6 +81,15 @@ class Regions:
         assert answer.status_code == 201, answer.text
         return dict(answer.json())
 
+    def pace(self, slow_factor: float) -> None:
+        """Each step of every engine takes so many times longer."""
+        for region in ("a", "b"):
+            with self.registry(region) as registry:
+                replicas = registry.get("/v1/fleet").json()["replicas"]
+            for replica in replicas:
+                url = f"http://127.0.0.1:{replica['port']}/sim/faults"
+                httpx.post(url, json={"slow_factor": slow_factor}, timeout=30).raise_for_status()
+
     def kill(self, region: str) -> int:
         """Every process of the region at once, its controller first; how many they were."""
         root = str(self.state_dir / "regions" / region)
