@@ -200,6 +200,7 @@ class Ingest:
         What was fetched and verified before a kill is not fetched again.
         """
         cache = ArtifactCache(self.staging_root / "from-elsewhere")
+        cache.clean_garbage()
         with self._session():
             limits, timeout_s = self.policy.limits, self.policy.deadline_s
             fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from functions.api.ids import Digest, ModelId
+from functions.api.ids import Digest, ModelId, TenantId
 from functions.artifacts.errors import ArtifactError
+from functions.artifacts.ingest import Expectation
 from functions.decisions.regions.facts import KeyFact, ModelFacts
 from functions.decisions.regions.merge import Held, merge, merge_key
 from functions.fleet.bus import BusUnavailable
@@ -28,6 +29,7 @@ from functions.fleet.quota_regions import SILENT_S, RegionBus
 from functions.fleet.regions import RegionAddress, read_regions
 from functions.fleet.tasks import Supervised
 from functions.registry.errors import ApiError
+from functions.registry.ingesting import Ingesting
 from functions.registry.metrics import RegionStanding
 from functions.registry.regions import taking
 from functions.registry.regions.client import WAIT_S, RegionAccess, RegionAway, RegionClient, RegionContent
@@ -45,6 +47,7 @@ AT_ONCE = 2  # models; a new version may be a gigabyte
 MAX_TOLD = 100  # held facts in an answer
 
 _log = logging.getLogger(__name__)
+_ANYBODY = TenantId("")
 _IN_THE_WAY = (Refused, ApiError, ArtifactError)
 
 
@@ -63,7 +66,6 @@ class OtherRegion:
     tried_again: dict[str, ModelFacts] = field(default_factory=dict)
     keys_again: dict[str, KeyFact] = field(default_factory=dict)
     taken: int = 0  # facts
-    charged_micro: int = 0
     used_began: str = ""
     used_upto: str = "0"
     tasks: Supervised = field(default_factory=Supervised)
@@ -271,11 +273,16 @@ class RegionsFollower:
         services, ingesting = self._services, self._services.ingesting
         tenant = services.declared.require_tenant(model.tenant)
         services.declared.require_base(model.base)
-        if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
-            return
-        if ingesting is None:
-            raise no_store()
-        expect = await services.expectation(tenant, model.base)
+        async with services.checks.of(_ANYBODY, digest, "regions"):  # one at a time, for whichever tenants
+            if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
+                return
+            if ingesting is None:
+                raise no_store()
+            expect = await services.expectation(tenant, model.base)
+            await self._fetch(ingesting, other, digest, expect)
+        _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
+
+    async def _fetch(self, ingesting: Ingesting, other: OtherRegion, digest: Digest, expect: Expectation) -> None:
         async with ingesting.place_soon(None):
             with contextlib.closing(RegionContent(self._access, other.url)) as source:
 
@@ -284,7 +291,6 @@ class RegionsFollower:
                     ingesting.keep(ingested, "", expect, other.actor)
 
                 await ingesting.run(bring)
-        _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
 
     async def _read(self, work: Callable[[Any], Any]) -> Any:
         database = self._services.database
@@ -315,7 +321,6 @@ class RegionsFollower:
             if charged is None:
                 other.used_upto, is_whole = "0", True
                 continue
-            other.charged_micro += charged
             other.used_began, other.used_upto, more = used.began, used.upto, used.more
 
 
