@@ -241,6 +241,44 @@ async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regi
     await until("b takes it once it can", b_has_it)
 
 
+async def test_what_happened_while_the_way_was_cut_comes_afterwards(
+    regions: tuple[Region, Region], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENT_S", 0.5)
+    a, b = regions
+    assert (await a.world.call("POST", "/v1/tenants/acme/keys", json={"id": "cut"})).status_code == 201
+
+    async def b_keys() -> dict[str, bool]:
+        return {each["id"]: each["revoked"] for each in (await b.world.get("/v1/tenants/acme/keys"))["data"]}
+
+    async def knows_it() -> bool:
+        return await b_keys() == {"cut": False}
+
+    await until("b knows the key", knows_it)
+
+    def nobody(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("the way is cut", request=request)
+
+    follower = b.parts.follower
+    (other,) = follower.others.values()
+    way, follower._client._client = (
+        follower._client._client,
+        httpx.AsyncClient(transport=httpx.MockTransport(nobody)),
+    )
+    await other.tasks.close()  # with the poll that is under way
+    other.tasks = Supervised()
+    follower._begin(other)
+    assert (await a.world.call("DELETE", "/v1/tenants/acme/keys/cut")).status_code == 204
+    await asyncio.sleep(1.0)
+    assert await b_keys() == {"cut": False} and not follower.is_connected(other), "it says so, and goes on"
+    follower._client._client = way
+
+    async def is_revoked() -> bool:
+        return await b_keys() == {"cut": True} and follower.is_connected(other)
+
+    await until("the revocation comes", is_revoked)
+
+
 async def test_what_regions_tell_is_for_regions_alone(regions: tuple[Region, Region]) -> None:
     a, _ = regions
     async with httpx.AsyncClient(transport=httpx.ASGITransport(a.app), base_url="http://a") as client:
