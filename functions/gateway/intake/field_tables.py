@@ -249,7 +249,8 @@ def keep_nothing(body: JsonObject) -> None:
 def messages_table(limits: Limits) -> FieldTable:
     """Anthropic's, and `min_tokens`, which engines heed here too. Their `service_tier`s say nothing of classes here."""
     return FieldTable(
-        {
+        _anywhere(limits)
+        | {
             "messages": content.anthropic_messages(limits.messages),
             "system": content.text_or_parts,
             "max_tokens": integer(1, INT32_MAX),
@@ -278,7 +279,6 @@ def messages_table(limits: Limits) -> FieldTable:
             "speed": text,
             "betas": texts(limits.tools),
         }
-        | _anywhere(limits)
     )
 
 
@@ -359,4 +359,4 @@ def tokenize_table(limits: Limits) -> FieldTable:
 
 
 def detokenize_table(limits: Limits) -> FieldTable:
-    return FieldTable({"tokens": token_ids} | _anywhere(limits))
+    return FieldTable(_anywhere(limits) | {"tokens": token_ids})

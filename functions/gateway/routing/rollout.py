@@ -96,10 +96,16 @@ class RolloutEvidence:
         self._whole_s = float("-inf")
 
     def ended(
-        self, use: SplitUse, tenant: TenantId, status: int, code: str, timeline: Timeline, inter_token_s: float | None
+        self,
+        use: SplitUse,
+        tenant: TenantId,
+        answer: tuple[int, str],
+        timeline: Timeline,
+        *,
+        inter_token_s: float | None = None,
     ) -> None:
-        """One exchange has ended that its caller did not end; `inter_token_s`: of a stream."""
-        verdict = judge(status, code, use.group)
+        """One exchange has ended that its caller did not end: `answer` is its status and code; the last of a stream."""
+        verdict = judge(*answer, use.group)
         if verdict is None:
             return
         stats = self._counted(use, use.group, tenant)
@@ -230,7 +236,8 @@ class Rollouts:
             self.splits.answering(split)
         if ended.admitted.route.output is not None and not ended.gave_up:
             tenant = ended.admitted.caller.tenant
-            self.evidence.ended(split, tenant, ended.status, ended.code, ended.timeline, ended.inter_token_s)
+            answer, between_s = (ended.status, ended.code), ended.inter_token_s
+            self.evidence.ended(split, tenant, answer, ended.timeline, inter_token_s=between_s)
 
     def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
         """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""
