@@ -18,17 +18,20 @@ from typing import Any
 from functions.api.ids import TenantId
 from functions.gateway.intake.json_body import JsonObject
 
-_WITH_PARTS = (
-    *("messages", "input", "system", "query", "queries", "text_1", "data_1"),
-    *("documents", "items", "text_2", "data_2"),
+_WITH_PARTS = frozenset(
+    (
+        *("messages", "input", "system", "query", "queries", "text_1", "data_1"),
+        *("documents", "items", "text_2", "data_2"),
+    )
 )
 _HEX_DIGITS = 32
 
 
 def key_media_ids(body: JsonObject, pepper: bytes, tenant: TenantId) -> None:
     """Replace each id in a body whose fields were checked."""
-    for name in _WITH_PARTS:
-        value = body.get(name)
+    for name, value in body.items():
+        if name not in _WITH_PARTS:
+            continue
         if type(value) is dict:
             value = [value]
         if type(value) is list and value and type(value[0]) is not int:  # token ids, of which there may be many

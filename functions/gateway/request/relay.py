@@ -140,9 +140,10 @@ class StreamRelay:
     """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
 
     __slots__ = (
+        "_all_counted",
         "_beginning",
-        "_counted_at",
         "_counts",
+        "_counts_bytes",
         "_held",
         "_keep_counts",
         "_keep_usage",
@@ -168,7 +169,8 @@ class StreamRelay:
         self._beginning = b""  # of its events, up to the first choice
         self._public_beginning = b""  # the same for the client
         self._counts: dict[bytes, bytes] = {}  # by choice: its last usage, from `,"usage":` to the end of its event
-        self._counted_at = 0  # events, when the last of these came
+        self._counts_bytes = 0  # of the longest of these that was seen to stand at an event's end
+        self._all_counted = False  # every event since the first of these
         self._short_bytes = 0  # of an event without counts: one no longer than this has one token; 0: not known
         self._total: Usage | None = None  # as the last event tells it
         self.events = 0  # with choices
@@ -196,7 +198,7 @@ class StreamRelay:
     @property
     def is_counted(self) -> bool:
         """Whether the engine has told with the last event, so that `usage` is what was passed on."""
-        return self._counted_at == self.events > 0
+        return self._all_counted
 
     def feed(self, data: bytes) -> bytes:  # noqa: PLR0911 - each event of each stream passes: no calls of ours
         """What may go out now; BadAnswer when an event outgrows its bound or is none."""
@@ -217,9 +219,10 @@ class StreamRelay:
             if counts_at < 0:
                 self.events += 1
                 self.tokens += 1 if len(data) <= self._short_bytes else self._tokens_in(data)
+                self._all_counted = False
                 return self._public_beginning + data[length:]
-            if data[data.find(b"}", counts_at) :] in _COUNTS_ENDS:
-                self.events = self._counted_at = self.events + 1
+            if len(data) - counts_at <= self._counts_bytes or self._ends_with_counts(data[counts_at:]):
+                self.events += 1
                 self.tokens += 1
                 self._counts[data[length : length + _INDEX_BYTES]] = data[counts_at:]
                 if not self.events % _COUNTED_EVERY:
@@ -228,6 +231,13 @@ class StreamRelay:
                     return self._public_beginning + data[length:]
                 return self._public_beginning + data[length:counts_at] + _OBJECT_EVENT_END
         return self._event_by_event(data)
+
+    def _ends_with_counts(self, end: bytes) -> bool:
+        """Whether nothing but a usage stands here; asked of one that is longer than those before."""
+        if end[end.find(b"}") :] not in _COUNTS_ENDS:
+            return False
+        self._counts_bytes, self._all_counted = len(end), True
+        return True
 
     def _recount(self) -> None:
         usage = self.usage
@@ -275,7 +285,7 @@ class StreamRelay:
         beginning, length, start = self._beginning, len(self._beginning), 0
         rests: list[bytes] = []
         counts: dict[bytes, bytes] = {}
-        tokens = counts_at = 0
+        tokens = 0
         while start < len(data):
             line_end = data.find(b"\n", start + length)  # one byte is sought seven times faster than two
             end = line_end + len(_EVENT_END)
@@ -283,21 +293,22 @@ class StreamRelay:
                 return b""
             at = start + length
             counts_at = data.rfind(_COUNTS, at, end)
+            tokens += 1
             if counts_at < 0:
-                tokens += 1 if end - start <= self._short_bytes else self._tokens_in(data[start:end])
+                self._all_counted = False
+                if end - start > self._short_bytes:
+                    tokens += self._tokens_in(data[start:end]) - 1
                 rests.append(data[at:end])
-            elif data[data.find(b"}", counts_at) : end] in _COUNTS_ENDS:
-                tokens += 1
+            elif end - counts_at <= self._counts_bytes or self._ends_with_counts(data[counts_at:end]):
                 counts[data[at : at + _INDEX_BYTES]] = data[counts_at:end]
                 rests.append(data[at:end] if self._keep_counts else data[at:counts_at] + _OBJECT_EVENT_END)
             else:
                 return b""
             start = end
-        self.events += len(rests)
+        before, self.events = self.events, self.events + len(rests)
         self.tokens += tokens
-        if counts:
-            self._counts |= counts
-            self._counted_at = self.events if counts_at >= 0 else self._counted_at
+        self._counts |= counts
+        if counts and before // _COUNTED_EVERY != self.events // _COUNTED_EVERY:
             self._recount()
         return self._public_beginning + self._public_beginning.join(rests)
 
@@ -337,10 +348,11 @@ class StreamRelay:
         usage, rest = _taken_apart(event) if _COUNTS in event else (None, event)
         if usage is None:
             self.tokens += self._tokens_in(event + _EVENT_END)
+            self._all_counted = False
             return event
         at = event.find(_CHOICE) + len(_CHOICE)
         self._counts[event[at : at + _INDEX_BYTES]] = _COUNTS[:-1] + orjson.dumps(usage) + _OBJECT_EVENT_END
-        self._counted_at = self.events
+        self._all_counted = True
         self.tokens += 1
         self._recount()
         return event if self._keep_counts else rest
