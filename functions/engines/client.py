@@ -47,8 +47,11 @@ class EngineClient:
         await self._call("GET", "/health", timeout_s=timeout_s)
 
     async def metrics(self) -> EngineMetrics:
-        page = await self._call("GET", "/metrics")
-        return parse_metrics(page.decode("utf-8", "replace"))
+        return parse_metrics((await self.metrics_page()).decode("utf-8", "replace"))
+
+    async def metrics_page(self) -> bytes:
+        """The same as the engine writes it, for Prometheus."""
+        return await self._call("GET", "/metrics")
 
     async def version(self) -> str:
         version = _object(await self._call("GET", "/version")).get("version")

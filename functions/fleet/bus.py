@@ -42,10 +42,10 @@ class RolloutBus(Protocol):
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
         """Send one PinBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
 
-    def pins(self) -> AsyncIterator[bytes]:
+    def pins(self) -> AsyncIterator[list[bytes]]:
         """The PinBatches that are kept, then others as they come, undecoded; one may come twice.
 
-        Ends with BusUnavailable when the connection is lost.
+        The first list, which may be empty, is all that is kept. Ends with BusUnavailable when the connection is lost.
         """
 
 
@@ -55,10 +55,10 @@ class SessionBus(Protocol):
     async def publish_homes(self, message: bytes, ttl_s: float) -> None:
         """Send one HomeBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
 
-    def homes(self) -> AsyncIterator[bytes]:
+    def homes(self) -> AsyncIterator[list[bytes]]:
         """The HomeBatches that are kept, then others as they come, undecoded; one may come twice.
 
-        Ends with BusUnavailable when the connection is lost.
+        The first list, which may be empty, is all that is kept. Ends with BusUnavailable when the connection is lost.
         """
 
 

@@ -9,6 +9,8 @@ A flipped byte is refused. A last frame that a crash tore is left out, since wha
 Neighbours: `snapshot_frames` reads and writes; `snapshots` keeps a follower's cache here, the registry its document.
 """
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -48,6 +50,17 @@ class SnapshotFile:
             raise SnapshotInvalid(f"{self.path}: {error}") from error
         self._seen = self._look()
         return content
+
+    def vouched(self, unix_s: float) -> None:
+        """The content was said to be the newest: the file's time says when that was last. A lost file is no error."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path, (unix_s, unix_s))
+
+    def vouched_unix_s(self) -> float | None:
+        """By the clock of whoever wrote the file; None where there is none."""
+        with contextlib.suppress(OSError):
+            return self.path.stat().st_mtime
+        return None
 
     def keep(self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause) -> None:
         """Make the file end with `content`, by its delta where the file holds the delta's base. OSError as it comes."""

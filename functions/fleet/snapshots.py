@@ -49,6 +49,7 @@ POLL_WAIT_S = 25.0  # below the 30 s after which many proxies drop a silent conn
 _ANSWER_TIMEOUT_S = POLL_WAIT_S + 10.0
 _TIMEOUT = httpx.Timeout(5.0, read=_ANSWER_TIMEOUT_S)
 _TRANSFER_TIMEOUT_S = 60.0  # a document of the largest size at 1 MB/s
+_TIME_KEPT_EVERY_S = 60.0
 _MIN_POLL_INTERVAL_S = 0.5  # a registry that answers 204 without waiting is not hammered
 NEWS_GRACE_S = 1.0  # the answer to our own poll is usually on its way when the bus speaks
 _SMALL_BYTES = 1024 * 1024  # a delta; beyond, the cache is written anew
@@ -109,6 +110,7 @@ class SnapshotFollower:
         self._waiting: asyncio.Timeout | None = None  # while the registry lets us wait
         self.current: Catalogue | None = None
         self.confirmed_unix_s: float | None = None  # when the registry last said that ours is the newest, or sent it
+        self._time_kept_unix_s = 0.0
         self.refused_total = 0  # documents and caches that could not be believed
         self.last_problem = ""  # what was wrong last, for people; empty again once a snapshot was taken
 
@@ -122,6 +124,7 @@ class SnapshotFollower:
             return False
         if content is None:
             return False
+        self.confirmed_unix_s = self._cache.vouched_unix_s()
         self._swap(content)
         return True
 
@@ -153,6 +156,7 @@ class SnapshotFollower:
         base = self._content
         answer = await self._ask(base)
         if answer is None:
+            await self._keep_time()
             elapsed_s = asyncio.get_running_loop().time() - started_s
             await asyncio.sleep(max(0.0, _MIN_POLL_INTERVAL_S - elapsed_s))
             return False
@@ -228,6 +232,13 @@ class SnapshotFollower:
             # A full disk must not keep a good snapshot from being served; only the next cold start is poorer.
             self._unkept = True
             self._report(f"the snapshot could not be kept at {self._cache.path}: {error}")
+
+    async def _keep_time(self) -> None:
+        """When the registry vouched last is known after a restart too, to a minute."""
+        confirmed_unix_s = self.confirmed_unix_s
+        if confirmed_unix_s is not None and confirmed_unix_s - self._time_kept_unix_s >= _TIME_KEPT_EVERY_S:
+            self._time_kept_unix_s = confirmed_unix_s
+            await asyncio.to_thread(self._cache.vouched, confirmed_unix_s)
 
     def _confirmed(self, epoch: int) -> None:
         self.confirmed_unix_s = self._wall_clock()

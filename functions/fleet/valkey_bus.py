@@ -72,10 +72,8 @@ class ValkeyBus:
         lines.sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
 
     async def listen(self) -> AsyncGenerator[list[bytes], None]:
-        async with self._subscribed(GATHERED_CHANNEL, pattern=ALONE_PATTERN) as subscription:
-            yield [message async for message in self._kept(KEY_PREFIX)]
-            async for message in _heard(subscription):
-                yield [message]
+        async for messages in self._kept_then_told(GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN):
+            yield messages
 
     async def publish_stats(self, message: bytes) -> None:
         await self._tell(STATS_CHANNEL, message)
@@ -94,16 +92,16 @@ class ValkeyBus:
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
         await self._tell_and_keep(PINS_CHANNEL, PINS_KEY_PREFIX, message, ttl_s)
 
-    async def pins(self) -> AsyncIterator[bytes]:
-        async for message in self._messages(PINS_CHANNEL, kept=PINS_KEY_PREFIX):
-            yield message
+    async def pins(self) -> AsyncIterator[list[bytes]]:
+        async for messages in self._kept_then_told(PINS_CHANNEL, PINS_KEY_PREFIX):
+            yield messages
 
     async def publish_homes(self, message: bytes, ttl_s: float) -> None:
         await self._tell_and_keep(HOMES_CHANNEL, HOMES_KEY_PREFIX, message, ttl_s)
 
-    async def homes(self) -> AsyncIterator[bytes]:
-        async for message in self._messages(HOMES_CHANNEL, kept=HOMES_KEY_PREFIX):
-            yield message
+    async def homes(self) -> AsyncIterator[list[bytes]]:
+        async for messages in self._kept_then_told(HOMES_CHANNEL, HOMES_KEY_PREFIX):
+            yield messages
 
     async def publish_prefixes(self, message: bytes) -> None:
         await self._tell(PREFIXES_CHANNEL, message)
@@ -139,14 +137,20 @@ class ValkeyBus:
                 pipeline.publish(channel, message)
                 await pipeline.execute()
 
-    async def _messages(self, channel: str, kept: str = "") -> AsyncIterator[bytes]:
-        """What is published from now on; first, with `kept`, what lies under such keys (so that none falls between)."""
+    async def _messages(self, channel: str) -> AsyncIterator[bytes]:
+        """What is published from now on."""
         async with self._subscribed(channel) as subscription:
-            if kept:
-                async for message in self._kept(kept):
-                    yield message
             async for message in _heard(subscription):
                 yield message
+
+    async def _kept_then_told(
+        self, channel: str, key_prefix: str, pattern: str = ""
+    ) -> AsyncGenerator[list[bytes], None]:
+        """First all that lies under such keys, then what is published; none falls between."""
+        async with self._subscribed(channel, pattern) as subscription:
+            yield [message async for message in self._kept(key_prefix)]
+            async for message in _heard(subscription):
+                yield [message]
 
     @contextlib.asynccontextmanager
     async def _subscribed(self, channel: str, pattern: str = "") -> AsyncIterator[PubSub]:

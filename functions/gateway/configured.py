@@ -36,6 +36,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
         connections=min(settings.max_connections, bearable_connections()),
         uploads_bytes=settings.uploads_bytes,
         lookups_per_minute=settings.lookups_per_minute,
+        snapshot_max_age_s=settings.snapshot_max_age_s,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
         quarantine_after_replicas=settings.quarantine_after_replicas,

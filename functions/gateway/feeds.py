@@ -49,6 +49,7 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
         for message in await anext(messages):
             await _take(gateway, message)
         gateway.bus_recovered()
+        gateway.services.state.unread.discard("heartbeats")
         async for several in messages:
             for message in several:
                 await _take(gateway, message)
@@ -129,13 +130,20 @@ async def publish_homes_once(services: Services, bus: SessionBus) -> None:
 
 async def follow_homes(services: Services, bus: SessionBus) -> None:
     """The homes that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
-    async for message in bus.homes():
-        try:
-            batch = session_homes.decode(message)
-            if batch.gateway_id != services.gateway_id:
-                services.router.homes.received(batch, services.wall_clock())
-        except HomesInvalid as error:
-            _log.warning("dropped a batch of session homes: %s", error)
+    async for messages in bus.homes():
+        for message in messages:
+            _take_homes(services, message)
+            await asyncio.sleep(0)  # a batch may be of 4,096 sessions: requests come between
+        services.state.unread.discard("session homes")
+
+
+def _take_homes(services: Services, message: bytes) -> None:
+    try:
+        batch = session_homes.decode(message)
+        if batch.gateway_id != services.gateway_id:
+            services.router.homes.received(batch, services.wall_clock())
+    except HomesInvalid as error:
+        _log.warning("dropped a batch of session homes: %s", error)
 
 
 async def publish_pools(services: Services, bus: PoolBus) -> None:
@@ -171,11 +179,18 @@ async def publish_needs(
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:
     """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
-    async for message in bus.pins():
-        try:
-            services.rollouts.splits.pins.received(session_pins.decode(message), services.wall_clock())
-        except BatchInvalid as error:
-            _log.warning("dropped a batch of pins: %s", error)
+    async for messages in bus.pins():
+        for message in messages:
+            _take_pins(services, message)
+            await asyncio.sleep(0)  # a batch may be of 4,096 sessions: requests come between
+        services.state.unread.discard("pins")
+
+
+def _take_pins(services: Services, message: bytes) -> None:
+    try:
+        services.rollouts.splits.pins.received(session_pins.decode(message), services.wall_clock())
+    except BatchInvalid as error:
+        _log.warning("dropped a batch of pins: %s", error)
 
 
 async def sweep(gateway: Gateway) -> None:

@@ -33,6 +33,12 @@ from functions.gateway.request.request import Timeline
 from functions.gateway.services import OpenRequest, Services
 
 _log = logging.getLogger(__name__)
+_TOO_OLD = errors.unavailable(
+    "The gateway has not heard from its registry for so long that it no longer knows whose keys are valid. "
+    "Try again later; operators: SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S.",
+    "snapshot_too_old",
+    30,
+)
 _NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet. Try again shortly.", "not_ready", 1)
 
 
@@ -71,6 +77,8 @@ class Gateway:
             catalogue = services.state.catalogue  # this request's, whatever is swapped in meanwhile
             if catalogue is None:
                 raise Refused(_NOT_READY)
+            if services.state.snapshot_too_old:
+                raise Refused(_TOO_OLD)
             if services.state.drain_is_over:
                 raise Refused(errors.restarting())
             known = services.intake.recognise(catalogue, wire, services.wall_clock())
@@ -144,6 +152,8 @@ class Gateway:
         services = self.services
         if services.state.catalogue is None:
             raise Refused(_NOT_READY)
+        if services.state.snapshot_too_old:
+            raise Refused(_TOO_OLD)
         caller = services.intake.precheck(services.state.catalogue, headers, services.wall_clock())
         return services.uploads.begin(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
@@ -200,6 +210,7 @@ class Gateway:
         """A few times a second: silence, deadlines, idle connections."""
         services = self.services
         now_s = services.clock()
+        self._judge_snapshot()
         gone = services.fleet.expire(now_s) if not services.state.bus_down else {}
         for replica_id, phase in gone.items():
             if phase == "draining":
@@ -220,6 +231,18 @@ class Gateway:
             _log.warning("replica %s does much worse than its fellows and is out for a while", replica_id)
         services.rollouts.sweep()
 
+    def _judge_snapshot(self) -> None:
+        services, state = self.services, self.services.state
+        max_age_s = services.limits.snapshot_max_age_s
+        too_old = state.snapshot_source is not None and 0.0 < max_age_s < services.snapshot_age_s()
+        if too_old != state.snapshot_too_old:
+            state.snapshot_too_old = too_old
+            _log.log(
+                logging.ERROR if too_old else logging.INFO,
+                "the snapshot is %s than %g s: requests are %s",
+                *(("older", max_age_s, "refused") if too_old else ("younger", max_age_s, "taken again")),
+            )
+
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
         self.services.state.drain_is_over = self.services.state.draining
@@ -233,9 +256,13 @@ class Gateway:
             return "draining"
         if state.catalogue is None:
             return "no snapshot yet"
+        if state.snapshot_too_old:
+            return "the registry has not vouched for the snapshot for too long (SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S)"
         pools = [fleet.pool(name) for name in state.catalogue.pools]
         if not any(replica.phase == "ready" for pool in pools for replica in pool.replicas):
             return "no replica is ready yet"
+        if state.unread and not state.bus_down and self.services.clock() < state.unread_until_s:
+            return f"the bus has kept more than is read yet: {', '.join(sorted(state.unread))}"
         return None
 
     def _abandon(self, replica_id: ReplicaId) -> None:

@@ -6,7 +6,6 @@ over by how much they have grown.
 
 from prometheus_client import Gauge
 
-from functions.decisions.catalogue import Catalogue
 from functions.gateway.services import Services
 from functions.telemetry.cells import Counter
 
@@ -116,15 +115,7 @@ class StateGauges:
         state = self._services.state
         if state.catalogue is not None:
             self._epoch.set(state.catalogue.epoch)
-            self._age.set(_snapshot_age_s(self._services, state.catalogue))
+            self._age.set(self._services.snapshot_age_s())
         refused = state.snapshot_source.refused_total if state.snapshot_source is not None else 0
         self._refused_snapshots.inc(refused - self._refused_before)
         self._refused_before = refused
-
-
-def _snapshot_age_s(services: Services, catalogue: Catalogue) -> float:
-    """Since the registry last said that there is no newer one; started from the cache, since it was compiled."""
-    source = services.state.snapshot_source
-    vouched_unix_s = source.confirmed_unix_s if source is not None else None
-    since_unix_s = vouched_unix_s if vouched_unix_s is not None else catalogue.snapshot.compiled_unix_s
-    return max(0.0, services.wall_clock() - since_unix_s)

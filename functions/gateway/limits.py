@@ -45,6 +45,9 @@ class Limits:
     cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
     cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
 
+    # How long a snapshot is believed, seconds; 0: for ever
+    snapshot_max_age_s: float = 86_400.0  # a key that is revoked while the registry is away is good for no longer
+
     # What is not tried for ever
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 

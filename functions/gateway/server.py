@@ -53,6 +53,7 @@ _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
 _LAST_WORDS_S = 2.0
 _FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # by then every replica has said twice that it is there
+_KEPT_MESSAGES_S = 10.0  # sessions of a busy fleet are read in less than one
 _HANDSHAKE_INTERVAL_S = 0.02
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
@@ -195,6 +196,8 @@ class _Server(uvicorn.Server):
         follower.load_cached()
         services.state.snapshot_source = follower
         services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
+        services.state.unread = {"heartbeats", "pins", "session homes"}
+        services.state.unread_until_s = services.clock() + _KEPT_MESSAGES_S
         bus = self._bus
         if not settings.zone:
             services.tasks.once("zone", self._learn_zone())

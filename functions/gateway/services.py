@@ -77,8 +77,11 @@ class State:
 
     catalogue: Catalogue | None = None  # a request under way keeps the one that it began with
     snapshot_source: SnapshotSource | None = None
+    snapshot_too_old: bool = False  # nobody has vouched for it for too long: who may come is not known any more
     bus_down: bool = False  # then nobody's silence means anything
     fleet_unheard_until_s: float = 0.0  # monotonic: before this, a pool of which nothing was heard may yet be there
+    unread: set[str] = field(default_factory=set)  # feeds of which the bus keeps messages, not all of them read yet
+    unread_until_s: float = 0.0  # monotonic: for longer nothing waits for them
     draining: bool = False
     drain_is_over: bool = False  # nothing begins any more: nobody would be there to end it
 
@@ -117,3 +120,12 @@ class Services:
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
     connections: set[Watched] = field(default_factory=set)  # clients'
     handshakes: dict[Watched, float] = field(default_factory=dict)  # accepted, without TLS yet: since when
+
+    def snapshot_age_s(self) -> float:
+        """Since the registry last said that there is no newer one; 0 where there is none."""
+        catalogue, source = self.state.catalogue, self.state.snapshot_source
+        if catalogue is None:
+            return 0.0
+        vouched_unix_s = source.confirmed_unix_s if source is not None else None
+        since_unix_s = vouched_unix_s if vouched_unix_s is not None else catalogue.snapshot.compiled_unix_s
+        return max(0.0, self.wall_clock() - since_unix_s)

@@ -74,6 +74,12 @@ class GatewaySettings(BaseSettings):
         description="Calls for models, rollouts, files and batches that one tenant may make here; a sixth at once. "
         "No quota counts them, and each takes the loop or the store.",
     )
+    snapshot_max_age_s: float = Field(
+        86_400.0,
+        ge=0,
+        description="How long keys and policies hold that no registry vouches for; then requests are refused. "
+        "A key that is revoked while the registry is away works for no longer. 0: for ever.",
+    )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
     jit_wait_s: float = Field(
         15.0,

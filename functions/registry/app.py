@@ -222,19 +222,19 @@ def make_app(
     install(app)
     install_document(app, require_token(token))
     internal = [Depends(require_token(token))]
-    for router in (
-        snapshot_routes(store, metrics),
-        fleet_routes(fleet),
-        tracker_routes(Tracker()),
-    ):
-        app.include_router(router, dependencies=internal)
+    routers = [
+        snapshot_routes(store, metrics, internal),
+        fleet_routes(fleet, internal),
+        tracker_routes(Tracker(), internal),
+    ]
     authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
-    app.include_router(model_routes(store, authenticator, services.database if services is not None else None))
+    routers.append(model_routes(store, authenticator, services.database if services is not None else None))
     if services is not None:
-        for routes in (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes):
-            app.include_router(routes(services))
-        app.include_router(collect_routes(collecting, authenticator))
-        app.include_router(console_routes(services, fleet, wall_clock))
+        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes)
+        routers += [routes(services) for routes in of_services]
+        routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
+    for router in routers:  # `include_router` would build each route again, and once more at its first request
+        app.router.routes.extend(router.routes)
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:

@@ -8,10 +8,11 @@ PUT /v1/fleet/zones    the controller's table of them
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response, params
 
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
@@ -31,8 +32,9 @@ NodeName = Annotated[str, Query(max_length=253, description="The node that the c
 PodName = Annotated[str, Query(max_length=253, description="The caller's pod, where it does not know its node.")]
 
 
-def fleet_routes(fleet: FleetWatch) -> APIRouter:
-    router = APIRouter()
+def fleet_routes(fleet: FleetWatch, required: Sequence[params.Depends]) -> APIRouter:
+    """`required` holds for each of them: the internal token."""
+    router = APIRouter(dependencies=required)
 
     @router.get("/v1/fleet")
     async def replicas() -> dict[str, Any]:

@@ -63,6 +63,7 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
 def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
     """SettingsWrong says what to correct."""
     database = database_from(settings, secrets.database_password)
+    store.fence.share(database.raise_fence)
     objects = _objects(settings)
     pepper = secrets.pepper.encode() if secrets.pepper is not None else None
     services = RegistryServices(

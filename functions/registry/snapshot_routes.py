@@ -7,10 +7,11 @@ Gateways name themselves as they follow, and are told how many they are: so one 
 by how many a tenant's limits are shared, and nobody has to configure it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.params import Depends
 from fastapi.responses import StreamingResponse
 
 from functions.api.ids import NAME_PATTERN, PoolName
@@ -48,8 +49,9 @@ FenceToken = Annotated[
 ]
 
 
-def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
-    router = APIRouter()
+def snapshot_routes(store: SnapshotStore, metrics: Metrics, required: Sequence[Depends]) -> APIRouter:
+    """`required` holds for each of them: the internal token."""
+    router = APIRouter(dependencies=required)
 
     @router.get("/v1/snapshot", response_class=Response, responses={204: {"description": "Nothing newer."}})
     async def follow(
@@ -92,7 +94,8 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
             raise ApiError(409, "epoch_taken", str(error), "epoch", _headers(store)) from error
         except Fenced as error:
             metrics.publications.labels(outcome="fenced").inc()
-            raise ApiError(409, "fenced", str(error), FENCE_HEADER, _headers(store)) from error
+            headers = _headers(store) | {FENCE_HEADER: str(error.highest)}
+            raise ApiError(409, "fenced", str(error), FENCE_HEADER, headers) from error
         except StoreFailed as error:
             metrics.publications.labels(outcome="store_failed").inc()
             raise ApiError(503, "store_failed", str(error), headers=_RETRY_AFTER) from error

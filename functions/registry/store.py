@@ -157,7 +157,7 @@ class SnapshotStore:
         self.gateways = FollowingGateways()
         self._views: dict[PoolName, Feed] = {}
         self._file = SnapshotFile(file)
-        self._fence = Fence(file.with_name(file.name + ".fence"))
+        self.fence = Fence(file.with_name(file.name + ".fence"))
         self._max_waiters = max_waiters
         self._highest_heard = 0
         self._publishing = asyncio.Lock()
@@ -179,7 +179,7 @@ class SnapshotStore:
     def load(self) -> None:
         """Take up what was published before the restart."""
         try:
-            self._fence.load()
+            self.fence.load()
         except (OSError, ValueError) as error:  # says nothing about the snapshot, which stays
             _log.error("the stored fence cannot be read; nobody is fenced until a leader publishes: %s", error)
         try:
@@ -219,7 +219,7 @@ class SnapshotStore:
 
     async def _publish(self, read: Callable[[Indexed], Indexed], fence: int) -> Published:
         async with self._publishing:
-            self._fence.check(fence)
+            self.fence.check(fence)
             base = self.feed.content
             content = await asyncio.to_thread(read, base)
             epoch = content.snapshot.epoch
@@ -238,7 +238,7 @@ class SnapshotStore:
     def _keep(self, base: Indexed, content: Indexed, fence: int) -> Changes:
         """Blocks. What changed, once it is on the disk."""
         changes = changes_between(base, content)
-        self._fence.admit(fence)
+        self.fence.admit(fence)
         is_small = sum(map(len, changes.values())) <= MAX_DELTA_ENTRIES
         lines = documents.delta_lines(content.snapshot, base.content_hash, changes) if is_small else ()
         self._file.keep(content, b"".join(lines), base.content_hash, breather(PATIENT_SLICE_S))

@@ -8,12 +8,13 @@ Neighbours: decisions.distribution.tracker (who is named to whom, who reads what
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.params import Depends
 
 from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactRefused
@@ -122,8 +123,9 @@ class Tracker:
 _RETRY_AFTER_S = 10
 
 
-def tracker_routes(tracker: Tracker) -> APIRouter:
-    router = APIRouter()
+def tracker_routes(tracker: Tracker, required: Sequence[Depends]) -> APIRouter:
+    """`required` holds for each of them: the internal token."""
+    router = APIRouter(dependencies=required)
 
     @router.post(SWARM_PATH + "{digest}")
     async def announce(digest: str, request: Request) -> Response:

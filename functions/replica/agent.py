@@ -25,6 +25,7 @@ from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet import zones
+from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -143,8 +144,14 @@ def build(settings: ReplicaSettings) -> Agent:
     standby.begin(settings.standby_file)
     routers = [_chunks(source.cache, settings), standing_routes(standby)]
     return Agent(
-        app=make_app(status, drain, metrics.page),
-        peer_app=make_peer_app(token, reconciler.want, metrics.on_answer, routers),
+        app=make_app(status, drain, metrics.page, engine.metrics_page),
+        peer_app=make_peer_app(
+            token,
+            reconciler.want,
+            metrics.on_answer,
+            routers,
+            credential=lambda: agent_credential(token, status.identity.engine_host, status.peer_port),
+        ),
         status=status,
         drain=drain,
         tasks=tasks,

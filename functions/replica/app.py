@@ -1,23 +1,30 @@
-"""The agent's own routes: what a supervisor or a kubelet requests. No key: they listen on loopback or inside the pod.
+"""The agent's own routes: what a supervisor, a kubelet or Prometheus requests. They know no keys.
 
-GET  /healthz        the agent lives
-GET  /readyz         the engine is ready and was filled once with its adapters; 503 says what is missing
-GET  /engine/livez   503 with the reason once the engine is dead or hung for good: restart it
-GET  /metrics        Prometheus
-POST /drain          stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
+    GET     /healthz         the agent lives
+    GET     /readyz          the engine is ready and was filled once with its adapters; 503 says what is missing
+    GET     /engine/livez    503 with the reason once the engine is dead or hung for good: restart it
+    GET     /metrics         Prometheus: the agent's
+    GET     /engine/metrics  Prometheus: the engine's own, so that nobody needs the engine's port for them
+    POST    /drain           stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
+    DELETE  /drain           take work again
+
+Who asks over the network may look: Prometheus's namespace reaches this port. What changes something is answered to
+callers on loopback alone, those in the pod or on the machine.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import FastAPI, Query
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from functions.engines.errors import EngineError
 from functions.replica.status import AgentStatus
 
 HEARD_AFTER_S = 2.0  # two heartbeats: every gateway has the news, and what it had sent before has arrived
@@ -37,13 +44,25 @@ class Drain:
     status: AgentStatus
     timeout_s: float
     began_s: float | None = None
+    is_final: bool = False  # the process ends after it
 
-    def begin(self, why: str) -> None:
+    def begin(self, why: str, *, is_final: bool = False) -> None:
         """Announce it; the heartbeat loop tells the fleet with its next heartbeat. Again is harmless."""
+        self.is_final = self.is_final or is_final
         if self.began_s is None:
             self.began_s = self.status.clock()
             self.status.draining = True
             _log.info("draining: %s", why)
+
+    def undo(self) -> bool:
+        """Take work again; whether that can still be."""
+        if self.is_final:
+            return False
+        if self.began_s is not None:
+            self.began_s = None
+            self.status.draining = False
+            _log.info("the drain is called off")
+        return True
 
     @property
     def done(self) -> bool:
@@ -69,7 +88,13 @@ class Drain:
 MAX_WAIT_S = 3600.0
 
 
-def make_app(status: AgentStatus, drain: Drain, metrics_page: Callable[[], bytes]) -> FastAPI:
+def make_app(
+    status: AgentStatus,
+    drain: Drain,
+    metrics_page: Callable[[], bytes],
+    engine_metrics_page: Callable[[], Awaitable[bytes]],
+) -> FastAPI:
+    """`engine_metrics_page` raises EngineError where the engine does not answer."""
     app = FastAPI(title="shoal replica agent", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
@@ -91,13 +116,41 @@ def make_app(status: AgentStatus, drain: Drain, metrics_page: Callable[[], bytes
     async def metrics() -> Response:
         return Response(metrics_page(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.post("/drain")
+    one_at_a_time = asyncio.Lock()
+
+    @app.get("/engine/metrics")
+    async def engine_metrics() -> Response:
+        try:
+            async with one_at_a_time:
+                page = await engine_metrics_page()
+        except EngineError as error:
+            return JSONResponse({"error": f"the engine's metrics do not come: {error}"}, status_code=502)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/drain", dependencies=[Depends(_from_here)])
     async def start_drain(wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0) -> Response:
         drain.begin("asked by POST /drain")
         done = await drain.wait(wait_s)
         return JSONResponse({"drained": done, "outstanding": status.load.outstanding}, status_code=200 if done else 202)
 
+    @app.delete("/drain", dependencies=[Depends(_from_here)])
+    async def undo_drain() -> Response:
+        if drain.undo():
+            return JSONResponse({"draining": False})
+        return JSONResponse({"error": "this agent is stopping: nothing calls that off"}, status_code=409)
+
     return app
+
+
+def _from_here(request: Request) -> None:
+    """403 to whoever is not on this machine, or in this pod."""
+    caller = request.client.host if request.client is not None else ""
+    try:
+        address = ipaddress.ip_address(caller)
+    except ValueError:
+        address = ipaddress.IPv4Address(0)
+    if not (getattr(address, "ipv4_mapped", None) or address).is_loopback:
+        raise HTTPException(403, "only from inside the pod or the machine, by 127.0.0.1: `kubectl exec` gets you there")
 
 
 def _describe(status: AgentStatus) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Routes for gateways and other agents: loading a cold adapter, and chunks. All routes need the token.
+"""Routes for gateways, the controller and other agents: loading a cold adapter, roles, chunks. All need a credential.
 
 POST /adapters/load {"engine_name", "wait_s"}
     200 {"state": "loaded", "tier"}   it is in the engine; `tier` says where it was: slot, host, disk or s3
@@ -67,9 +67,14 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 def make_peer_app(
-    token: str, want: Want, on_answer: Callable[[Answer], None], routers: Sequence[APIRouter] = ()
+    token: str,
+    want: Want,
+    on_answer: Callable[[Answer], None],
+    routers: Sequence[APIRouter] = (),
+    *,
+    credential: Callable[[], str] = lambda: "",
 ) -> ASGIApp:
-    """`want` is asked for each load; `routers` are served behind the same token."""
+    """`want` is asked for each load; `routers` are served behind the same token, or this agent's own credential."""
     app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/adapters/load")
@@ -88,26 +93,36 @@ def make_peer_app(
 
     for router in routers:
         app.include_router(router)
-    return TokenRequired(app, token)
+    return TokenRequired(app, token, credential)
 
 
 class TokenRequired:
-    """Nothing behind this answers without the token, unknown paths included."""
+    """Nothing behind this answers without the token, unknown paths included.
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    Nor to anybody with another agent's credential (`functions.fleet.agent_credentials`). The token itself is taken too:
+    gateways of version 0.1 show it.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, credential: Callable[[], str] = lambda: "") -> None:
+        """`credential` is asked at each request: an agent's port is known only once it listens; "": none."""
         self._app = app
         self._expected = _hashed(b"Bearer " + token.encode())
+        self._credential = credential
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
-            reason = "this port needs the installation's internal token: Authorization: Bearer <token>"
+            reason = "this port needs what follows from the installation's internal token: Authorization: Bearer …"
             await JSONResponse({"reason": reason}, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(shown) == 1 and hmac.compare_digest(_hashed(shown[0]), self._expected)
+        if len(shown) != 1:
+            return False
+        credential, given = self._credential(), _hashed(shown[0])
+        is_own = bool(credential) and hmac.compare_digest(given, _hashed(b"Bearer " + credential.encode()))
+        return is_own or hmac.compare_digest(given, self._expected)
 
 
 def _hashed(text: bytes) -> bytes:

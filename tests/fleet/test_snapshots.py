@@ -5,6 +5,7 @@ follower in tests/registry.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,25 @@ async def test_a_cold_start_needs_no_registry(world: World) -> None:
     assert [it.epoch for it in world.swapped] == [9]
     assert world.swapped[0].snapshot_hash == snapshots.content_hash(snapshot())
     assert world.asked == []
-    assert world.follower.age_s() is None, "nobody has vouched for it yet"
+    os.utime(world.cache_file, (world.now_unix_s - 7.0, world.now_unix_s - 7.0))
+    assert world.follower.load_cached() is True
+    assert world.follower.age_s() == 7.0, "when the registry vouched for it last, the file's time says"
+
+
+async def test_a_restart_does_not_make_a_snapshot_younger(world: World) -> None:
+    """Else keys that were revoked meanwhile live for as long as restarts come before the bound."""
+    snapshot_file.write(world.cache_file, snapshots.encode(snapshot(epoch=9)))
+    os.utime(world.cache_file, (1.0, 1.0))
+    world.follower.load_cached()
+    world.answer = lambda _: Response(status_code=204)
+    assert await world.follower.poll() is False
+    confirmed_unix_s = world.now_unix_s
+    world.now_unix_s += 59.0
+    await world.follower.poll()
+    assert world.cache_file.stat().st_mtime == confirmed_unix_s, "kept once a minute"
+    world.now_unix_s += 1.0
+    await world.follower.poll()
+    assert world.cache_file.stat().st_mtime == world.now_unix_s
 
 
 def test_without_a_cache_there_is_nothing_to_start_from(world: World) -> None:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,10 +197,9 @@ async def test_pins_reach_whoever_listens_and_whoever_comes_later(bus: ValkeyBus
         await bus.publish_pins(b"early %d" % number, ttl_s=300.0)
     async with connect(valkey_port) as listener:
         messages = listener.pins()
-        kept = [await _next(messages) for _ in range(3)]
-        assert sorted(kept) == [b"early 0", b"early 1", b"early 2"]
+        assert sorted(await _next(messages)) == [b"early 0", b"early 1", b"early 2"]
         await bus.publish_pins(b"now", ttl_s=300.0)
-        assert await _next(messages) == b"now"
+        assert await _next(messages) == [b"now"]
 
 
 async def test_kept_pins_expire(bus: ValkeyBus) -> None:
@@ -219,5 +219,5 @@ async def test_rollout_news_over_a_server_that_is_away() -> None:
                 await attempt
 
 
-async def _next(messages: AsyncIterator[bytes]) -> bytes:
+async def _next(messages: AsyncIterator[Any]) -> Any:
     return await asyncio.wait_for(anext(messages), WAIT_S)

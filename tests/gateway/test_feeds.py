@@ -35,10 +35,18 @@ class Bus:
         self._reach()
         self.pins_told.append((message, ttl_s))
 
-    async def pins(self) -> AsyncIterator[bytes]:
+    async def pins(self) -> AsyncIterator[list[bytes]]:
         self._reach()
         while True:
-            yield await self.coming.get()
+            yield [await self.coming.get()]
+
+    async def homes(self) -> AsyncIterator[list[bytes]]:
+        async for messages in self.pins():
+            yield messages
+
+    async def listen(self) -> AsyncIterator[list[bytes]]:
+        async for messages in self.pins():
+            yield messages
 
     async def stats(self) -> AsyncIterator[bytes]:
         self._reach()
@@ -125,6 +133,30 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
         await until(lambda: len(theirs.rollouts.splits.pins))
     assert theirs.rollouts.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
     assert "dropped a batch of pins" in caplog.text
+
+
+async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
+    """Else the first turns that come to one that joins go anywhere: it knows neither their homes nor the fleet."""
+    world = World().with_replicas("r0")
+    gateway, state, buses = world.gateway, world.gateway.services.state, [Bus(), Bus(), Bus()]
+    assert gateway.not_ready_reason() is None
+    state.unread, state.unread_until_s = {"heartbeats", "pins", "session homes"}, world.clock() + 10.0
+    async with (
+        running(feeds.follow_bus, gateway, buses[0]),
+        running(feeds.follow_pins, gateway.services, buses[1]),
+        running(feeds.follow_homes, gateway.services, buses[2]),
+    ):
+        assert gateway.not_ready_reason() == ("the bus has kept more than is read yet: heartbeats, pins, session homes")
+        for bus in buses:
+            bus.coming.put_nowait(b"")
+        await until(lambda: gateway.not_ready_reason() is None)
+    state.unread = {"pins"}
+    state.bus_down = True
+    assert gateway.not_ready_reason() is None, "it would wait for nothing"
+    state.bus_down = False
+    assert gateway.not_ready_reason() is not None
+    world.clock.forward(10.0)
+    assert gateway.not_ready_reason() is None, "nor for ever"
 
 
 class Beats:

@@ -9,6 +9,7 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.routing.choice import ReplicaView
+from functions.fleet.agent_credentials import agent_credential
 from functions.gateway.routing import load_client
 from functions.gateway.routing.load_client import LoadAnswer, LoadClient, LoadState
 from tests.artifacts.conftest import free_ports
@@ -82,8 +83,21 @@ async def test_what_is_asked() -> None:
     async with agent(says(200, b"{}", seen)) as port, asking() as client:
         await client.load(replica(port), NAME, 7.5)
     head, body = seen
-    assert head.startswith(b"POST /adapters/load HTTP/1.1\r\n") and b"Bearer secret\r\n" in head
+    credential = agent_credential("secret", "127.0.0.1", port)
+    assert head.startswith(b"POST /adapters/load HTTP/1.1\r\n") and b"Bearer %b\r\n" % credential.encode() in head
     assert orjson.loads(body) == {"engine_name": NAME, "wait_s": 7.5}
+
+
+async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
+    """An address is what a heartbeat says, and the way there is plain: the internal token opened the registry too."""
+    seen: list[bytes] = []
+    async with agent(says(200, b"{}", seen)) as liar, agent(says(200, b"{}", seen)) as other, asking() as client:
+        for port in (liar, other):
+            await client.load(replica(port), NAME, 1.0)
+    heads = seen[::2]
+    assert not any(b"secret" in head for head in heads)
+    shown = {line for head in heads for line in head.split(b"\r\n") if line.lower().startswith(b"authorization")}
+    assert len(shown) == 2, "what one is shown opens nothing at another"
 
 
 async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

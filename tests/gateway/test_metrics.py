@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue
+from functions.gateway.errors import Refused
+from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue, headers, limits
 
 
 @dataclass
@@ -59,3 +60,28 @@ def test_what_is_known_of_sessions_and_not_told_yet() -> None:
     assert scraped(world, "shoal_session_pins_lost_total") == 2
     pins.lost_total = 5
     assert scraped(world, "shoal_session_pins_lost_total") == 5
+
+
+def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() -> None:
+    """A key that was revoked while the registry was away worked for as long as it stayed away."""
+    world = World(limits=limits(snapshot_max_age_s=3600.0)).with_replicas("r0")
+    gateway, source = world.gateway, Source(NOW_UNIX_S - 3600.0)
+    gateway.services.state.snapshot_source = source
+    gateway.sweep()
+    assert gateway.not_ready_reason() is None
+    source.confirmed_unix_s = NOW_UNIX_S - 3601.0
+    gateway.sweep()
+    assert "SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S" in (gateway.not_ready_reason() or "")
+    with pytest.raises(Refused) as refused:
+        gateway.precheck(headers())
+    assert (refused.value.answer.status, refused.value.answer.code) == (503, "snapshot_too_old")
+    source.confirmed_unix_s = NOW_UNIX_S
+    gateway.sweep()
+    assert gateway.not_ready_reason() is None
+
+
+def test_for_ever_is_a_bound_too() -> None:
+    world = World(limits=limits(snapshot_max_age_s=0.0)).with_replicas("r0")
+    world.gateway.services.state.snapshot_source = Source(1.0)
+    world.gateway.sweep()
+    assert world.gateway.not_ready_reason() is None

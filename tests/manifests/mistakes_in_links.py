@@ -156,6 +156,12 @@ LINK_MISTAKES = [
         "deny that allows", network_findings, lambda r: policy(r, "default-deny").update(egress=[{}]), "no default deny"
     ),
     Mistake(
+        "engines open to Prometheus",
+        network_findings,
+        lambda r: policy(r, "engines", "shoal-models")["ingress"][3]["ports"].append({"port": 8080}),
+        "reaches engines' whole API",
+    ),
+    Mistake(
         "policy of nobody",
         network_findings,
         lambda r: policy(r, "bus")["podSelector"]["matchLabels"].update({"app.kubernetes.io/name": "valkey"}),

@@ -19,10 +19,14 @@ HOOKS = MANIFESTS / "base" / "models" / "hooks"
 _PATIENCE_S = 60.0
 
 
+async def _no_engine_metrics() -> bytes:
+    return b""
+
+
 @contextlib.asynccontextmanager
 async def serving(status: AgentStatus, *, drain_timeout_s: float = 3000.0) -> AsyncIterator[str]:
     """The agent's routes on a port of their own; its address."""
-    app = make_app(status, Drain(status, timeout_s=drain_timeout_s), lambda: b"")
+    app = make_app(status, Drain(status, timeout_s=drain_timeout_s), lambda: b"", _no_engine_metrics)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -1,6 +1,7 @@
 """Both overlays, and the component that switches the source to git: rendered offline and held against every check."""
 
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -96,3 +97,16 @@ def _may_make_pools(rendering: Rendering) -> bool:
         rule for role in rendering.of("Role") for rule in role["rules"] if "inferenceservices" in rule["resources"]
     ]
     return any({"create", "delete"} & set(rule["verbs"]) for rule in rules)
+
+
+@pytest.mark.parametrize("overlay", ["staging", "production"])
+def test_the_registry_believes_no_database_that_it_cannot_verify(overlay: str, request: pytest.FixtureRequest) -> None:
+    """`sslmode=require` encrypts, and speaks to whoever answers: who stands between reads all keys, and writes."""
+    rendering: Rendering = request.getfixturevalue(overlay)
+    url = rendering.one("ConfigMap", "shoal-installation", "shoal")["data"]["database-url"]
+    options = parse_qs(urlsplit(url).query)
+    mounts = rendering.one("Service", "registry", "shoal", group="serving.knative.dev")["spec"]["template"]["spec"][
+        "containers"
+    ][0]["volumeMounts"]
+    assert options["sslmode"] == ["verify-full"]
+    assert str(Path(options["sslrootcert"][0]).parent) in {mount["mountPath"] for mount in mounts}

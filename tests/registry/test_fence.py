@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from functions.registry.fence import Fence, Fenced
+from functions.registry.sql.errors import DatabaseUnavailable
 
 
 def fence(folder: Path) -> Fence:
@@ -41,5 +42,57 @@ def test_a_restart_forgets_nobody(tmp_path: Path) -> None:
 def test_a_lower_leadership_never_lowers_it(tmp_path: Path) -> None:
     it = fence(tmp_path)
     it.admit(4)
-    it.admit(2)
+    with pytest.raises(Fenced):
+        it.admit(2)
     assert (it.highest, fence(tmp_path).highest) == (4, 4)
+
+
+class Shared:
+    """What the database does with it (`Database.raise_fence`, see test_a_registry_without_its_disk)."""
+
+    def __init__(self) -> None:
+        self.highest, self.asked, self.away = 0, 0, False
+
+    def raise_to(self, token: int) -> int:
+        self.asked += 1
+        if self.away:
+            raise DatabaseUnavailable("away")
+        self.highest = max(self.highest, token)
+        return self.highest
+
+
+def shared_fence(folder: Path, shared: Shared) -> Fence:
+    it = fence(folder)
+    it.share(shared.raise_to)
+    return it
+
+
+def test_a_disk_that_is_lost_forgets_nobody(tmp_path: Path) -> None:
+    """A pod's directory ends with the pod: a leader of the day before could have published over its successor."""
+    shared = Shared()
+    shared_fence(tmp_path / "first", shared).admit(7)
+    for token in (6, 0):
+        it = shared_fence(tmp_path / "second", shared)
+        with pytest.raises(Fenced, match="leadership 7 has published"):
+            it.admit(token)
+    it.admit(8)
+    assert (shared.highest, fence(tmp_path / "second").highest) == (8, 8)
+
+
+def test_the_database_is_asked_for_new_leaderships_only(tmp_path: Path) -> None:
+    shared = Shared()
+    it = shared_fence(tmp_path, shared)
+    for _ in range(5):
+        it.admit(7)
+    assert shared.asked == 1
+
+
+def test_while_the_database_is_away_the_disk_decides_and_it_is_told_later(tmp_path: Path) -> None:
+    shared = Shared()
+    shared.away = True
+    it = shared_fence(tmp_path, shared)
+    it.admit(7)
+    assert it.highest == 7
+    shared.away = False
+    it.admit(7)
+    assert shared.highest == 7

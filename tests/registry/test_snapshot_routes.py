@@ -316,6 +316,7 @@ async def test_a_former_leader_publishes_nothing(world: World, tmp_path: Path) -
     assert [await put(4, "6"), await put(4, None), await put(4, "-1"), await put(4, "x")] == [409, 409, 400, 400]
     refused = await world.client.put(SNAPSHOT_PATH, content=b"", headers={FENCE_HEADER: "6"})
     assert (error_of(refused)["code"], error_of(refused)["param"]) == ("fenced", FENCE_HEADER)
+    assert refused.headers[FENCE_HEADER] == "7", "a leader whose numbers began anew learns where they stood"
     async with serving(tmp_path) as again:
         answer = await again.client.put(
             SNAPSHOT_PATH, content=snapshots.encode(tiered(9, "a")), headers={FENCE_HEADER: "6"}

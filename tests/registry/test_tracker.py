@@ -40,7 +40,7 @@ def tracker(clock: Clock) -> Tracker:
 async def http(tracker: Tracker) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     errors.install(app)
-    app.include_router(tracker_routes(tracker), dependencies=[Depends(require_token("right"))])
+    app.include_router(tracker_routes(tracker, [Depends(require_token("right"))]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app, client=("10.0.0.9", 5000)),
         base_url="http://registry",

@@ -1,10 +1,13 @@
 """The agent's routes, over ASGI."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import httpx
 import pytest
 
+from functions.engines.errors import EngineUnreachable
 from functions.replica.app import Drain, make_app
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
 from tests.replica.statuses import make_status
@@ -15,10 +18,39 @@ def status() -> AgentStatus:
     return make_status(load=EngineLoad(running=1))
 
 
+@dataclass
+class Engine:
+    away: bool = False
+
+    async def metrics_page(self) -> bytes:
+        if self.away:
+            raise EngineUnreachable("connection refused")
+        return b"vllm:x 2\n"
+
+
 @pytest.fixture
-async def client(status: AgentStatus) -> AsyncIterator[httpx.AsyncClient]:
-    app = make_app(status, Drain(status, timeout_s=60), lambda: b"shoal_x 1\n")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as opened:
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def drain(status: AgentStatus) -> Drain:
+    return Drain(status, timeout_s=60)
+
+
+@asynccontextmanager
+async def client_at(
+    address: str, status: AgentStatus, drain: Drain, engine: Engine
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app(status, drain, lambda: b"shoal_x 1\n", engine.metrics_page)
+    transport = httpx.ASGITransport(app, client=(address, 40_000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(status: AgentStatus, drain: Drain, engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_at("127.0.0.1", status, drain, engine) as opened:
         yield opened
 
 
@@ -81,3 +113,41 @@ async def test_a_wait_that_makes_no_sense_is_refused(
 ) -> None:
     assert (await client.post("/drain", params={"wait_s": wait_s})).status_code == 422
     assert not status.draining
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3", "fd00::1", "unknown"])
+async def test_nobody_drains_a_replica_over_the_network(
+    status: AgentStatus, drain: Drain, engine: Engine, address: str
+) -> None:
+    """One POST from the monitoring namespace took a replica out for good."""
+    async with client_at(address, status, drain, engine) as stranger:
+        refused = await stranger.post("/drain")
+        assert (refused.status_code, "kubectl exec" in refused.text) == (403, True)
+        assert (await stranger.delete("/drain")).status_code == 403
+        assert (await stranger.get("/metrics")).status_code == 200
+    assert not status.draining
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+async def test_a_drain_can_be_called_off(status: AgentStatus, drain: Drain, engine: Engine, address: str) -> None:
+    async with client_at(address, status, drain, engine) as client:
+        await client.post("/drain")
+        assert (await client.delete("/drain")).json() == {"draining": False}
+        assert (status.phase()[0], drain.done) == ("ready", False)
+        assert (await client.delete("/drain")).status_code == 200, "again is harmless"
+
+
+async def test_the_drain_of_an_agent_that_stops_is_not_called_off(
+    client: httpx.AsyncClient, status: AgentStatus, drain: Drain
+) -> None:
+    drain.begin("asked by POST /drain")
+    drain.begin("asked by a signal", is_final=True)
+    assert (await client.delete("/drain")).status_code == 409
+    assert status.draining
+
+
+async def test_the_engines_metrics_come_by_the_agent(client: httpx.AsyncClient, engine: Engine) -> None:
+    assert (await client.get("/engine/metrics")).text == "vllm:x 2\n"
+    engine.away = True
+    answer = await client.get("/engine/metrics")
+    assert (answer.status_code, "connection refused" in answer.text) == (502, True)

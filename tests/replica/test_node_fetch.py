@@ -73,7 +73,7 @@ def running_tracker() -> Iterator[str]:
     """The tracker's routes on a port of their own; their URL."""
     app = FastAPI()
     errors.install(app)
-    app.include_router(tracker_routes(Tracker()), dependencies=[Depends(require_token(TOKEN))])
+    app.include_router(tracker_routes(Tracker(), [Depends(require_token(TOKEN))]))
     listener = bind("127.0.0.1", 0, "port")
     server = QuietServer(uvicorn.Config(app, lifespan="off", log_config=None))
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))

@@ -8,6 +8,7 @@ import pytest
 from fastapi import APIRouter
 
 from functions.api.ids import EngineName
+from functions.fleet.agent_credentials import agent_credential
 from functions.replica import cold_calls
 from functions.replica.cold_calls import ColdCalls, LoadAnswer
 from functions.replica.peer_app import BODY_MAX_BYTES, make_peer_app
@@ -42,7 +43,8 @@ async def client(loads: Loads) -> AsyncIterator[httpx.AsyncClient]:
     async def chunk(sha256: str) -> str:
         return sha256
 
-    app = make_peer_app("the-token", loads.want, loads.counted.append, [router])
+    own = agent_credential("the-token", "10.0.0.7", 8500)
+    app = make_peer_app("the-token", loads.want, loads.counted.append, [router], credential=lambda: own)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as opened:
         yield opened
 
@@ -84,6 +86,12 @@ async def test_nothing_answers_without_the_token(
 ) -> None:
     found = await client.post(path, json={"engine_name": NAME}, headers=headers)
     assert (found.status_code, loads.asked) == (401, [])
+
+
+async def test_an_agents_own_credential_opens_it_and_no_others(client: httpx.AsyncClient) -> None:
+    for host, port, status in (("10.0.0.7", 8500, 200), ("10.0.0.8", 8500, 401), ("10.0.0.7", 8501, 401)):
+        headers = {"authorization": f"Bearer {agent_credential('the-token', host, port)}"}
+        assert (await client.get("/chunks/abc", headers=headers)).status_code == status
 
 
 async def test_routers_stand_behind_the_same_token(client: httpx.AsyncClient) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from functions.controller.autoscaling.allocation import RoleOrder
 from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
+from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 
 NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
@@ -30,8 +31,9 @@ class RoleNotifier:
     """
 
     def __init__(self, client: httpx.AsyncClient, token: str) -> None:
+        """`token` is the installation's; what is sent follows from it."""
         self._client = client
-        self._headers = {"authorization": f"Bearer {token}"}
+        self._token = token
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def notify(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
@@ -41,10 +43,11 @@ class RoleNotifier:
 
     async def _notify(self, order: RoleOrder) -> str:
         url = f"http://{order.host}:{order.port}/standing"
+        headers = {"authorization": f"Bearer {agent_credential(self._token, order.host, order.port)}"}
         try:
             async with self._places:
                 answer = await self._client.post(
-                    url, json={"standby": order.standby}, headers=self._headers, timeout=NOTIFY_TIMEOUT_S
+                    url, json={"standby": order.standby}, headers=headers, timeout=NOTIFY_TIMEOUT_S
                 )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"

@@ -24,6 +24,7 @@ FLEET_PATH = "/v1/fleet"
 DELTA_MAX_ENTRIES = 20_000  # beyond, the whole is sent
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_FENCE_MAX_DIGITS = 15
 _QUOTED_CHARS = 300
 
 _log = logging.getLogger(__name__)
@@ -73,14 +74,23 @@ class LastHeartbeat:
 
 
 class RegistryWire:
-    """`fence` gives the number that says who leads, where several publishers may believe that they do."""
+    """`fence` gives the number that says who leads, where several publishers may believe that they do.
+
+    `outranked` hears of the highest number where ours is below it.
+    """
 
     def __init__(
-        self, client: httpx.AsyncClient, registry_url: str, token: str, fence: Callable[[], int] | None = None
+        self,
+        client: httpx.AsyncClient,
+        registry_url: str,
+        token: str,
+        fence: Callable[[], int] | None = None,
+        outranked: Callable[[int], None] = lambda highest: None,
     ) -> None:
         self._client = client
         self._base = registry_url.rstrip("/")
         self._fence = fence
+        self._outranked = outranked
         self._headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
 
     async def state(self) -> RegistryState:
@@ -161,6 +171,8 @@ class RegistryWire:
         if response.status_code == 412:
             raise _BaseUnknown(explanation)
         if response.status_code == 409:
+            if response.headers.get(FENCE_HEADER, "").isdecimal():
+                self._outranked(int(response.headers[FENCE_HEADER][:_FENCE_MAX_DIGITS]))
             raise EpochTaken(explanation) if path == SNAPSHOT_PATH else RowMoved(explanation)
         if response.status_code == 429 or response.status_code >= 500:
             raise RegistryUnavailable(explanation)

@@ -80,12 +80,13 @@ def build_app(parts: EngineParts) -> FastAPI:
     app = FastAPI(title="shoal simulated engine", version=VLLM_VERSION, docs_url=None, redoc_url=None)
     generates = parts.settings.task == "generate"
     answering = (generation_routes, dialect_routes) if generates else (pooling_routes,)
-    for router in (*answering, status_routes, tokenizer_routes, fault_routes):
-        app.include_router(router(parts))
+    routers = [*answering, status_routes, tokenizer_routes, fault_routes]
     if parts.settings.lora_routes:
-        app.include_router(adapter_routes(parts))
+        routers.append(adapter_routes)
     if parts.settings.dev_routes:
-        app.include_router(sleep_routes(parts))
+        routers.append(sleep_routes)
+    for router in routers:  # `include_router` would build each route again, and once more at its first request
+        app.router.routes.extend(router(parts).routes)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_middleware(CommonHeaders, request_ids=parts.settings.request_id_headers)

@@ -12,6 +12,7 @@ import msgspec
 
 from functions.api.ids import EngineName
 from functions.decisions.routing.choice import ReplicaView
+from functions.fleet.agent_credentials import agent_credential
 
 LoadState = Literal[
     "loaded",
@@ -59,8 +60,9 @@ class LoadClient:
     """The Loader of production."""
 
     def __init__(self, token: str) -> None:
+        """`token` is the installation's; what is sent follows from it."""
+        self._token = token
         self._http = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {token}"},
             trust_env=False,
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=4.0),
         )
@@ -70,7 +72,8 @@ class LoadClient:
         url = f"http://{_host(replica.host)}:{replica.peer_port}/adapters/load"
         body = {"engine_name": engine_name, "wait_s": round(wait_s, 3)}
         try:
-            async with self._http.stream("POST", url, json=body, timeout=timeout) as answer:
+            headers = {"authorization": f"Bearer {agent_credential(self._token, replica.host, replica.peer_port)}"}
+            async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as answer:
                 return _meaning(answer.status_code, await _bounded(answer))
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             return LoadAnswer("unreachable", str(error) or type(error).__name__)

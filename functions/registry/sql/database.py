@@ -25,13 +25,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy import URL, Connection, Engine, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from functions.registry.sql import errors as failures
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, as_of_one_moment, make_engine
 from functions.registry.sql.errors import Contended, DatabaseUnavailable, SchemaUnknown
+from functions.registry.sql.tables import state
 from functions.registry.sql.transaction import Write
 
 # Bringing the schema up to date, one process at a time.
@@ -148,6 +149,19 @@ class Database:
         """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, and what was found
         out of content. Nothing that anybody decided."""
         return self._committed(lambda connection: (work(connection), True))
+
+    def raise_fence(self, token: int) -> int:
+        """Blocks. The highest leadership that has written or published, this one included; DatabaseUnavailable."""
+
+        def raised(connection: Connection) -> tuple[int, bool]:
+            known: int = connection.execute(select(state.c.fence).with_for_update()).scalar_one()
+            if token > known:
+                connection.execute(update(state).values(fence=token))
+            return max(token, known), token > known
+
+        if not self.ready:
+            raise DatabaseUnavailable("the registry's database is not there yet")
+        return self._committed(raised)
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
         """`work` in one of the database's own threads: an ingest that blocks must not hold up a read."""

@@ -142,7 +142,7 @@ class SwarmWorld:
         self.tracker = Tracker(BoardPolicy(again_min_s=0.1, expire_after_s=HOUR_S, lease_s=HOUR_S), rng=Random(1))
         app = FastAPI()
         errors.install(app)
-        app.include_router(tracker_routes(self.tracker), dependencies=[Depends(require_token(TOKEN))])
+        app.include_router(tracker_routes(self.tracker, [Depends(require_token(TOKEN))]))
         self.network.hosts["10.9.9.9:8444"] = httpx.ASGITransport(app)
 
     def client(self, base_url: str = "") -> httpx.AsyncClient:

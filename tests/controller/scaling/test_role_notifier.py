@@ -6,9 +6,10 @@ import httpx
 
 from functions.controller.autoscaling.allocation import RoleOrder
 from functions.controller.autoscaling.clients import RoleNotifier
+from functions.fleet.agent_credentials import agent_credential
 
 
-async def test_each_is_told_with_the_token_and_failures_are_named() -> None:
+async def test_each_is_told_with_what_opens_that_agent_alone_and_failures_are_named() -> None:
     heard: list[tuple[str, str, str]] = []
 
     def agent(request: httpx.Request) -> httpx.Response:
@@ -20,6 +21,10 @@ async def test_each_is_told_with_the_token_and_failures_are_named() -> None:
     orders = [RoleOrder(f"a-{port}", "10.0.0.1", port, standby=False) for port in (1, 2, 3)]
     async with httpx.AsyncClient(transport=httpx.MockTransport(agent)) as client:
         troubles = await asyncio.wait_for(RoleNotifier(client, "the-token").notify(orders), 30.0)
-    assert heard[-1] == ("http://10.0.0.1:3/standing", "Bearer the-token", '{"standby":false}')
+    assert heard[-1] == (
+        "http://10.0.0.1:3/standing",
+        f"Bearer {agent_credential('the-token', '10.0.0.1', 3)}",
+        '{"standby":false}',
+    )
     assert [trouble.split(":")[0] for trouble in troubles] == ["a-1", "a-2"]
     assert "refused" in troubles[0] and "503: it sleeps" in troubles[1]

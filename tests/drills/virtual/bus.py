@@ -9,7 +9,7 @@ The broker is `functions.fleet.quota_model`, on the bus's own time.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 from functions.fleet import heartbeat as heartbeats
@@ -95,11 +95,8 @@ class BusClient:
         self._server.say("beats", message)
 
     async def listen(self) -> AsyncIterator[list[bytes]]:
-        await self._reach()
-        now_s = self._server.now_s
-        yield [message for message, until_s in self._server.beats.values() if now_s < until_s]
-        async for message in self._messages("beats"):
-            yield [message]
+        async for messages in self._messages("beats", self._kept_beats):
+            yield messages
 
     async def publish_stats(self, message: bytes) -> None:
         await self._reach()
@@ -114,9 +111,9 @@ class BusClient:
         self._server.pins.append((message, self._server.now_s + ttl_s))
         self._server.say("pins", message)
 
-    async def pins(self) -> AsyncIterator[bytes]:
-        async for message in self._messages("pins"):
-            yield message
+    async def pins(self) -> AsyncIterator[list[bytes]]:
+        async for messages in self._messages("pins", self._kept_pins):
+            yield messages
 
     async def close(self) -> None:
         """Nothing is kept open."""
@@ -132,21 +129,24 @@ class BusClient:
             await asyncio.sleep(call_s)
             raise BusUnavailable("Timeout reading from socket")
 
-    async def _messages(self, channel: str) -> AsyncIterator[bytes]:
+    def _kept_beats(self) -> list[bytes]:
+        return [message for message, until_s in self._server.beats.values() if self._server.now_s < until_s]
+
+    def _kept_pins(self) -> list[bytes]:
+        return [message for message, until_s in self._server.pins if self._server.now_s < until_s]
+
+    async def _messages(self, channel: str, kept: Callable[[], list[bytes]]) -> AsyncIterator[list[bytes]]:
         await self._reach()
         server = self._server
         subscription = Subscription(self._node)
         server.channels[channel].append(subscription)
         try:
-            if channel == "pins":
-                for message, until_s in list(server.pins):
-                    if server.now_s < until_s:
-                        yield message
+            yield kept()
             silent_since_s = server.now_s
             while True:
                 silent_since_s = await self._wait(subscription, silent_since_s)
                 while subscription.messages:
-                    yield subscription.messages.popleft()
+                    yield [subscription.messages.popleft()]
         finally:
             server.channels[channel].remove(subscription)
 

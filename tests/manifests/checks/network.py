@@ -10,6 +10,7 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 # Namespaces of others, and the labels by which an operator marks those whose names differ (manifests/README.md).
 FOREIGN = ({NAMESPACE_LABEL: "kube-system"}, {NAMESPACE_LABEL: "knative-serving"}, {"shoal.dev/ingress": "true"})
 FOREIGN_LABELS = (*FOREIGN, {"shoal.dev/monitoring": "true"}, {"shoal.dev/git-server": "true"})
+ENGINE_PORT = 8080
 QUEUE_PROXY_PORTS = {8012, 8112, 9090, 9091}  # Knative's sidecar: requests, requests with TLS, its own and our metrics
 
 
@@ -26,6 +27,7 @@ def network_findings(rendering: Rendering) -> Iterator[str]:
         for rule in policy["spec"].get("ingress", []):
             yield from _peers(policy, rule.get("from", []), rendering)
             yield from _ports(policy, rule, chosen)
+            yield from _engines_reached(policy, rule, chosen)
         for rule in policy["spec"].get("egress", []):
             yield from _peers(policy, rule.get("to", []), rendering)
             for peer in rule.get("to", []):
@@ -63,6 +65,19 @@ def _ports(policy: Document, rule: dict[str, Any], chosen: list[Workload]) -> It
     for entry in rule.get("ports", []):
         if chosen and entry["port"] not in listened:
             yield f"{name_of(policy)}: nobody there listens on {entry['port']}"
+
+
+def _engines_reached(policy: Document, rule: dict[str, Any], chosen: list[Workload]) -> Iterator[str]:
+    """An engine knows no keys and no tenants: its port is for gateways, and for those that share one pool's work."""
+    if not any("shoal.dev/pool" in workload.labels for workload in chosen):
+        return
+    if not any(entry["port"] == ENGINE_PORT for entry in rule.get("ports", [])) and "ports" in rule:
+        return
+    for peer in rule.get("from", [{}]):
+        if peer.get("podSelector") == policy["spec"]["podSelector"]:
+            continue
+        if peer.get("podSelector", {}).get("matchLabels", {}).get("app.kubernetes.io/name") != "gateway":
+            yield f"{name_of(policy)}: {peer or 'everybody'} reaches engines' whole API"
 
 
 def listening(workload: Workload) -> set[int]:

@@ -113,6 +113,14 @@ def test_writes_from_many_threads_and_two_registries_stand_in_one_line(
     other.close()
 
 
+def test_the_fence_only_rises_and_is_every_registrys(database: Database, url: str | None, tmp_path: Path) -> None:
+    other = Database(database_url(url, tmp_path))
+    other.prepare()
+    said = ((database, 7), (other, 6), (other, 0), (other, 9), (database, 8))
+    assert [registry.raise_fence(token) for registry, token in said] == [7, 7, 7, 9, 9]
+    other.close()
+
+
 def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
     with database.exclusive("collecting") as mine, other.exclusive("collecting") as theirs:

@@ -61,7 +61,7 @@ class TermGuard:
 
 
 class Elector:
-    """`run` belongs to one thread; `term`, `guard` and `stop` to any."""
+    """`run` belongs to one thread; `term`, `guard`, `outranked` and `stop` to any."""
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class Elector:
         self._on_change = on_change
         self._lowest_token = lowest_token
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests; guards nothing
+        self._outranked_by = 0
         self._seen: LeaseObservation | None = None
         self._term: Term | None = None
         self._stopped = threading.Event()
@@ -107,6 +108,18 @@ class Elector:
             self._stopped.wait(self._timing.retry_s * self._rng.uniform(1 - _JITTER_RATIO, 1.0))
         self._term = None
         self._ended.set()
+
+    def outranked(self, token: int) -> None:
+        """Whoever keeps state has seen this token and refuses ours: our term is over, and the next one begins above it.
+
+        So a Lease that begins anew beside a database that was kept (an installation made again) does not stay below
+        for ever. Whoever has lost the Lease wins nothing by it: only its holder takes a term.
+        """
+        term = self._term
+        if term is not None and term.token < token:
+            _log.warning("term %d is below %d, which the registry has seen: leading anew", term.token, token)
+            self._outranked_by = max(self._outranked_by, token)
+            self._term = None
 
     def stop(self) -> None:
         """End the term; from here on no guard lets a write pass. The Lease stays ours until it runs out."""
@@ -148,10 +161,10 @@ class Elector:
         self.leader = record.holder if record is not None else ""
         match decide(self.me, self._seen, self.term, self.now_s(), self._timing):
             case Create():
-                floor = self._lowest_token()
+                floor = max(self._lowest_token(), self._outranked_by)
                 self._write(lambda timeout_s: self._wire.create(self.me, floor, timeout_s))
             case Take(known):
-                transitions = max(known.transitions + 1, self._lowest_token())
+                transitions = max(known.transitions + 1, self._lowest_token(), self._outranked_by)
                 self._write(lambda timeout_s: self._wire.replace(self.me, known, transitions, timeout_s))
             case Renew(known):
                 self._write(lambda timeout_s: self._wire.replace(self.me, known, known.transitions, timeout_s))

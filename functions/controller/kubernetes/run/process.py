@@ -120,7 +120,9 @@ class KubernetesController:
         self._events = EventRecorder(self._name, self._metrics.event)
         self._obedience = Obedience(self._metrics, self._judged_anew)
         self._elector = self._make_elector()
-        self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
+        self._publishing = Publishing(
+            settings, self._elector.guard, self._elector.outranked, on_rows=self._rows_changed
+        )
         self._driver = RolloutDriver(
             self._publishing.rows,
             self._publishing.rows_wire,

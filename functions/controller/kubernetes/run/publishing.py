@@ -32,10 +32,11 @@ class Publishing:
         self,
         settings: KubernetesSettings,
         guard: Callable[[], TermGuard | None],
+        outranked: Callable[[int], None],
         on_rows: Callable[[], None] = lambda: None,
     ) -> None:
         """Blocks: reads the token, the credentials, the certificate authority and the copy of the registry's rows.
-        `on_rows` is told when these are others."""
+        `on_rows` is told when these are others, `outranked` of the registry's highest token where ours is below it."""
         verify = ssl.create_default_context(
             cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None
         )
@@ -44,7 +45,7 @@ class Publishing:
         self._client = httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
         self._guard = guard
         token = settings.internal_token_file.read_text().strip()
-        self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence)
+        self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence, outranked=outranked)
         self.last_epoch = 0
         self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows
         self.rows = RowsFollower(self.rows_wire, settings.registry_rows_file, on_rows)

@@ -121,6 +121,22 @@ def test_a_lease_that_was_deleted_begins_above_every_known_token(plain_space: Sp
     assert guard.token == 42
 
 
+def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_space: Space) -> None:
+    """An installation made again beside its old database would be refused for ever."""
+    elector, other = (Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second"))
+    elector.step()
+    for highest in (0, 41):
+        elector.outranked(highest)
+    assert elector.guard() is None, "nothing is written under a number that is refused"
+    other.outranked(90)  # leads nothing: wins nothing
+    other.step()
+    elector.step()
+    guard = elector.guard()
+    assert guard is not None
+    assert (guard.token, other.guard()) == (42, None)
+    assert lease_of(plain_space)["holderIdentity"] == "first"
+
+
 def test_two_writes_over_the_same_record_one_is_refused(plain_space: Space) -> None:
     wire = LeaseWire(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
     record = wire.create("first", 0, 10)
