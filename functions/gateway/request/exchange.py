@@ -222,7 +222,7 @@ class Exchange:
         self.entry.headers = ()  # they are sent once: 1 KiB less for as long as it streams
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
-        self.entry.progress(attempt.events, attempt.waiting_since_s)
+        self.entry.progress(attempt.tokens, attempt.waiting_since_s)
         self._sink.more(out)
 
     def attempt_finished(self, attempt: Attempt) -> None:
@@ -377,6 +377,8 @@ class Exchange:
             self.tries.attempt.pause()
 
     def resume(self) -> None:
+        if self._paused_at_s is not None:
+            self.timeline.paused_s += self._services.clock() - self._paused_at_s
         self._paused_at_s = None
         self.due_s = 0.0
         if self.tries.attempt is not None:

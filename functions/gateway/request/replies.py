@@ -12,6 +12,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.http.sink import Headers, MoreHeaders, Sink
+from functions.gateway.intake.fields import ignored_header
 from functions.gateway.intake.routes import Route
 from functions.gateway.metrics import Metrics
 from functions.gateway.request.dialects import OPENAI, Dialect
@@ -60,6 +61,8 @@ def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
     """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
+    if admitted.ignored_fields:
+        quota = ((b"x-shoal-ignored", ignored_header(admitted.ignored_fields)), *quota)
     return quota if admitted.split is None else ((b"x-shoal-rollout", admitted.split.header()), *quota)
 
 
