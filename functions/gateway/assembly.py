@@ -110,7 +110,7 @@ def make_services(
         adapter_loads=adapter_loads,
         upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),
-        hedging=Hedging(),
+        hedging=Hedging(routing.silence),
         quarantine=quarantine,
         end_listeners=(
             routing.ended,  # the fleet's view of the replica

@@ -148,8 +148,9 @@ class Metrics:
         seconds.observe(timeline.ended_s - timeline.received_s)
         if timeline.first_token_s:
             ttft.observe(timeline.first_token_s - timeline.received_s)
-            if admitted.stream and ended.events > 1:
-                inter_token.observe((timeline.ended_s - timeline.first_token_s) / (ended.events - 1))
+            between_s = ended.inter_token_s
+            if between_s is not None:
+                inter_token.observe(between_s)
         if admitted.split is not None:
             self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
         if usage is not None:

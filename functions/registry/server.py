@@ -32,6 +32,7 @@ from functions.registry.app import make_app
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
+from functions.registry.regions.parts import RegionParts, region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
@@ -84,18 +85,23 @@ async def _serve(settings: RegistrySettings) -> None:
     store.load()
     fleet = FleetWatch(bus)
     parts = _parts(settings, token, store, fleet)
+    regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)
+    if regions is not None:
+        regions.begin(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
     warn_if_over(memory.most(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
-    app = make_app(store, fleet, token, services=parts.services, collecting=parts.collecting)
+    app = make_app(store, fleet, token, services=parts.services, collecting=parts.collecting, regions=regions)
     server = _Server(_uvicorn_config(settings, app, guard), guard, store)
     try:
         await server.serve(sockets=[listener])
     finally:
         await tasks.close()
+        if regions is not None:
+            await regions.close()
         await bus.close()
         await asyncio.to_thread(parts.close)
 
@@ -108,6 +114,14 @@ def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: 
     try:
         return parts_from(settings, secrets, store, fleet)
     except SettingsWrong as error:
+        raise StartFailed(str(error)) from error
+
+
+def _regions(settings: RegistrySettings, bus_password: str | None, parts: RegistryParts) -> RegionParts | None:
+    token = _secret(settings.regions_token_file) if settings.regions_token_file is not None else None
+    try:
+        return region_parts(settings, token, bus_password, parts.services)
+    except ValueError as error:
         raise StartFailed(str(error)) from error
 
 

@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.artifacts.collect import DEFAULT_GRACE_S
 from functions.artifacts.s3 import DEFAULT_BUCKET
+from functions.fleet.regions import REGION_PATTERN
 from functions.registry.rate_limiter import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
 
 
@@ -122,6 +123,21 @@ class RegistrySettings(BaseSettings):
     )
     signature_key_files: str = Field("", description="Comma-separated PEM public keys whose signatures count.")
     signatures_required: bool = Field(False, description="Refuse adapters that are not signed by one of these keys.")
+
+    region: str | None = Field(
+        None,
+        pattern=rf"^{REGION_PATTERN}$",
+        description="This installation's name among several. Default: the only one.",
+    )
+    regions_file: Path | None = Field(
+        None, description='All regions: {"a": {"registry_url": "https://…"}, "b": …}. Read anew when it changes.'
+    )
+    regions_token_file: Path | None = Field(
+        None, description="What registries of all regions show each other; it opens /regions/v1 and nothing else."
+    )
+    regions_ca_file: Path | None = Field(
+        None, description="The authority of their certificates. Default: the system's."
+    )
 
     gc_interval_s: float = Field(
         0.0, ge=0, description="Between two collections of garbage; 0: only on POST /internal/v1/gc. Off by default,"

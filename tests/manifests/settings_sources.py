@@ -121,6 +121,9 @@ REGISTRY = {
     "database_url": manifests_only("a local fleet keeps SQLite in its state"),
     "database_password_file": manifests_only("a local fleet keeps SQLite in its state"),
     "models_dir": some_manifests("an overlay names the bases whose facts it has", local="always"),
+    "region": some_manifests("with components/region"),
+    "regions_file": some_manifests("with components/region"),
+    "regions_token_file": some_manifests("with components/region"),
     "max_lora_rank": some_manifests("where a pool of the overlay takes a higher rank than the default"),
     **defaults(
         "max_connections_per_address",
@@ -130,7 +133,7 @@ REGISTRY = {
         *("max_requests_at_once_per_tenant", "max_requests_per_s_per_tenant", "request_burst_per_tenant"),
         *("staging_dir", "uploads_at_once", "uploads_at_once_per_tenant", "ingest_https_hosts"),
         *("ingest_https_ca_file", "ingest_private_networks", "signature_key_files", "signatures_required"),
-        "gc_grace_s",
+        *("gc_grace_s", "regions_ca_file"),
     ),
 }
 REPLICA = {
@@ -171,7 +174,7 @@ REPLICA = {
     **defaults(
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
-        "idle_probe_interval_s",
+        *("idle_probe_interval_s", "warm_up_timeout_s"),
     ),
 }
 # `shoal up` is its own controller, with settings of its own: nothing here has a local twin.

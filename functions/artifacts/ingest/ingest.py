@@ -28,7 +28,7 @@ from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, c
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
-from functions.artifacts.fetch import fetch
+from functions.artifacts.fetch import ObjectSource, fetch, read_manifest
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
 from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
@@ -194,6 +194,27 @@ class Ingest:
             if pointed is None:
                 return upload.finish(expect)
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])
+
+    def from_source(self, source: ObjectSource, digest: Digest, expect: Expectation) -> Ingested:
+        """Bring in the artifact of that digest from another store, checked like any other; errors as `from_uri`.
+
+        What was fetched and verified before a kill is not fetched again.
+        """
+        limits, timeout_s = self.policy.limits, self.policy.deadline_s
+        cache = ArtifactCache(self.staging_root / "from-elsewhere")
+        cache.root.mkdir(parents=True, exist_ok=True)
+        cache.clean_garbage()
+        with self._session(), self.budget.reservation(expect.tenant) as room:
+            manifest = manifests.decode_verified(read_manifest(source, digest), digest, limits)
+            for entry in manifest.files:  # every name before the first byte
+                check_name(entry.path)
+            room.up_to(manifest.total_bytes)
+            Upload(cache.root, self.policy, self._publish, room).check_space(manifest.total_bytes)
+            fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)
+            try:
+                return self._publish(fetched, expect, manifest)
+            finally:
+                cache.discard(digest)
 
     @contextmanager
     def upload(self, tenant: TenantId | None = None) -> Iterator[Upload]:

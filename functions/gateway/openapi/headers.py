@@ -66,6 +66,7 @@ SERVED: tuple[Header, ...] = (
     Header("x-shoal-degraded", "`from=…;reason=…`: another model answered, by the pool's fallback policy."),
     Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
     Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),
+    Header("x-shoal-ignored", "Fields of the body that are not known here, and that no engine was sent."),
     Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
     Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
     Header("cache-control", "`no-store`."),

@@ -114,13 +114,23 @@ class Attempt:
 
     @property
     def usage(self) -> Usage | None:
-        """As a stream's last event told it."""
+        """As a stream has told it up to now."""
         return self._relay.usage if self._relay is not None else None
 
     @property
     def events(self) -> int:
-        """Of the stream, with choices, so about one a token."""
+        """Of the stream, with choices."""
         return self._relay.events if self._relay is not None else 0
+
+    @property
+    def tokens(self) -> int:
+        """Of these events, with about one more for that with which a chat begins; no fewer than there are events."""
+        return self._relay.tokens if self._relay is not None else 0
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `usage` is all that was passed on."""
+        return self._relay is not None and self._relay.is_counted
 
     @property
     def passed(self) -> int:
@@ -135,11 +145,15 @@ class Attempt:
     def pause(self) -> None:
         if self._connection is not None:
             self._connection.pause()
+        if self._slot is not None:
+            self._services.router.silence.pauses(self._slot)
 
     def resume(self) -> None:
         self.waiting_since_s = self._services.clock()
         if self._connection is not None:
             self._connection.resume()
+        if self._slot is not None and self.begun and not self.over:
+            self._services.router.silence.speaks(self._slot, self.waiting_since_s)
 
     def fail(self, failure: Failure, detail: str) -> None:
         """It has not begun and is given up: by what it saw itself, or by the clock or the fleet."""
@@ -192,13 +206,16 @@ class Attempt:
                 self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
             elif stream:
                 admitted, limits = self._admitted, self._services.limits
-                self._relay = admitted.route.dialect.relay(self._renaming, admitted.wants_usage, limits.event_bytes)
+                self._relay = admitted.route.dialect.relay(
+                    self._renaming, admitted.wants_usage, admitted.wants_counts, limits.event_bytes
+                )
 
     def on_body(self, data: bytes) -> None:
         now_s = self._services.clock()
         if self.gaps is not None:
             self.gaps.add(now_s - self.waiting_since_s)
         self.waiting_since_s = now_s
+        self._services.router.silence.heard(self.replica.id, now_s)
         if self._relay is not None:
             self._pass_on(self._relay, data)
         else:
