@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.fleets import PROJECT, SHOAL, free_ports, git, processes_of, wait_until
+from tests.fleets import PROJECT, SHOAL, free_blocks, git, processes_of, wait_until
 
 PORTS_APART = 200
 MODEL = "smollm2-135m"
@@ -121,7 +121,7 @@ class Regions:
 
 @contextmanager
 def two_regions(state_dir: Path, *, replicas: int = 1) -> Iterator[Regions]:
-    with free_ports() as port_base:
+    with free_blocks(4) as port_base:  # the front's, and 200 for each region
         regions = Regions(state_dir, port_base)
         try:
             for name in ("a", "b"):
