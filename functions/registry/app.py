@@ -254,6 +254,8 @@ def make_app(
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
         stages = await active_stages(services, request, require_token(token)) if services is not None else {}
-        return Response(metrics.exposition(store, fleet, wall_clock(), stages), media_type=CONTENT_TYPE_LATEST)
+        without_facts = await services.bases_without_facts() if services is not None else []
+        text = metrics.exposition(store, fleet, wall_clock(), stages, without_facts)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

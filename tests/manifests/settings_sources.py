@@ -114,6 +114,7 @@ REGISTRY = {
     "database_url": manifests_only("a local fleet keeps SQLite in its state"),
     "database_password_file": manifests_only("a local fleet keeps SQLite in its state"),
     "models_dir": some_manifests("an overlay names the bases whose facts it has", local="always"),
+    "base_facts_required": some_manifests("production, where an unchecked adapter meets other tenants' requests"),
     "max_lora_rank": some_manifests("where a pool of the overlay takes a higher rank than the default"),
     **defaults(
         *("max_waiters", "drain_timeout_s", "max_models_per_tenant", "max_versions_per_model"),
