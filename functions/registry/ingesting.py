@@ -164,13 +164,13 @@ class Ingesting:
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
         """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none.
 
-        ApiError where the base's facts are required and missing.
-        Never behind an ingest: who names content that was checked before has nothing to wait for.
+        Never behind an ingest: who names content that was checked before has nothing to wait for. ApiError where the
+        base's facts are required and missing.
         """
         known = await asyncio.to_thread(self._bases.known, base, folder) if base else None
         if base and known is None and self.facts_required:
-            message = f"adapters over {base} cannot be checked, since the facts of that base are missing: its operator"
-            raise ApiError(503, "base_facts_missing", f"{message} brings them (`shoal base facts`); try again then")
+            message = f"adapters over {base} cannot be checked: its facts are missing (`shoal base facts`); try later"
+            raise ApiError(503, "base_facts_missing", message)
         return Expectation(
             tenant=tenant,
             base=known.facts if known is not None else None,
