@@ -32,7 +32,7 @@ from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
 from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
-from functions.gateway.intake.media_ids import key_media_ids
+from functions.gateway.intake.media import key_media_ids
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
