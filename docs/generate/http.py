@@ -27,6 +27,7 @@ from functions.gateway.registry_routes import RegistryForwarding
 from functions.registry import app as registry_app
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import Secrets, parts_from
+from functions.registry.regions.parts import region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.store import SnapshotStore
 
@@ -67,10 +68,15 @@ def gateway_page() -> str:
 def registry_page() -> str:
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder)
-        settings = RegistrySettings(state_dir=state_dir, internal_token_file=state_dir / "token")
+        settings = RegistrySettings(
+            state_dir=state_dir, internal_token_file=state_dir / "token", region="a", regions_file=state_dir / "regions"
+        )
         store, fleet = SnapshotStore(state_dir / "snapshot.json"), FleetWatch(cast("Bus", None))
         parts = parts_from(settings, Secrets(_TOKEN), store, fleet)
-        made = registry_app.make_app(store, fleet, _TOKEN, services=parts.services, collecting=parts.collecting)
+        regions = region_parts(settings, _TOKEN, None, parts.services)
+        made = registry_app.make_app(
+            store, fleet, _TOKEN, services=parts.services, collecting=parts.collecting, regions=regions
+        )
         document = _document(made)
         parts.close()
     bodies = [_body(path, schema) for path, schema in _bodies(document)]

@@ -48,7 +48,8 @@ class Retry(Strict):
     """Retries per request over time, so that retries never double an overload."""
     hedge_after: Duration | None = None
     """An interactive request without a first byte gets a second attempt beside the first: after this, and not before
-    19 in 20 requests that looked like it had begun. Out of the same budget. None written: never."""
+    19 in 20 requests that looked like it had begun. Out of the same budget. None written: only where its replica says
+    nothing to anybody."""
 
     @property
     def hedge_after_s(self) -> float | None:

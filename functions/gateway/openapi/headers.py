@@ -54,7 +54,10 @@ BESIDE_THE_KEY: tuple[Header, ...] = (
 )
 REQUEST: tuple[Header, ...] = (*KEYS, *BESIDE_THE_KEY)
 
-ALWAYS: tuple[Header, ...] = (Header("x-request-id", "The request's id, on every answer."),)
+ALWAYS: tuple[Header, ...] = (
+    Header("x-request-id", "The request's id, on every answer."),
+    Header("request-id", "The same, on answers of `/v1/messages`, whose SDK looks for it there."),
+)
 SERVED: tuple[Header, ...] = (
     Header("x-shoal-model", "The model that answered, as `id@version`."),
     Header("x-shoal-digest", "The sha256 digest of that version's artifact."),

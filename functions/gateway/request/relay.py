@@ -75,6 +75,20 @@ class _WithUsage(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
+class _Whole(msgspec.Struct):
+    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
+
+    usage: Any = None
+    choices: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+_whole_decoder = msgspec.json.Decoder(_Whole)
+_choices_decoder = msgspec.json.Decoder(list[_Choice])
+_LARGE_BYTES = 64 * 1024
 _usage_decoder = msgspec.json.Decoder(_WithUsage)
 _MAX_TOKENS = 10_000_000
 
@@ -373,6 +387,8 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
 def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
+    if len(body) > _LARGE_BYTES:
+        return _large_answer(body, renaming)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -382,6 +398,24 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     usage = usage_in(parsed.get("usage"))
     produced = usage is not None and usage.completion_tokens > 0
     return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
+
+
+def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
+    try:
+        parsed = _whole_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer("not a JSON object") from error
+    usage = usage_in(parsed.usage)
+    produced = usage is not None and usage.completion_tokens > 0
+    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
+
+
+def _all_aborted(choices: msgspec.Raw) -> bool:
+    try:
+        found = _choices_decoder.decode(choices)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return bool(found) and all(choice.finish_reason in ("abort", "error") for choice in found)
 
 
 def first_sign(events: bytes) -> Sign:
