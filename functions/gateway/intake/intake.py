@@ -104,7 +104,10 @@ class Intake:
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
-        ignored = fields.keep_allowed(parsed, self._tables[route.path], routing.unknown_fields, route.path)
+        table = self._tables[route.path]
+        ignored: tuple[str, ...] = ()
+        if not table.passed.issuperset(parsed):
+            ignored = fields.keep_allowed(parsed, table, routing.unknown_fields, route.path)
         key_media_ids(parsed, self._pepper, caller.tenant)
         split: SplitUse | None = None
         if model.split is not None:

@@ -116,29 +116,26 @@ def _is_outside(host: str) -> bool:
 
 
 def key_media_ids(body: JsonObject, pepper: bytes, tenant: TenantId) -> None:
-    """Replace each id in a body whose fields were checked."""
+    """Replace each id in a body whose fields were checked: in parts, and in all that is made of parts."""
+    within: list[Any] = []  # messages, items, documents, outputs of tools; then what is in them
     for name, value in body.items():
         if name not in _WITH_PARTS:
             continue
         if type(value) is dict:
-            _key([value], pepper, tenant)
+            within.append(value)
         elif type(value) is list and value and type(value[0]) is not int:  # token ids, of which there may be many
-            _key(value, pepper, tenant)
-
-
-def _key(parts: list[Any], pepper: bytes, tenant: TenantId) -> None:
-    """Of parts, and of all that is made of parts: messages, items, documents, outputs of tools."""
-    for part in parts:
+            within += value
+    for part in within:  # which grows
         if type(part) is not dict:
             continue
         if "uuid" in part:
             part["uuid"] = _keyed(part["uuid"], pepper, tenant)
         if "source" in part and type(part["source"]) is dict and type(part["source"].get("content")) is list:
-            _key(part["source"]["content"], pepper, tenant)
+            within += part["source"]["content"]
         if type(part.get("content")) is list:
-            _key(part["content"], pepper, tenant)
+            within += part["content"]
         if "output" in part and type(part["output"]) is list:
-            _key(part["output"], pepper, tenant)
+            within += part["output"]
 
 
 def _keyed(uuid: Any, pepper: bytes, tenant: TenantId) -> str | None:
