@@ -1,0 +1,72 @@
+"""An engine's events to a client's: whole events go out, in order, whatever the engine writes and however it is cut.
+
+First byte: the dialect, and whether the client wants usage. Second: how the bytes are cut. What went out when the
+bytes came one by one is what went out when they came at once, up to where an answer was found to be bad.
+"""
+
+from collections.abc import Iterable
+
+from functions.gateway.request.dialects import ANTHROPIC, OPENAI, POOLING, RESPONSES, Dialect, Relay
+from functions.gateway.request.relay import BadAnswer, Renaming, engine_error
+from tests.fuzz.inputs import Input, segments
+
+DICTIONARY = (
+    'data: {"id":"1","model":"engine-name","choices":[{"delta":{"content":"x"}}]}\n\n',
+    'data: {"model":"engine-name","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n',
+    "data: [DONE]\n\n",
+    'data: {"error":{"message":"m"}}\n\n',
+    'event: message_start\ndata: {"message":{"model":"engine-name","usage":{"input_tokens":1}}}\n\n',
+    'event: content_block_delta\ndata: {"delta":{"text":"x"}}\n\n',
+    'event: message_delta\ndata: {"usage":{"output_tokens":2}}\n\n',
+    "event: message_stop\ndata: {}\n\n",
+    'event: response.output_text.delta\ndata: {"delta":"x"}\n\n',
+    'event: response.completed\ndata: {"response":{"model":"engine-name","usage":{"output_tokens":0}}}\n\n',
+    "event: error\ndata: {}\n\n",
+    ": ping\n\n",
+    '"model":"engine-name"',
+    '"usage":',
+    '"prompt_tokens_details":{"cached_tokens":1}',
+    "\r\n\r\n",
+)
+ENGINE, PUBLIC = "engine-name", "acme/bot"
+_MAX_EVENT_BYTES = 512
+_DIALECTS = (OPENAI, RESPONSES, ANTHROPIC, POOLING)
+
+
+def check(data: bytes) -> None:
+    given = Input(data)
+    choice, size = given.byte(), given.byte()
+    dialect, keep_usage = _DIALECTS[choice % 4], bool(choice & 4)
+    answer = given.rest()
+    whole, whole_is_bad = _fed(dialect, keep_usage, [answer])
+    cut, cut_is_bad = _fed(dialect, keep_usage, segments(answer, size or 1))
+    if not (whole_is_bad or cut_is_bad):
+        assert whole == cut, (whole, cut)
+    for out in (whole, cut):
+        assert out == b"" or out.endswith(b"\n\n"), "half an event went out"
+        assert b'"model":"engine-name"' not in out
+    dialect.first_sign(whole)
+    engine_error(answer)
+    try:
+        dialect.whole(answer, Renaming(ENGINE, PUBLIC))
+    except BadAnswer:
+        pass
+
+
+def _fed(dialect: Dialect, keep_usage: bool, pieces: Iterable[bytes]) -> tuple[bytes, bool]:
+    relay = dialect.relay(Renaming(ENGINE, PUBLIC), keep_usage, _MAX_EVENT_BYTES)
+    out = b""
+    try:
+        for piece in pieces:
+            out += relay.feed(piece)
+    except BadAnswer:
+        return out, True
+    _counts_are_sane(relay, out)
+    return out, False
+
+
+def _counts_are_sane(relay: Relay, out: bytes) -> None:
+    assert 0 <= relay.events <= out.count(b"\n\n"), "more events were counted than went out"
+    if relay.usage is not None:
+        counts = (relay.usage.prompt_tokens, relay.usage.completion_tokens, relay.usage.cached_tokens)
+        assert all(0 <= count <= 10_000_000 for count in counts)
