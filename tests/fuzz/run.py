@@ -67,7 +67,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("target", choices=target_names())
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of libFuzzer's mutations")
-    parser.add_argument("--keep", action="store_true", help="new inputs that reach new code go into the corpus, the last first")
+    parser.add_argument(
+        "--keep", action="store_true", help="new inputs that reach new code go into the corpus, the last first"
+    )
     parser.add_argument("--replay", type=Path, help="a file with one input")
     return parser.parse_args(arguments)
 

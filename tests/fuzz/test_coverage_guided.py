@@ -24,7 +24,9 @@ pytestmark = pytest.mark.soak
 @pytest.mark.parametrize("target", target_names())
 def test_nothing_new_is_found(target: str) -> None:
     if importlib.util.find_spec("atheris") is None:
-        pytest.skip("atheris has wheels for x86-64 and CPython up to 3.14 only; the kept inputs are replayed all the same")
+        pytest.skip(
+            "atheris has wheels for x86-64 and CPython up to 3.14 only; the kept inputs are replayed all the same"
+        )
     seed = datetime.datetime.now(datetime.UTC).date().toordinal()
     argv = [sys.executable, "-m", "tests.fuzz.run", target, "--seconds", str(_SECONDS), "--seed", str(seed)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS + 120, check=False)

@@ -3,6 +3,7 @@
 First byte: which message. Several in one input, parted by a line `--`, meet each other's state.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import cache
@@ -95,23 +96,17 @@ def _homes(kept: _Kept, message: bytes) -> None:
 def _prefixes(kept: _Kept, message: bytes) -> None:
     """As MessagePack; JSON of the same shape is turned into it, since mutations find their way in text."""
     for packed in (message, _packed(message)):
-        try:
+        with contextlib.suppress(NewsInvalid):
             kept.prefixes.fold(decode(packed), 1000.0)
-        except NewsInvalid:
-            pass
-        try:
+        with contextlib.suppress(NewsInvalid):
             decode_ask(packed)
-        except NewsInvalid:
-            pass
 
 
 def _notices(_kept: _Kept, message: bytes) -> None:
     snapshot_notices.decode(message)
     for parse in (session_homes.decode, session_pins.decode):
-        try:
+        with contextlib.suppress(session_homes.HomesInvalid, session_pins.BatchInvalid):
             parse(message)
-        except (session_homes.HomesInvalid, session_pins.BatchInvalid):
-            pass
 
 
 def _packed(message: bytes) -> bytes:

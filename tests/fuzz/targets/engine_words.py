@@ -1,5 +1,7 @@
 """What an engine says besides answers: its metrics page and its KV events."""
 
+import contextlib
+
 import msgspec
 
 from functions.engines.errors import EngineGarbled
@@ -36,10 +38,8 @@ def check(data: bytes) -> None:
 def _events(data: bytes) -> None:
     """As MessagePack, and what JSON of the same shape becomes in it."""
     documents = [data]
-    try:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
         documents.append(msgspec.msgpack.encode(msgspec.json.decode(data)))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
-        pass
     for document in documents:
         try:
             decode(document)

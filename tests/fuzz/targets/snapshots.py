@@ -59,5 +59,3 @@ def _frames(document: bytes) -> None:
             pass
     except (SnapshotInvalid, Torn):
         pass
-
-

@@ -1,5 +1,7 @@
 """Chunks between nodes: announcements, a tracker's and a peer's answers, manifests, addresses, places to fetch from."""
 
+import contextlib
+
 from functions.artifacts import manifest
 from functions.artifacts.base_facts import decode as decode_facts
 from functions.artifacts.errors import ArtifactError
@@ -60,18 +62,12 @@ def _manifest(data: bytes) -> None:
 
 def _texts(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    try:
+    with contextlib.suppress(AddressRefused):
         check_address(text, loopback_allowed=True)
-    except AddressRefused:
-        pass
-    try:
+    with contextlib.suppress(ArtifactError):
         parse_artifact_uri(text, bucket="shoal-models")
-    except ArtifactError:
-        pass
-    try:
+    with contextlib.suppress(ValueError):
         assert 0 <= chunk_bits.decode(text, _CHUNKS) < 1 << _CHUNKS
-    except ValueError:
-        pass
     bloom.decode(text)
     assert 0.0 <= _busy_s(text) <= 60.0
 
