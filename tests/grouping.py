@@ -25,6 +25,7 @@ SHARED = {
         "tests/e2e/test_git_push_refused.py",
         "tests/e2e/test_isolation.py",
         "tests/e2e/test_openai_client.py",
+        "tests/e2e/test_pool_of_vectors.py",
         "tests/e2e/test_prefix_cache.py",
     ),
 }

@@ -16,7 +16,8 @@ from functions.cli.main import app
 
 _ABOUT = (
     "Exit status: 0 good, 1 refused or failed, 2 wrong usage. `-o json` prints what programs read. "
-    "`shoal COMMAND --help` says the same as this page."
+    "`shoal COMMAND --help` says the same as this page. `--region NAME` (`SHOAL_REGION`), before a command or behind "
+    "it, chooses one of several installations on this machine ([several regions](../how-to/regions.md))."
 )
 _TYPES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 

@@ -27,6 +27,7 @@ from functions.gateway.registry_routes import RegistryForwarding
 from functions.registry import app as registry_app
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import Secrets, parts_from
+from functions.registry.regions.parts import region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.store import SnapshotStore
 
@@ -36,8 +37,8 @@ _TOKEN = "token-of-the-reference"  # of an application that answers one request,
 _GATEWAY = (
     "Clients' endpoint: `https://localhost:8443` locally. `GET /openapi.json` has all of this with the schemas of "
     "answers, for any OpenAPI tool; files and batches are there where the gateway has a store. A body is one JSON "
-    "object of at most {body} MiB, {depth} levels and {values} values; fields that are not named here pass to the "
-    "engine as they are, and null means absent. What the routes mean is in [The gateway's API](../explanation/api.md), "
+    "object of at most {body} MiB, {depth} levels and {values} values; what becomes of each field, and of those that "
+    "nobody knows, is in [Fields of requests](fields.md), and null means absent. What the routes mean is in [The gateway's API](../explanation/api.md), "
     "headers are in [Headers](headers.md), refusals in [Error codes](errors.md)."
 )
 _REGISTRY = (
@@ -66,10 +67,15 @@ def gateway_page() -> str:
 def registry_page() -> str:
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder)
-        settings = RegistrySettings(state_dir=state_dir, internal_token_file=state_dir / "token")
+        settings = RegistrySettings(
+            state_dir=state_dir, internal_token_file=state_dir / "token", region="a", regions_file=state_dir / "regions"
+        )
         store, fleet = SnapshotStore(state_dir / "snapshot.json"), FleetWatch(cast("Bus", None))
         parts = parts_from(settings, Secrets(_TOKEN), store, fleet)
-        made = registry_app.make_app(store, fleet, _TOKEN, services=parts.services, collecting=parts.collecting)
+        regions = region_parts(settings, _TOKEN, None, parts.services)
+        made = registry_app.make_app(
+            store, fleet, _TOKEN, services=parts.services, collecting=parts.collecting, regions=regions
+        )
         document = _document(made)
         parts.close()
     bodies = [_body(path, schema) for path, schema in _bodies(document)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from docs.generate.commands import commands_page
 from docs.generate.errors import errors_page
+from docs.generate.fields import fields_page
 from docs.generate.http import gateway_page, headers_page, registry_page
 from docs.generate.kinds import kinds_page
 from docs.generate.metrics import metrics_page
@@ -14,6 +15,7 @@ FOLDER = Path(__file__).parents[1] / "reference"
 _PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "errors.md": errors_page,
+    "fields.md": fields_page,
     "gateway-http.md": gateway_page,
     "headers.md": headers_page,
     "kinds.md": kinds_page,

@@ -43,6 +43,7 @@ from functions.api.snapshot_entries import (
     Task,
     TenantEntry,
     ToolEntry,
+    UnknownFields,
     VersionEntry,
 )
 from functions.api.snapshot_index import empty, indexed
@@ -79,6 +80,7 @@ __all__ = [
     "Task",
     "TenantEntry",
     "ToolEntry",
+    "UnknownFields",
     "VersionEntry",
     "content_hash",
     "decode",

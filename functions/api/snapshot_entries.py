@@ -36,6 +36,7 @@ EPOCH_MAX = 10**9  # a publication a second for 30 years
 ServiceClass = Literal["interactive", "near-real-time", "batch"]
 Scope = Literal["inference", "models:read", "models:write"]
 PrefixSource = Literal["events", "bloom", "sent"]
+UnknownFields = Literal["strip", "refuse", "pass"]
 FallbackWhen = Literal["saturated", "unavailable"]
 Sticky = Literal["session", "tenant"]
 Script = Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "kana", "han"]
@@ -222,6 +223,7 @@ class RoutingEntry(_Entry, frozen=True, tag="routing"):
     cascade: tuple[CascadeEntry, ...] = ()
     hedge_after_s: Seconds | None = None  # None: no second attempt beside a slow first one
     classifier: ClassifierEntry | None = None
+    unknown_fields: UnknownFields = "strip"  # of requests, that no field table knows
 
 
 class BandEntry(_Part, frozen=True):

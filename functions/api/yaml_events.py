@@ -3,6 +3,7 @@
 Neighbours: `yaml_parse` folds the events into trees.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from ruamel.yaml.reader import ReaderError
 from functions.api.problems import Problem, SourceLocation
 
 FILE_MAX_BYTES = 1024 * 1024
+_CONFLICT = re.compile(r"^(?:<{7}|>{7}|={7}|\|{7})(?:[ \t].*)?$", re.MULTILINE)
 
 
 class YamlInvalid(Exception):
@@ -37,9 +39,19 @@ def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.problem, error.context) if part)
         place = place_of(file, mark, first_line) if mark else SourceLocation(file)
-        raise YamlInvalid(place, f"not YAML: {reason}") from error
+        raise _conflict(file, text, first_line) or YamlInvalid(place, f"not YAML: {reason}") from error
     except (YAMLError, ValueError, ArithmeticError) as error:  # such as an escape beyond Unicode
         raise YamlInvalid(SourceLocation(file), f"not YAML: {error}") from error
+
+
+def _conflict(file: str, text: str, first_line: int) -> YamlInvalid | None:
+    """Of a file that is no YAML since a merge was not finished: the parser stumbles a line or more after its cause."""
+    found = _CONFLICT.search(text)
+    if found is None:
+        return None
+    place = SourceLocation(file, text.count("\n", 0, found.start()) + first_line, 1)
+    message = f"a merge conflict ({found.group().strip()}) was not resolved: keep what is meant, and take the marks out"
+    return YamlInvalid(place, message)
 
 
 def place_of(file: str, mark: Any, first_line: int = 1) -> SourceLocation:

@@ -4,7 +4,8 @@
 
 Tried with an object that is deleted again: a conditional write (`If-None-Match: *`) writes once and then refuses, what
 was written is read back, listed and gone after its deletion. Two publishers agree by conditional writes; a store that
-takes the header and writes all the same would let one batch run twice. Run by a Job (manifests/jobs/buckets).
+takes the header and writes all the same would let one batch run twice. Run by a Job (manifests/jobs/buckets), and by
+each gateway before it works on batches.
 """
 
 import secrets
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from functions.artifacts.errors import ArtifactError
+from functions.artifacts.errors import ArtifactError, StoreUnfit
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 
 _TRIED_PREFIX = "shoal-tried/"
@@ -28,16 +29,25 @@ class Tried:
 
 def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> Tried:
     """Make the bucket unless it is there, and try it; says what it cannot do, and what to do about that."""
-    key = _TRIED_PREFIX + name()
     try:
         store.ensure_bucket()
-        problem = _try_object(store, key)
-        store.delete([key])
+        return Tried(store.bucket, lacking(store, name))
     except ArtifactError as error:
         return Tried(store.bucket, f"{error}: make the bucket, or give these credentials all rights on it")
+
+
+def lacking(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> str:
+    """What a bucket that is there does not do, and what to do about that, or ""; ArtifactError where it does not
+    answer. Of a store that `needs_conditions`: one that has none would be looked at first, and seem to have them."""
+    key = _TRIED_PREFIX + name()
+    try:
+        problem = _try_object(store, key)
+    except StoreUnfit as error:
+        return f"{error}: use a store that does"
+    store.delete([key])
     if not problem and store.size_of(key) is not None:
-        problem = "an object is there after its deletion: is versioning of the bucket on? Turn it off"
-    return Tried(store.bucket, problem)
+        return "an object is there after its deletion: is versioning of the bucket on? Turn it off"
+    return problem
 
 
 def _try_object(store: S3Store, key: str) -> str:
@@ -57,7 +67,7 @@ def main(arguments: list[str]) -> int:
     for each in buckets:
         bucket, _, file = each.partition("=")
         try:
-            store = S3Store(S3Settings(endpoint_url, load_credentials(Path(file)), bucket))
+            store = S3Store(S3Settings(endpoint_url, load_credentials(Path(file)), bucket, needs_conditions=True))
         except (CredentialsInvalid, ValueError) as error:
             tried = Tried(bucket, str(error))
         else:

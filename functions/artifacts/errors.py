@@ -29,6 +29,10 @@ class StoreRefused(StoreUnavailable):
     """The store is there and takes no such write: its operator looks at credentials, policies and what it offers."""
 
 
+class StoreUnfit(StoreUnavailable):
+    """The store does less than is needed, and will tomorrow: its operator uses another."""
+
+
 class CacheFailed(ArtifactError):
     """The local disk refused (full, read-only, broken): free it; what is already cached goes on serving."""
 

@@ -10,7 +10,7 @@ in a thread.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,6 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, CacheFailed, StoreUnavailable
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, Chunk, ManifestLimits
-from functions.artifacts.s3 import S3Store
 from functions.artifacts.workers import run_all
 
 DEFAULT_TIMEOUT_S = 300.0  # a 200 MB adapter at 1 MB/s, with room; a store that drips must not hold a thread for ever
@@ -35,11 +34,21 @@ class ChunkSource(Protocol):
         """The chunk's bytes, not verified yet; ArtifactError where there are none to be had. Many threads call it."""
 
 
+class ObjectSource(Protocol):
+    """Where manifests and chunks lie under their keys: a store, or another region's registry."""
+
+    def read_small(self, key: str, max_bytes: int) -> bytes:
+        """A whole object; ArtifactMissing, ArtifactCorrupt where it is larger, StoreUnavailable."""
+
+    def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
+        """The same in blocks."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreChunks:
     """Chunks straight from S3."""
 
-    store: S3Store
+    store: ObjectSource
     check_time: Callable[[], None]
 
     def read(self, chunk: Chunk) -> bytes:
@@ -51,7 +60,7 @@ class StoreChunks:
 
 
 def fetch(
-    store: S3Store,
+    store: ObjectSource,
     cache: ArtifactCache,
     digest: Digest,
     *,
@@ -96,7 +105,7 @@ def from_cache(cache: ArtifactCache, digest: Digest, limits: ManifestLimits = AD
         raise CacheFailed(f"{digest} cannot be read from the cache: {error.strerror}") from error
 
 
-def read_manifest(store: S3Store, digest: Digest) -> bytes:
+def read_manifest(store: ObjectSource, digest: Digest) -> bytes:
     """The manifest's document from the store; `Assembly.open` verifies it."""
     return store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
 

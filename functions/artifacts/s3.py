@@ -20,7 +20,7 @@ import msgspec
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, StoreRefused, StoreUnavailable
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, StoreRefused, StoreUnavailable, StoreUnfit
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client  # from the stubs, which only development installs
@@ -56,6 +56,7 @@ class S3Settings:
     read_timeout_s: float = 20.0  # one socket read: what a stalled store may hold a thread for
     max_attempts: int = 3  # botocore's own, with jitter, for 500, 503 and broken connections
     max_connections: int = 32  # kept open; several fetches at once read several chunks each
+    needs_conditions: bool = False  # where a store knows none: StoreUnfit, instead of looking first and then writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ class S3Store:
         except ClientError as error:
             if code_of(error) in _ALREADY_THERE:
                 return False
+            if code_of(error) in _CONDITION_UNKNOWN and self.settings.needs_conditions:
+                raise StoreUnfit(f"{self.bucket} knows no conditional writes (If-None-Match: *)") from error
             if code_of(error) in _CONDITION_UNKNOWN:  # an older store: look first, then write; equal content either way
                 return self._put_after_looking(key, body)
             raise not_written(key, error) from error

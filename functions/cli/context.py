@@ -19,8 +19,10 @@ from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool, PoolUnusable, pools_of
-from functions.controller.local.ports import PortPlan, as_environment, plan_ports, with_kept_ports
+from functions.controller.local.ports import PORTS_PREFIX, PortPlan, as_environment, plan_ports, with_kept_ports
+from functions.controller.local.regions import regions_of, settings_of
 from functions.controller.local.settings import LocalSettings
+from functions.fleet.regions import RegionAddress, RegionsUnreadable
 
 GIT_TIMEOUT_S = 10.0
 
@@ -103,9 +105,14 @@ class CliContext:
 
     def environment(self) -> dict[str, str]:
         """For the controller: ours, with the places spelt out, so that it does not matter where it is started."""
+        place = {"SHOAL_STATE_DIR": str(self.layout.home)}
+        ours = dict(os.environ)
+        if self.layout.region is not None:
+            place["SHOAL_REGION"] = self.layout.region
+            ours = {name: value for name, value in ours.items() if not name.startswith(PORTS_PREFIX)}
         return {
-            **os.environ,
-            "SHOAL_STATE_DIR": str(self.layout.root),
+            **ours,
+            **place,
             "SHOAL_PROJECT_DIR": str(self.settings.project_dir.resolve()),
             "SHOAL_ENGINE_VENV": str(self.settings.engine_venv.absolute()),
             "PYTHONSAFEPATH": "1",
@@ -113,17 +120,40 @@ class CliContext:
         }
 
 
-def current_context(*, clones: bool = False) -> CliContext:
-    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
+def read_settings() -> LocalSettings:
     try:
-        settings = LocalSettings()
+        return LocalSettings()
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
-    layout = StateLayout.at(settings.state_dir)
+
+
+def current_context(*, clones: bool = False) -> CliContext:
+    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
+    settings = read_settings()
+    layout = StateLayout.at(settings.state_dir, settings.region)
     if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
-        layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.root)
+        layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.home, settings.region)
+    if settings.region is not None:
+        return _in_region(settings, layout, settings.region)
     settings = with_kept_ports(settings, layout, os.environ)
+    return CliContext(settings, layout, plan_ports(settings))
+
+
+def _in_region(settings: LocalSettings, layout: StateLayout, region: str) -> CliContext:
+    """Its ports are the ones that it was given first, whatever a shell has set for the plain fleet."""
+    try:
+        known = regions_of(layout)
+    except RegionsUnreadable as error:
+        raise Refused(str(error)) from error
+    if region not in known:
+        there = f"there are: {', '.join(sorted(known))}" if known else "there are none"
+        raise Refused(f"no region {region} was ever started here ({there}): `shoal up --region {region}` makes it")
+    return context_of(settings, layout, known[region])
+
+
+def context_of(settings: LocalSettings, layout: StateLayout, address: RegionAddress) -> CliContext:
+    settings = settings_of(settings, address)
     return CliContext(settings, layout, plan_ports(settings))
 
 

@@ -26,6 +26,10 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import Change, changes_of, changes_to_running, summarize
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.review import ONLY_PROCESSES, changed_processes
+from functions.controller.gitops.source import GitSource
+from functions.controller.local.pools import PoolUnusable
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.following import read_book
 from functions.controller.rollouts.wire import RowsWire
@@ -46,10 +50,12 @@ def diff(path: Path | None, *, as_json: bool) -> None:
     present = running(context)
     changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(context))
     warnings = [each.warning for each in sorted(declared_findings(loaded.objects), key=lambda each: each.problem)]
+    processes = () if present is None else processes_changed(context, loaded)
     if as_json:
-        typer.echo(json.dumps({**described(present, changes), "warnings": warnings}, indent=2))
+        told = {**described(present, changes), "processes": processes, "warnings": warnings}
+        typer.echo(json.dumps(told, indent=2))
     else:
-        _show(present, changes)
+        _show(present, changes, processes)
         _warn(warnings)
 
 
@@ -124,6 +130,17 @@ def _token(context: CliContext) -> str:
     return context.layout.secret("internal-token").read_text().strip()
 
 
+def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:
+    """What would be started, replaced or ended on this machine, against its branch; nothing of a fleet elsewhere."""
+    if not context.layout.gitops_dir.is_dir():
+        return ()
+    try:
+        present = GitSource(context.layout.gitops_dir).look().loaded
+        return tuple(changed_processes(present, candidate)) if present is not None else ()
+    except (GitFailed, PoolUnusable):  # what cannot run here is `shoal validate`'s to say
+        return ()
+
+
 def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:
     return {
         "epoch": running.epoch if running is not None else 0,
@@ -135,9 +152,15 @@ def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, 
     }
 
 
-def _show(running: Snapshot | None, changes: Sequence[Change]) -> None:
+def _show(running: Snapshot | None, changes: Sequence[Change], processes: Sequence[str]) -> None:
     against = f"epoch {running.epoch}, {running.revision}" if running is not None else "nothing: no snapshot yet"
-    make_console().print(changes_tree(changes, against))
+    console = make_console()
+    if changes or not processes:
+        console.print(changes_tree(changes, against))
+    else:
+        console.print(f"{ONLY_PROCESSES} [dim](against {escape(against)})[/]", soft_wrap=True)
+    for line in processes:
+        console.print(f"[yellow]~[/] {escape(line)}", soft_wrap=True)
 
 
 def _warn(warnings: Sequence[str]) -> None:

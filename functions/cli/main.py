@@ -3,6 +3,7 @@
 Exit status: 0 good, 1 refused or failed, 2 wrong usage.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def choose(
+    region: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHOAL_REGION",
+            help="Of several installations on this machine, the one that is meant; may stand behind the command, too.",
+        ),
+    ] = None,
+) -> None:
+    """One base model, a shoal of adapters, one fleet."""
+    if region is not None:
+        os.environ["SHOAL_REGION"] = region  # as every command's settings read it
 
 
 app.add_typer(adapter_app)
@@ -73,6 +89,18 @@ def down() -> None:
     from functions.cli import up as command
 
     command.down()
+
+
+@app.command()
+def front(
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")
+    ] = False,
+) -> None:
+    """One address for all regions of this machine: haproxy, in the foreground, until it is ended."""
+    from functions.cli import front as command
+
+    command.front(print_only=print_only)
 
 
 @app.command()
@@ -339,7 +367,7 @@ def main() -> None:
     from functions.cli.refused import Refused
 
     try:
-        app()
+        app(_region_first(sys.argv[1:]))
     except Refused as error:
         sys.stderr.write(f"shoal: {error}\n")
         sys.exit(1)
@@ -349,6 +377,16 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has gone: nothing is left to tell
         sys.exit(1)
+
+
+def _region_first(arguments: list[str]) -> list[str]:
+    """`up --region a` as `--region a up`: it is said of every command, and reads better behind it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for index, argument in enumerate(arguments[:end]):
+        taken = 2 if argument == "--region" else 1
+        if argument == "--region" or argument.startswith("--region="):
+            return [*arguments[index : index + taken], *arguments[:index], *arguments[index + taken :]]
+    return arguments
 
 
 if __name__ == "__main__":

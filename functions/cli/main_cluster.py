@@ -85,6 +85,7 @@ def secrets(
         Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
     ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
+    regions_token: Annotated[Path | None, typer.Option(help="The same in all regions; with components/region.")] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
@@ -103,6 +104,7 @@ def secrets(
         "git-token": git_token,
         "git-webhook-secret": git_webhook_secret,
         "pepper": pepper,
+        "regions-token": regions_token,
     }
     command.secrets(
         ClusterChoice(context, namespace, models_namespace),

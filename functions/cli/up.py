@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sysconfig
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.markup import escape
 
 from functions.artifacts.errors import ArtifactError
 from functions.cli.chat import ChatCall, GatewayClient, NotYet, demo_key
-from functions.cli.context import CliContext, current_context, read_branch
+from functions.cli.context import CliContext, context_of, current_context, read_branch, read_settings
 from functions.cli.fleet_wait import controller_status, ensure_controller, wait_for_fleet
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
@@ -24,6 +25,7 @@ from functions.controller.local.adoption import drain_all, end_now, left_over
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
 from functions.controller.local.instances import read_ledger
+from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import EngineKind, Target
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.prepare.base_model import ensure_base_model, ensure_placeholder_model
@@ -32,17 +34,43 @@ from functions.controller.local.prepare.configuration import ensure_configuratio
 from functions.controller.local.prepare.engine_environment import EngineEnvironment
 from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
 from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive
+from functions.controller.local.regions import TooManyRegions, ensure_region
+from functions.fleet.regions import RegionsUnreadable
 
 
 def prepare(engine: EngineKind) -> None:
     reporter = TerminalReporter(make_console())
-    context = current_context()
+    context = place_of_fleet()
     prepare_basics(context, reporter)
     prepare_engine(context, engine, reporter)
 
 
+def place_of_fleet() -> CliContext:
+    """Where the fleet is, or is to be: a region that is not there yet is given its place among the others."""
+    settings = read_settings()
+    if settings.region is None:
+        return current_context()
+    layout = StateLayout.at(settings.state_dir, settings.region)
+    try:
+        with exclusive(layout.regions_lock, lambda _: None):
+            return context_of(settings, layout, ensure_region(layout, settings.region, settings.port_base))
+    except (TooManyRegions, RegionsUnreadable, CannotPrepare, OSError) as error:
+        raise Refused(str(error)) from error
+
+
 def prepare_basics(context: CliContext, reporter: Reporter) -> None:
-    """State, secrets, certificates, configuration: what every fleet needs, in a second."""
+    """State, secrets, certificates, configuration: what every fleet needs, in a second. One region at a time: what
+    they share is made once."""
+    layout = context.layout
+    with ExitStack() as held:
+        if layout.region is not None:
+            held.enter_context(exclusive(layout.regions_lock, lambda _: None))
+        notes = _prepare_basics(context, reporter)
+    for note in notes:
+        reporter.say(f"note: {note}")
+
+
+def _prepare_basics(context: CliContext, reporter: Reporter) -> list[str]:
     layout = context.layout
     try:
         with reporter.step("State, secrets and certificates") as step:
@@ -56,8 +84,7 @@ def prepare_basics(context: CliContext, reporter: Reporter) -> None:
             step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
     except (CannotPrepare, OSError) as error:
         raise Refused(str(error)) from error
-    for note in notes:
-        reporter.say(f"note: {note}")
+    return notes
 
 
 def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) -> None:
@@ -124,7 +151,7 @@ def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> flo
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     console = make_console()
     reporter = TerminalReporter(console)
-    context = current_context()
+    context = place_of_fleet()
     prepare_basics(context, reporter)
     _check_ports(context, replicas, reporter)
     prepare_engine(context, engine, reporter)
@@ -159,7 +186,7 @@ def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) 
 
 def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
     tenant, key = demo_key(context, None)
-    shoal = _command()
+    shoal = _command(context.layout.region)
     base = f"{context.gateway_url}/v1"
     body = '{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Say hello."}]}'
     for line in (
@@ -188,11 +215,11 @@ def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
         reporter.say(line)
 
 
-def _command() -> str:
+def _command(region: str | None) -> str:
     """What to type for `shoal` here: its name where that is found, else its path, as short as it can be."""
-    if shutil.which("shoal") is not None:
-        return "shoal"
-    return shlex.quote(_short(Path(sysconfig.get_path("scripts")) / "shoal"))
+    path = _short(Path(sysconfig.get_path("scripts")) / "shoal")
+    command = "shoal" if shutil.which("shoal") is not None else shlex.quote(path)
+    return command if region is None else f"{command} --region {region}"
 
 
 def _short(path: Path) -> str:

@@ -57,7 +57,7 @@ class Controller:
     def __init__(self, local: LocalSettings, settings: ControllerSettings) -> None:
         self._local = local
         self._settings = settings
-        self._layout = StateLayout.at(local.state_dir)
+        self._layout = StateLayout.at(local.state_dir, local.region)
         self._git = GitSource(self._layout.gitops_dir)
         allocations = read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(

@@ -14,10 +14,28 @@ from typing import Any
 
 import httpx
 
+from functions.api.snapshot import Task
 from functions.engines.errors import EngineGarbled, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import MAX_PAGE_BYTES, EngineMetrics, parse_metrics
 
 _MESSAGE_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _ProbeRequest:
+    """The smallest request that a model of one task answers, and what no answer to it lacks."""
+
+    path: str
+    body: Mapping[str, Any]
+    answered_with: str
+
+
+_PROBES: Mapping[Task, _ProbeRequest] = {
+    "generate": _ProbeRequest("/v1/completions", {"prompt": "ping", "max_tokens": 1, "temperature": 0}, "choices"),
+    "embed": _ProbeRequest("/v1/embeddings", {"input": "ping"}, "data"),
+    "classify": _ProbeRequest("/classify", {"input": "ping"}, "data"),
+    "score": _ProbeRequest("/score", {"text_1": "ping", "text_2": "pong"}, "data"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +93,18 @@ class EngineClient:
         """The engine forgets the name; requests under way go on, and the weights leave when others need the room."""
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
-    async def probe(self, model: str, timeout_s: float) -> None:
-        """One token, end to end: the only proof that the step loop turns."""
-        body = {"model": model, "prompt": "ping", "max_tokens": 1, "temperature": 0}
-        answer = _object(await self._call("POST", "/v1/completions", body, timeout_s=timeout_s))
-        if not answer.get("choices"):
-            raise EngineGarbled("a completion without choices")
+    async def probe(self, model: str, timeout_s: float, task: Task = "generate") -> None:
+        """One token, or one vector, end to end: the only proof that the step loop turns. An engine has the routes of
+        its model's task and no other's."""
+        probe = _PROBES[task]
+        answer = _object(await self._call("POST", probe.path, {"model": model, **probe.body}, timeout_s=timeout_s))
+        if not answer.get(probe.answered_with):
+            raise EngineGarbled(f"POST {probe.path}: an answer without {probe.answered_with}")
+
+    async def complete(self, model: str, fields: Mapping[str, Any], timeout_s: float) -> None:
+        """A short completion with these fields besides; what it says is of no interest."""
+        body = {"model": model, "prompt": "ping pong", "max_tokens": 2, "temperature": 0, **fields}
+        await self._call("POST", "/v1/completions", body, timeout_s=timeout_s)
 
     async def sleep(self) -> None:
         """Level 1: weights to host memory, KV cache dropped. Only with --enable-sleep-mode does that free anything."""

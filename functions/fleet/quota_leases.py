@@ -25,7 +25,9 @@ from functions.fleet.quota_script import SCRIPT
 
 MICRO = 1_000_000
 NO_LIMIT = -1
-_GATEWAYS, _BORN, _ACCOUNT = "shoal:quota:gateways", "shoal:quota:born", "shoal:quota:account:"
+GATEWAYS_KEY, BORN_KEY, ACCOUNT_KEY = "shoal:quota:gateways", "shoal:quota:born", "shoal:quota:account:"
+REGIONS_KEY, USED_KEY = "shoal:quota:regions", "shoal:quota:used"  # of `quota_regions`
+_KEYS = (GATEWAYS_KEY, BORN_KEY, REGIONS_KEY, USED_KEY)
 _CONNECT_S = 1.0
 _Given = tuple[int, list[int], list[int]]
 
@@ -95,7 +97,7 @@ class ValkeyQuotaBroker:
         self._script = self._client.register_script(SCRIPT)
 
     async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
-        keys = [_GATEWAYS, _BORN, *dict.fromkeys(_ACCOUNT + wish.account for group in groups for wish in group.wishes)]
+        keys = [*_KEYS, *dict.fromkeys(ACCOUNT_KEY + wish.account for group in groups for wish in group.wishes)]
         try:
             return _answer(await self._script(keys=keys, args=[_encoded(gateway_id, groups)]))
         except (ValkeyError, OSError) as error:
@@ -107,7 +109,7 @@ class ValkeyQuotaBroker:
 
 def _encoded(gateway_id: str, groups: Sequence[Group]) -> bytes:
     asked = [
-        [int(group.all_or_none), [[_ACCOUNT + wish.account, *wish[1:4], list(wish.rates)] for wish in group.wishes]]
+        [int(group.all_or_none), [[ACCOUNT_KEY + wish.account, *wish[1:4], list(wish.rates)] for wish in group.wishes]]
         for group in groups
     ]
     return msgspec.json.encode({"g": gateway_id, "q": asked})

@@ -3,14 +3,16 @@
 SCRIPT = """
 -- Shares out accounts' limits among gateways. One call: who asks is alive, and its asks are answered in their order.
 --
--- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3.. the accounts asked about
+-- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3 there where other regions
+--       share the limits  4 accounts in use (sorted set, last touched), kept for them  5.. the accounts asked about
 -- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
 --                                         [[dimension, limit, burst, period_s, wanted, request], ...]], ...]], ...]}
 --       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back; where a round
 --       gets a part, it is whole requests: parts of one, at each of many gateways, would serve nobody
 -- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
 --
--- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway.
+-- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway. With other regions also
+-- u "since when it is counted", u:<dimension> "granted limit period", all that was ever granted here (`quota_regions`).
 -- The server's clock may be set: forwards, limits refill by so much once; back, nothing is used up by that, and what a
 -- dead gateway held comes back in its usual time.
 local PLACES_TTL_US, GATEWAY_TTL_US, LEARNING_US = 10000000, 10000000, 1000000
@@ -28,6 +30,7 @@ if not born then
   born = whole(now)
   redis.call('SET', KEYS[2], born)
 end
+local regions = redis.call('EXISTS', KEYS[3]) == 1
 local learning = now >= tonumber(born) and now - tonumber(born) < LEARNING_US
 
 local accounts = {}
@@ -36,7 +39,7 @@ local function account_of(key)
   local found = accounts[key]
   if found then return found end
   local kept = redis.call('HGETALL', key)
-  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, longest_s = 60}
+  found = {kept = {}, levels = {}, places = {}, used = {}, others = 0, mine = 0, longest_s = 60}
   for i = 1, #kept, 2 do
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
@@ -117,6 +120,10 @@ local function grant(wish, all)
     end
     level = math.max(0, level + amount)
     account.levels[tostring(rate[1])] = level
+    if regions and amount ~= 0 then
+      local before = account.used[tostring(rate[1])]
+      account.used[tostring(rate[1])] = {(before and before[1] or 0) + amount, rate[2], rate[4]}
+    end
     granted[i], left[i] = amount, rate[3] - level
   end
   return {places, granted, left}
@@ -150,6 +157,17 @@ for key, account in pairs(accounts) do
   end
   for name, level in pairs(account.levels) do
     keep(name, level, now)
+  end
+  if regions then
+    redis.call('ZADD', KEYS[4], whole(now), key)
+    if not account.kept['u'] then
+      fields[#fields + 1], fields[#fields + 2] = 'u', whole(now)
+    end
+    for name, used in pairs(account.used) do
+      local total = tonumber(string.match(account.kept['u:' .. name] or '', '^(-?%d+) ') or '0') + used[1]
+      fields[#fields + 1] = 'u:' .. name
+      fields[#fields + 1] = whole(total) .. ' ' .. whole(used[2]) .. ' ' .. whole(used[3])
+    end
   end
   for gateway, places in pairs(account.places) do
     if places > 0 then

@@ -11,7 +11,8 @@ from functions.fleet.view import FleetView
 from functions.gateway import tracing
 from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
 from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.http.uploads import Uploads
+from functions.gateway.http.guarded import guard_of
+from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.intake.intake import Intake
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
@@ -29,6 +30,7 @@ from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
 from functions.gateway.tenant_limits import Lookups
+from functions.http.connections import Connections
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
@@ -55,7 +57,15 @@ def make_services(
     its own `upstreams`, and may compare other routers and an open admission.
     """
     traces = traces or TraceSink(None, wall_clock)
+    connections = Connections(limits.connections, limits.connections_per_address, metrics.connection_closed, clock)
     tasks, quotas = Supervised(), TenantQuotas()
+    held = HeldBytes(
+        limits,
+        clock,
+        on_refused=metrics.shed,
+        on_cut=partial(metrics.connection_closed, "slow_reader"),
+        occupy=quotas.occupy,
+    )
     rollouts = Rollouts(gateway_id, clock, wall_clock)
     intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     fleet = FleetView()
@@ -86,8 +96,10 @@ def make_services(
         tasks=tasks,
         metrics=metrics,
         traces=traces,
+        connections=connections,
+        http=guard_of(limits, connections, clock, metrics, held),
         intake=intake,
-        uploads=Uploads(limits.uploads_bytes, partial(metrics.shed, "uploads_full")),
+        held=held,
         lookups=Lookups(limits.lookups_per_minute, clock),
         quotas=quotas,
         admission=admission,
@@ -98,7 +110,7 @@ def make_services(
         adapter_loads=adapter_loads,
         upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),
-        hedging=Hedging(),
+        hedging=Hedging(routing.silence),
         quarantine=quarantine,
         end_listeners=(
             routing.ended,  # the fleet's view of the replica

@@ -34,6 +34,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
     return replace(
         Limits(),
         connections=min(settings.max_connections, bearable_connections()),
+        connections_per_address=settings.max_connections_per_address,
         uploads_bytes=settings.uploads_bytes,
         lookups_per_minute=settings.lookups_per_minute,
         snapshot_max_age_s=settings.snapshot_max_age_s,
@@ -79,11 +80,13 @@ def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | Non
         lines_in_flight=settings.batch_lines_in_flight,
         lines_in_flight_per_tenant=max(1, settings.batch_lines_in_flight // 2),
     )
-    service = Batches(gateway.services, gateway.handle, _store(settings, settings.batches_bucket), limits)
+    service = Batches(
+        gateway.services, gateway.handle, _store(settings, settings.batches_bucket, needs_conditions=True), limits
+    )
     return service, [partial(routes.add_routes, service)]
 
 
-def _store(settings: GatewaySettings, bucket: str) -> "S3Store":
+def _store(settings: GatewaySettings, bucket: str, *, needs_conditions: bool = False) -> "S3Store":
     """Raises StartFailed where a setting of the store is missing or wrong."""
     from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 
@@ -95,7 +98,7 @@ def _store(settings: GatewaySettings, bucket: str) -> "S3Store":
         credentials = load_credentials(settings.s3_credentials_file)
     except CredentialsInvalid as error:
         raise StartFailed(str(error)) from error
-    return S3Store(S3Settings(settings.s3_endpoint_url, credentials, bucket))
+    return S3Store(S3Settings(settings.s3_endpoint_url, credentials, bucket, needs_conditions=needs_conditions))
 
 
 def tool_policy(settings: GatewaySettings) -> ToolPolicy:

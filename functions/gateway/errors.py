@@ -54,8 +54,11 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 def unauthorized() -> Refused:
     """One answer for every reason, so that it tells nobody which keys exist."""
-    message = "The API key is missing, malformed, unknown, revoked or expired. Send 'Authorization: Bearer <key>'."
-    return Refused(ErrorAnswer(401, "invalid_request_error", "invalid_api_key", message))
+    message = (
+        "Incorrect API key provided: it is missing, malformed, unknown, revoked or expired. "
+        "Send 'Authorization: Bearer <key>'."  # the phrase and the type are what clients look for
+    )
+    return Refused(ErrorAnswer(401, "authentication_error", "invalid_api_key", message))
 
 
 def forbidden(message: str, code: str = "insufficient_permissions") -> Refused:
@@ -126,6 +129,18 @@ def answer_too_large(detail: str) -> ErrorAnswer:
         "choices, tokens or log probabilities; for embeddings, encoding_format 'base64' or fewer dimensions."
     )
     return ErrorAnswer(400, "invalid_request_error", ANSWER_TOO_LARGE, message)
+
+
+NO_ROOM_FOR_ANSWER = "no_room_for_answer"
+MADE_IN_VAIN = frozenset((ANSWER_TOO_LARGE, NO_ROOM_FOR_ANSWER))  # an engine has done its work
+
+
+def no_room_for_answer(after_s: int) -> ErrorAnswer:
+    message = (
+        "The gateway holds as much in large answers as it has room for, of yours or of all. Read answers as they come, "
+        f"ask for less at a time (choices, log probabilities, inputs), and send it again in {after_s} s."
+    )
+    return unavailable(message, NO_ROOM_FOR_ANSWER, after_s)
 
 
 def upstream_lost() -> ErrorAnswer:

@@ -21,8 +21,8 @@ from functions.fleet.heartbeat import Heartbeat, Pulse
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
+from functions.gateway.http.held_bytes import Hold
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
@@ -147,7 +147,7 @@ class Gateway:
             if not exchange.ended:
                 self._start(exchange)
 
-    def precheck(self, headers: RawHeaders) -> Upload:
+    def precheck(self, headers: RawHeaders) -> Hold:
         """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
@@ -155,7 +155,7 @@ class Gateway:
         if services.state.snapshot_too_old:
             raise Refused(_TOO_OLD)
         caller = services.intake.precheck(services.state.catalogue, headers, services.wall_clock())
-        return services.uploads.begin(caller.tenant, announced_bytes(headers), request_id_of(headers))
+        return services.held.body(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, dialect: Dialect = OPENAI) -> None:
         """Of one that has not come as far as to be handled."""
@@ -223,8 +223,7 @@ class Gateway:
         due = [request for request in services.open_requests if now_s >= request.due_s]
         _each(due, lambda request: request.check(now_s))
         services.admission.sweep(now_s)
-        for connection in [each for each in services.connections if now_s >= each.due_s]:
-            connection.check(now_s)
+        services.connections.sweep(now_s)
         services.upstreams.sweep()
         services.quotas.forget_idle(now_s)
         for replica_id in services.router.sweep(now_s):

@@ -55,8 +55,9 @@ class StateGauges:
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=registry)
         self._uploads = Gauge(
-            "shoal_upload_bytes", "Held for bodies over 64 KiB that are on their way", registry=registry
+            "shoal_upload_bytes", "Held for bodies and answers over 64 KiB until they are written", registry=registry
         )
+        self._unread = Gauge("shoal_unread_bytes", "Of these, what clients have not read of answers", registry=registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "Epoch of the snapshot in use", registry=registry)
         self._age = Gauge(
             "shoal_snapshot_age_seconds", "Time since the registry last vouched for the snapshot", registry=registry
@@ -78,7 +79,8 @@ class StateGauges:
         self._bus_state_s.set(services.bus_link.state_s)
         self._open.set(len(services.open_requests))
         self._connections.set(len(services.connections))
-        self._uploads.set(services.uploads.held_bytes)
+        self._uploads.set(services.held.held_bytes)
+        self._unread.set(services.held.unread_bytes)
         self._cold_waiting.set(services.adapter_loads.waiting if services.adapter_loads is not None else 0)
         self._scrape_totals()
         self._scrape_snapshot()

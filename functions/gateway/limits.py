@@ -36,11 +36,12 @@ class Limits:
     keep_alive_s: float = 75.0  # an idle client connection
     linger_s: float = 2.0  # after an early refusal the client may still send: closing at once resets the answer away
     lame_duck_s: float = 1.0  # an idle client connection while draining: long enough for a request on its way
+    lame_duck_handover_s: float = 30.0  # the same where a successor serves: as long as most clients keep one idle
     connect_s: float = 1.0  # to a replica in the same network
     first_byte_s: float = 60.0  # a stream's first event, per attempt
     idle_s: float = 30.0  # between two reads of a stream
     answer_s: float = 600.0  # a whole request, unless the caller names a shorter deadline
-    write_stall_s: float = 30.0  # a client that does not read
+    write_stall_s: float = 30.0  # a client that does not read `least_read_bytes` of what waits for it
     upstream_keep_alive_s: float = 4.0  # below vLLM's own default of 5, so that we close first
     cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
     cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
@@ -56,7 +57,10 @@ class Limits:
 
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
-    uploads_bytes: int = 256 * 1024 * 1024  # of large bodies on their way, together: 64 of the largest (`uploads`)
+    connections_per_address: int = 0  # 0: no bound; behind a front all clients come from a few addresses
+    least_read_bytes: int = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
+    uploads_bytes: int = 256 * 1024 * 1024  # of large bodies and answers, together: 64 of the largest (`held_bytes`)
+    slow_reader_bytes_per_s: int = 128 * 1024  # a line of 1 Mbit/s: who reads less gives way where others need memory
     idle_upstreams_per_replica: int = 256
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
     cold_waiting: int = 2048  # for any; for one tenant's, half

@@ -15,6 +15,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
+from functions.http.connections import Closed
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -74,6 +75,13 @@ class Metrics:
             ["from", "to", "verdict"],
             registry=self.registry,
         )
+        self._closed = Counter(
+            "shoal_connections_closed",
+            "Client connections closed or turned away for want of room: crowded (idle, for another one), address (its "
+            "bound), no_room (all are busy), slow_reader (others need what it does not read)",
+            ["reason"],
+            registry=self.registry,
+        )
         self._quota = Counter(
             "shoal_quota_rejections", "Requests over a tenant's own limit", ["dimension"], registry=self.registry
         )
@@ -121,6 +129,9 @@ class Metrics:
     def bus_lost(self, what: Literal["heartbeats", "evidence", "pins", "homes"]) -> None:
         self._bus_lost.labels(what).inc()
 
+    def connection_closed(self, reason: Closed) -> None:
+        self._closed.labels(reason).inc()
+
     def refused(self, status: int) -> None:
         """A request that never had a model."""
         self._request_child("none", "none", str(status)).inc()
@@ -137,8 +148,9 @@ class Metrics:
         seconds.observe(timeline.ended_s - timeline.received_s)
         if timeline.first_token_s:
             ttft.observe(timeline.first_token_s - timeline.received_s)
-            if admitted.stream and ended.events > 1:
-                inter_token.observe((timeline.ended_s - timeline.first_token_s) / (ended.events - 1))
+            between_s = ended.inter_token_s
+            if between_s is not None:
+                inter_token.observe(between_s)
         if admitted.split is not None:
             self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
         if usage is not None:

@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from types import FrameType
+from typing import cast
 
 import httpx
 import uvicorn
@@ -25,7 +26,7 @@ from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import configured, feeds
+from functions.gateway import configured, feeds, memory
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
@@ -44,9 +45,10 @@ from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
-from functions.gateway.services import Watched
 from functions.gateway.settings import GatewaySettings
+from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
+from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.trace_sink import TraceSink
 
 _log = logging.getLogger(__name__)
@@ -54,7 +56,6 @@ _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
 _LAST_WORDS_S = 2.0
 _FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # by then every replica has said twice that it is there
 _KEPT_MESSAGES_S = 10.0  # sessions of a busy fleet are read in less than one
-_HANDSHAKE_INTERVAL_S = 0.02
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
 
@@ -64,6 +65,7 @@ def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
     listeners = inherited.listeners if inherited is not None else bind_all(settings)
     config = _uvicorn_config(settings)
     raise_descriptor_limit()
+    warn_if_over(memory.most(settings, pools=1), limit_bytes())
     server = _Server(config, settings, listeners, inherited, other)
     server.run(sockets=[listeners[0]])
 
@@ -272,30 +274,30 @@ class _Server(uvicorn.Server):
 
     async def _listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         services = self._services
-        handshake_s = services.limits.head_s if tls is not None else None
 
-        def make_protocol() -> LaneProtocol:
+        def make_protocol(handshake: Handshake | None) -> LaneProtocol:
             protocol = LaneProtocol(self._gateway, self.config, self.server_state, self.lifespan.state)
-            if handshake_s is not None:
-                forget_failed(services.handshakes, services.clock() - handshake_s)
-                services.handshakes[protocol] = services.clock()
+            protocol.stands_for = handshake
             return protocol
 
-        loop = asyncio.get_running_loop()
-        self.servers.append(
-            await loop.create_server(
-                make_protocol, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
-            )
+        server = await listen(
+            listener,
+            make_protocol,
+            services.connections,
+            tls=tls,
+            handshake_s=services.limits.head_s,
+            clock=services.clock,
+            backlog=BACKLOG,
         )
+        self.servers.append(cast(asyncio.base_events.Server, server))
 
     async def _finish_handshakes(self) -> None:
         """Take nobody else, and wait for whoever was accepted: a connection that has no TLS yet, uvicorn ignores."""
-        services = self._services
         for server in self.servers:
             server.close()
-        while services.handshakes:
-            forget_failed(services.handshakes, services.clock() - services.limits.head_s)
-            await asyncio.sleep(_HANDSHAKE_INTERVAL_S)
+        for server in self.servers:
+            if isinstance(server, TlsListener):
+                await server.wait_closed()
 
     def _open_handover(self) -> None:
         path = self._settings.handover_socket
@@ -313,18 +315,13 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self) -> None:
-        """A successor serves: take all the time that open streams need."""
+        """A successor serves: take all the time that open streams need, and that idle clients need to learn of it.
+
+        A connection that is closed just as its client sends is an error there; one that is used is told to close.
+        """
+        self._services.http.lame_duck_s = self._services.limits.lame_duck_handover_s
         self._drain_timeout_s = self._settings.handover_drain_timeout_s
         self.should_exit = True
-
-
-def forget_failed(handshakes: dict[Watched, float], before_s: float) -> None:
-    """Those that began before that time, the oldest first: a handshake that failed or timed out is not reported."""
-    while handshakes:
-        oldest, since_s = next(iter(handshakes.items()))
-        if since_s >= before_s:
-            return
-        del handshakes[oldest]
 
 
 def _uvicorn_config(settings: GatewaySettings) -> uvicorn.Config:
@@ -339,6 +336,7 @@ def _uvicorn_config(settings: GatewaySettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=75,

@@ -16,8 +16,8 @@ from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
@@ -32,6 +32,8 @@ from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
+from functions.http.connections import Connections
+from functions.http.guarded import Guard
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
@@ -97,8 +99,10 @@ class Services:
     traces: TraceSink
 
     # coming in
+    connections: Connections  # clients', from their accept on
+    http: Guard  # of those that are off the fast lane
     intake: Intake
-    uploads: Uploads
+    held: HeldBytes  # of bodies and answers
     lookups: Lookups
     quotas: TenantQuotas
     admission: AdmissionQueues
@@ -118,8 +122,6 @@ class Services:
     bus_link: BusLink
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
-    connections: set[Watched] = field(default_factory=set)  # clients'
-    handshakes: dict[Watched, float] = field(default_factory=dict)  # accepted, without TLS yet: since when
 
     def snapshot_age_s(self) -> float:
         """Since the registry last said that there is no newer one; 0 where there is none."""

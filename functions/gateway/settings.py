@@ -62,11 +62,18 @@ class GatewaySettings(BaseSettings):
     max_connections: int = Field(
         9500, ge=1, description="Client connections; lowered to what the file descriptor limit bears."
     )
+    max_connections_per_address: int = Field(
+        0,
+        ge=0,
+        description="Of one client's address (of IPv6, its /64). 0: no bound, since behind an ingress, a load balancer "
+        "or NAT all clients come from a few addresses; a gateway that clients reach directly does well with 256.",
+    )
     uploads_bytes: int = Field(
         256 * 1024 * 1024,
         ge=8 * 1024 * 1024,
-        description="Bytes of bodies over 64 KiB that may be on their way to this process at a time; one tenant's at "
-        "most half. Beside it, each connection may hold 64 KiB. Twice the largest body at least, or that never comes.",
+        description="Bytes of bodies and answers over 64 KiB that this process may hold at a time, until they are "
+        "written; one tenant's at most half. Beside it, each connection may hold 64 KiB. Twice the largest body at "
+        "least, or that never comes; an answer may take 32 MiB.",
     )
     lookups_per_minute: int = Field(
         6000,

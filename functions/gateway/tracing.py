@@ -52,7 +52,7 @@ def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> N
             wall_clock(),
             ended.prediction,
             ended.gaps,
-            ended.events,
+            ended.tokens,
             ended.last,
             ended.cascade.notes if ended.cascade is not None else None,
             ended.degraded_from,
@@ -81,7 +81,7 @@ class TracedRequest(msgspec.Struct, gc=False):
     now_unix_s: float
     prediction: Prediction | None
     gaps: Gaps | None
-    events: int
+    tokens: int  # of its stream
     last: tuple[bytes, ...]  # what the engine said last, at most a few KB
     cascade: dict[str, Any] | None
     degraded_from: str
@@ -121,7 +121,7 @@ class TracedRequest(msgspec.Struct, gc=False):
             first_token_ms=_ms(timeline.received_s, timeline.first_token_s),
             inter_token_p50_ms=gaps.quantile_ms(0.5) if gaps is not None else None,
             inter_token_p99_ms=gaps.quantile_ms(0.99) if gaps is not None else None,
-            decode_tokens=self.events,
+            decode_tokens=self.tokens,
             total_ms=round(total_s * 1000, 3),
             kv_token_seconds=round(self.spent.kv_token_seconds, 3),
             gpu_seconds=round(self.spent.gpu_seconds, 6),

@@ -14,6 +14,7 @@ from functions.registry.settings import RegistrySettings
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # regions ask each other every second
     try:
         settings = RegistrySettings()
         if sys.argv[1:] == ["migrate"]:

@@ -4,6 +4,7 @@ GET  /healthz /readyz /metrics /openapi.json /console          for everyone who 
 GET|HEAD|PUT /v1/snapshot, GET /v1/fleet, /internal/v1/…       for holders of the internal token
 /v1/models /v1/rollouts /v1/artifacts                          for tenants, each its own, and for the operator
 /v1/tenants/…/keys /v1/audit                                   for the operator
+GET /regions/v1/…                                              for registries of other regions, with their token
 
 The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
 """
@@ -43,6 +44,8 @@ from functions.registry.key_routes import key_routes
 from functions.registry.metrics import Metrics, active_stages
 from functions.registry.model_routes import model_routes
 from functions.registry.principal import Authenticator
+from functions.registry.regions.parts import RegionParts
+from functions.registry.regions.routes import regions_routes
 from functions.registry.rollout_routes import rollout_routes
 from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
@@ -214,6 +217,7 @@ def make_app(
     *,
     services: RegistryServices | None = None,
     collecting: Collecting | None = None,
+    regions: RegionParts | None = None,
 ) -> ASGIApp:
     """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
@@ -233,6 +237,8 @@ def make_app(
         of_services = (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes)
         routers += [routes(services) for routes in of_services]
         routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
+    if services is not None and regions is not None:
+        routers.append(regions_routes(services, regions))
     for router in routers:  # `include_router` would build each route again, and once more at its first request
         app.router.routes.extend(router.routes)
 
@@ -254,6 +260,7 @@ def make_app(
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
         stages = await active_stages(services, request, require_token(token)) if services is not None else {}
-        return Response(metrics.exposition(store, fleet, wall_clock(), stages), media_type=CONTENT_TYPE_LATEST)
+        others = regions.follower.standings() if regions is not None else ()
+        return Response(metrics.exposition(store, fleet, wall_clock(), stages, others), media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

@@ -113,7 +113,7 @@ async def _received(
     """A multipart body, from the wire to the store."""
     try:
         boundary = boundary_of(request.headers.get("content-type", ""))
-        manager = ingesting.ingest.upload()
+        manager = ingesting.ingest.upload(who.tenant)
         upload = await ingesting.run(manager.__enter__)
         failure: BaseException | None = None
         try:

@@ -19,6 +19,7 @@ from fastapi import Header, Path, Query, Request
 from starlette.requests import ClientDisconnect
 
 from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, NAME_PATTERN, ROLLOUT_ID_PATTERN
+from functions.http.guarded import authenticated
 from functions.registry.errors import ApiError
 
 _BEARER = "bearer "
@@ -38,6 +39,7 @@ def require_token(token: str) -> Callable[[Request], None]:
         if not hmac.compare_digest(shown, expected):
             message = "this route needs the installation's internal token: Authorization: Bearer <token>"
             raise ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})
+        authenticated(request.scope)
 
     return check
 

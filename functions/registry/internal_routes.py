@@ -46,7 +46,7 @@ FenceToken = Annotated[
 def internal_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter(prefix="/internal/v1")
     database, operator = services.database, services.authenticator.operator
-    follower = _Follower(services)
+    follower = ChangesFollower(services)
 
     @router.get("/changes")
     async def follow(
@@ -106,7 +106,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
 _CONTROLLER = Principal(None, "controller")
 
 
-class _Follower:
+class ChangesFollower:
     """Long polls on the changes: woken by our own writes, and looking now and then for those of other registries."""
 
     def __init__(self, services: RegistryServices) -> None:

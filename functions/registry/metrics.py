@@ -1,7 +1,8 @@
 """The registry's metrics, in a collector registry of its own. Names as the public contract has them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -13,6 +14,15 @@ from functions.registry.services import RegistryServices
 from functions.registry.sql import rollouts
 from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
+
+
+class RegionStanding(NamedTuple):
+    """Another region, as this one's registry hears it."""
+
+    name: str
+    is_connected: bool
+    held: int
+    taken: int
 
 
 class Metrics:
@@ -67,16 +77,40 @@ class Metrics:
             registry=self.collectors,
         )
 
+        self._region_connected = Gauge(
+            "shoal_region_connected",
+            "1 while another region's registry is heard; else it counts no more for limits.",
+            ["region"],
+            registry=self.collectors,
+        )
+        self._region_held = Gauge(
+            "shoal_region_held",
+            "Facts of another region that are not taken over: something is in the way.",
+            ["region"],
+            registry=self.collectors,
+        )
+        self._region_taken = Gauge(
+            "shoal_region_taken",
+            "Facts of another region that were taken over since the start.",
+            ["region"],
+            registry=self.collectors,
+        )
+
     def answered(self, document: str, size_bytes: int) -> None:
         """A follower was sent the `whole` document, or a `delta`."""
         self._answers.labels(document=document).inc()
         self._answer_bytes.labels(document=document).inc(size_bytes)
 
     def exposition(
-        self, store: SnapshotStore, fleet: FleetWatch, now_unix_s: float, stages: Mapping[str, int] | None = None
+        self,
+        store: SnapshotStore,
+        fleet: FleetWatch,
+        now_unix_s: float,
+        stages: Mapping[str, int] | None = None,
+        others: Iterable[RegionStanding] = (),
     ) -> bytes:
         """The text that Prometheus scrapes, with the gauges as they are now; `stages` of rollouts by model, bounded by
-        who gives them."""
+        who gives them; `others`: regions."""
         self._epoch.set(store.epoch)
         compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
@@ -94,6 +128,12 @@ class Metrics:
         self._rollouts.clear()
         for model, stage in (stages or {}).items():
             self._rollouts.labels(model=model).set(stage)
+        for gauge in (self._region_connected, self._region_held, self._region_taken):
+            gauge.clear()
+        for other in others:
+            self._region_connected.labels(region=other.name).set(other.is_connected)
+            self._region_held.labels(region=other.name).set(other.held)
+            self._region_taken.labels(region=other.name).set(other.taken)
         return generate_latest(self.collectors)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:

@@ -2,10 +2,11 @@
 
 import ipaddress
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from functions.artifacts.ingest import Ingest, IngestPolicy
+from functions.artifacts.ingest import Ingest, IngestPolicy, StagingBudget
+from functions.artifacts.manifest import ADAPTER_LIMITS
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
 from functions.fleet.rollout_stats import EvidenceBook
@@ -120,6 +121,7 @@ def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database)
         staging_root=settings.staging_dir or settings.state_dir / "staging",
         policy=_policy(settings),
         signatures=SignaturePolicy(keys=keys, required=settings.signatures_required),
+        budget=StagingBudget(settings.staging_max_bytes),
         ledger=SqlLedger(database),
     )
     return Ingesting(
@@ -138,7 +140,11 @@ def _policy(settings: RegistrySettings) -> IngestPolicy:
         networks = tuple(ipaddress.ip_network(text) for text in _listed(settings.ingest_private_networks))
     except ValueError as error:
         raise SettingsWrong(f"SHOAL_REGISTRY_INGEST_PRIVATE_NETWORKS: {error}") from error
+    most = settings.max_adapter_bytes
+    if most > settings.staging_max_bytes // 2:
+        raise SettingsWrong("SHOAL_REGISTRY_MAX_ADAPTER_BYTES is over half of SHOAL_REGISTRY_STAGING_MAX_BYTES")
     return IngestPolicy(
+        limits=replace(ADAPTER_LIMITS, max_file_bytes=most, max_total_bytes=most),
         https_hosts=tuple(host.lower() for host in _listed(settings.ingest_https_hosts)),
         https_networks=networks,
         https_ca_file=settings.ingest_https_ca_file,

@@ -16,6 +16,7 @@ from functions.api.ids import ModelId, TenantId
 from functions.api.snapshot import Scope
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import authenticate
+from functions.http.guarded import authenticated
 from functions.registry.errors import ApiError
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.audit import Actor
@@ -63,6 +64,7 @@ class Authenticator:
         """Whoever the Authorization header proves; 401 for nobody."""
         header = request.headers.get("authorization", "")
         if _holds(header, self.token):
+            authenticated(request.scope)
             return OPERATOR
         found = None
         if self.pepper is not None:
@@ -71,6 +73,7 @@ class Authenticator:
         if found is None:
             message = "this route needs a tenant's key or the installation's internal token: Authorization: Bearer …"
             raise ApiError(401, "invalid_key", message, headers={"www-authenticate": "Bearer"})
+        authenticated(request.scope)
         return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
 
     async def reader(self, request: Request) -> AsyncIterator[Principal]:

@@ -11,27 +11,43 @@ import resource
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import uvicorn
+from starlette.types import ASGIApp
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.http.connections import Connections
+from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.listening import GuardedServer, config_of
+from functions.registry import memory
 from functions.registry.app import make_app
+from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
+from functions.registry.regions.parts import RegionParts, region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
+from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 SNAPSHOT_FILE = "snapshot.json"
-_KEEP_ALIVE_S = 75
+_BOUNDS = Bounds(
+    head_bytes=32 * 1024,
+    body_s=120.0,  # a snapshot of 64 MiB at 4 Mbit/s
+    upload_s=1800.0,  # an adapter; how long it may take is `ingest_deadline`'s to say
+    uploads=frozenset((b"/v1/artifacts",)),
+    lame_duck_s=0.5,
+)
 _DESCRIPTORS_WANTED = 65_536
 _SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients that do not wait
 
@@ -69,14 +85,23 @@ async def _serve(settings: RegistrySettings) -> None:
     store.load()
     fleet = FleetWatch(bus)
     parts = _parts(settings, token, store, fleet)
+    regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)
+    if regions is not None:
+        regions.begin(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
-    server = _Server(_uvicorn_config(settings, store, fleet, token, parts), store)
+    most = min(settings.max_connections, _bearable_connections())
+    warn_if_over(memory.most(settings), limit_bytes())
+    guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
+    app = make_app(store, fleet, token, services=parts.services, collecting=parts.collecting, regions=regions)
+    server = _Server(_uvicorn_config(settings, app, guard), guard, store)
     try:
         await server.serve(sockets=[listener])
     finally:
         await tasks.close()
+        if regions is not None:
+            await regions.close()
         await bus.close()
         await asyncio.to_thread(parts.close)
 
@@ -89,6 +114,14 @@ def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: 
     try:
         return parts_from(settings, secrets, store, fleet)
     except SettingsWrong as error:
+        raise StartFailed(str(error)) from error
+
+
+def _regions(settings: RegistrySettings, bus_password: str | None, parts: RegistryParts) -> RegionParts | None:
+    token = _secret(settings.regions_token_file) if settings.regions_token_file is not None else None
+    try:
+        return region_parts(settings, token, bus_password, parts.services)
+    except ValueError as error:
         raise StartFailed(str(error)) from error
 
 
@@ -123,9 +156,9 @@ async def _prepared(database: Database) -> None:
     await asyncio.Event().wait()
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, store: SnapshotStore) -> None:
-        super().__init__(config)
+class _Server(GuardedServer):
+    def __init__(self, config: uvicorn.Config, guard: Guard, store: SnapshotStore) -> None:
+        super().__init__(config, guard)
         self._store = store
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -146,20 +179,18 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(
-    settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str, parts: RegistryParts
-) -> uvicorn.Config:
+def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
+    """What the parser refuses, in the shape of all errors."""
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", f"req-{uuid.uuid4().hex}".encode())]
+    return headers, orjson.dumps(error_body(refusal.status, refusal.code, refusal.message))
+
+
+def _uvicorn_config(settings: RegistrySettings, app: ASGIApp, guard: Guard) -> uvicorn.Config:
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
-    return uvicorn.Config(
-        app=make_app(store, fleet, token, services=parts.services, collecting=parts.collecting),
-        http="httptools",  # refuses smuggling that h11 lets through
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+    return config_of(
+        app,
+        guard,
         timeout_graceful_shutdown=max(1, int(settings.drain_timeout_s)),
         ssl_certfile=settings.tls_cert_file,
         ssl_keyfile=settings.tls_key_file,

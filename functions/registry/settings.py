@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.artifacts.collect import DEFAULT_GRACE_S
 from functions.artifacts.s3 import DEFAULT_BUCKET
+from functions.fleet.regions import REGION_PATTERN
 from functions.registry.rate_limiter import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
 
 
@@ -31,6 +32,15 @@ class RegistrySettings(BaseSettings):
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."
+    )
+    max_connections: int = Field(
+        11_000,
+        ge=16,
+        description="Connections, long polls and handshakes included; lowered to what the file descriptor limit bears. "
+        "At the bound the longest idle one that has shown no credential gives way.",
+    )
+    max_connections_per_address: int = Field(
+        0, ge=0, description="Of one address. 0: no bound, since behind an ingress all come from a few."
     )
     drain_timeout_s: float = Field(
         5.0, gt=0, description="How long requests may still run after SIGTERM. Long polls end at once."
@@ -90,6 +100,18 @@ class RegistrySettings(BaseSettings):
     max_lora_rank: int = Field(
         DEFAULT_MAX_RANK, ge=1, le=512, description="Engines are started with max_lora_rank; more would not load."
     )
+    staging_max_bytes: int = Field(
+        8 * 1024**3,
+        ge=64 * 1024**2,
+        description="What adapters may take there together while they are checked; one tenant's at most half. Under "
+        "the limit of the volume: a pod that passes it is evicted.",
+    )
+    max_adapter_bytes: int = Field(
+        4 * 1024**3,
+        ge=1024**2,
+        description="Of one adapter. Rank 512 on every projection of a 70B model is under 4 GiB; those in use are 10 "
+        "to 200 MB. At most half of STAGING_MAX_BYTES, or it would never come.",
+    )
     uploads_at_once: int = Field(8, ge=1, le=64, description="A thread and staging space each.")
     uploads_at_once_per_tenant: int = Field(2, ge=1, description="So that one tenant cannot take all places.")
     ingest_https_hosts: str = Field(
@@ -101,6 +123,21 @@ class RegistrySettings(BaseSettings):
     )
     signature_key_files: str = Field("", description="Comma-separated PEM public keys whose signatures count.")
     signatures_required: bool = Field(False, description="Refuse adapters that are not signed by one of these keys.")
+
+    region: str | None = Field(
+        None,
+        pattern=rf"^{REGION_PATTERN}$",
+        description="This installation's name among several. Default: the only one.",
+    )
+    regions_file: Path | None = Field(
+        None, description='All regions: {"a": {"registry_url": "https://…"}, "b": …}. Read anew when it changes.'
+    )
+    regions_token_file: Path | None = Field(
+        None, description="What registries of all regions show each other; it opens /regions/v1 and nothing else."
+    )
+    regions_ca_file: Path | None = Field(
+        None, description="The authority of their certificates. Default: the system's."
+    )
 
     gc_interval_s: float = Field(
         0.0, ge=0, description="Between two collections of garbage; 0: only on POST /internal/v1/gc. Off by default,"

@@ -45,6 +45,7 @@ from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
+from functions.replica.warm_up import WarmUp
 
 _log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
@@ -110,6 +111,7 @@ def build(settings: ReplicaSettings) -> Agent:
     )
     heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
+    warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
     source = _source(settings)
@@ -127,7 +129,7 @@ def build(settings: ReplicaSettings) -> Agent:
         registry_url=settings.registry_url,
         token=token,
         cache_file=settings.snapshot_cache_file,
-        on_swap=partial(_follow, settings, reconciler, source),
+        on_swap=partial(_follow, settings, reconciler, source, prober),
         on_confirmed=status.take_epoch,
         pool=PoolName(settings.pool),
     )
@@ -156,7 +158,7 @@ def build(settings: ReplicaSettings) -> Agent:
         drain=drain,
         tasks=tasks,
         heartbeat_loop=heartbeat_loop,
-        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
+        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks, warm_up=warm_up),
         standby=standby,
         reconciler=reconciler,
         disk=disk,
@@ -170,10 +172,17 @@ def build(settings: ReplicaSettings) -> Agent:
 
 
 def _follow(
-    settings: ReplicaSettings, reconciler: AdapterReconciler, source: StoreSource, catalogue: Catalogue
+    settings: ReplicaSettings,
+    reconciler: AdapterReconciler,
+    source: StoreSource,
+    prober: EngineProber,
+    catalogue: Catalogue,
 ) -> None:
-    """A new snapshot: its pool says, by the engine's arguments, what the engine holds; settings where it does not."""
+    """A new snapshot: its pool says what the engine is for and, by its arguments, what it holds; settings where it does
+    not."""
     entry = catalogue.pools.get(PoolName(settings.pool))
+    if entry is not None:
+        prober.task = entry.task
     adapters = entry.max_adapters if entry is not None else None
     rank = entry.max_lora_rank if entry is not None else None
     if reconciler.hold(settings.max_adapters if adapters is None else adapters):

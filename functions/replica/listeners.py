@@ -5,17 +5,16 @@ with the agent and outlives a drain, since peers may still want chunks of what l
 reconciler.
 """
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Any, cast
 
-import uvicorn
+import orjson
 from starlette.types import ASGIApp
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+
+from functions.http.connections import Connections
+from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.listening import GuardedServer, config_of
 
 _BACKLOG = 256
 
@@ -39,7 +38,7 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     return listener
 
 
-class QuietServer(uvicorn.Server):
+class QuietServer(GuardedServer):
     """uvicorn's server without its signal handlers: here a signal starts a drain, not an end."""
 
     @contextlib.contextmanager
@@ -47,90 +46,47 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-# uvicorn's HTTP protocol with the bounds that it lacks, for a port where requests are small and whoever asks may be
-# hostile: a request must come whole within REQUEST_WITHIN_S, its head and body weigh REQUEST_MAX_BYTES at most, and
-# only MAX_CONNECTIONS are open at once.
-#
-# Without these a client that needs no token holds a connection for as long as it likes, by sending nothing or a byte
-# now and then; and each is a file descriptor that the heartbeat loop, on its way to the bus, may lack. Answers are
-# timed where they are written (`chunk_routes`), an idle connection by uvicorn's own keep-alive timer.
+# Bounds of both ports: requests are small, and whoever asks may be hostile. Each connection is a file descriptor that
+# the heartbeat loop, on its way to the bus, may lack; answers are timed where they are written (`chunk_routes`), too.
+
+PEER_BOUNDS = Bounds(
+    body_bytes=64 * 1024,
+    body_s=10.0,
+    keep_alive_s=30.0,
+    least_read_bytes=256 * 1024,  # a slice of a chunk, as `chunk_routes` has it
+)
+PEER_CONNECTIONS = 512  # a gateway keeps a few open; more than this is no fleet of ours
+AGENT_BOUNDS = Bounds(body_bytes=64 * 1024, body_s=10.0, keep_alive_s=30.0)
+AGENT_CONNECTIONS = 64  # a kubelet's, a scraper's, a supervisor's
 
 
-REQUEST_WITHIN_S = 10.0
-REQUEST_MAX_BYTES = 64 * 1024
-MAX_CONNECTIONS = 512  # a gateway keeps a few open; more than this is no fleet of ours
+def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
+    """What the parser refuses, as the routes say it."""
+    return [(b"content-type", b"application/json")], orjson.dumps({"reason": refusal.message})
 
 
-class TimedHttp(HttpToolsProtocol):
-    request_within_s = REQUEST_WITHIN_S
-    max_connections = MAX_CONNECTIONS
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)
-        self._too_late: asyncio.TimerHandle | None = None  # while a request is expected or arriving
-        self._arrived_bytes = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
-        if len(self.connections) > self.max_connections:
-            self.transport.abort()
-        else:
-            self._expect()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_expecting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._too_late is None:
-            self._expect()
-        self._arrived_bytes += len(data)
-        if self._arrived_bytes > REQUEST_MAX_BYTES:
-            self.transport.abort()
-        else:
-            super().data_received(data)
-
-    def on_message_complete(self) -> None:
-        self._stop_expecting()
-        super().on_message_complete()
-
-    def _expect(self) -> None:
-        self._arrived_bytes = 0
-        self._too_late = self.loop.call_later(self.request_within_s, self.transport.abort)
-
-    def _stop_expecting(self) -> None:
-        if self._too_late is not None:
-            self._too_late.cancel()
-            self._too_late = None
+def agent_server(app: ASGIApp) -> QuietServer:
+    """Of the agent's own port."""
+    guard = Guard(AGENT_BOUNDS, Connections(AGENT_CONNECTIONS), refusal_of)
+    return QuietServer(config_of(app, guard), guard)
 
 
-_KEEP_ALIVE_S = 30
 _CLOSE_WITHIN_S = 2
 
 
 class PeerServer:
     """Started and stopped with the agent, on its loop."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        bounds: Bounds = PEER_BOUNDS,
+        most_connections: int = PEER_CONNECTIONS,
+    ) -> None:
         self._listener = listener
-        self._server = QuietServer(
-            uvicorn.Config(
-                app,
-                http=TimedHttp,
-                ws="none",  # an upgrade would be answered before the token is asked for
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_CLOSE_WITHIN_S,
-            )
-        )
+        guard = Guard(bounds, Connections(most_connections), refusal_of)
+        self._server = QuietServer(config_of(app, guard, timeout_graceful_shutdown=_CLOSE_WITHIN_S), guard)
 
     @property
     def port(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from functions.api.ids import EngineName
+from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health import engine_rates
 from functions.decisions.health.engine import Counters, Evidence, HealthAnswer, HealthPolicy, Probe
@@ -19,6 +20,7 @@ from functions.engines.errors import EngineError, EngineHung, EngineRefused, Eng
 from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
+from functions.replica.warm_up import WarmUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,25 @@ async def _read_metrics(engine: EngineClient) -> EngineMetrics | None:
 
 
 class EngineProber:
-    """Our one-token requests: one at a time, and what they added to the engine's sums."""
+    """Our one-token requests, or what costs as little of a model that makes no tokens: one at a time, and what they
+    added to the engine's sums."""
 
     def __init__(self, engine: EngineClient, model: str, timeout_s: float, clock: Callable[[], float]) -> None:
         self._engine, self._model, self._timeout_s, self._clock = engine, model, timeout_s, clock
+        self.task: Task = "generate"  # of the pool, as far as a snapshot has said
         self.newest = Probe()
-        self.answered = 0
+        self.begun = self.answered = 0
         self.answered_s = 0.0  # seconds that the answered ones took in all
 
     def begin(self) -> None:
         """Before `run` is scheduled: from now on a probe is pending."""
+        self.begun += 1
         self.newest = Probe("pending", started_s=self._clock())
 
     async def run(self) -> None:
         started = self.newest
         try:
-            await self._engine.probe(self._model, self._timeout_s)
+            await self._engine.probe(self._model, self._timeout_s, self.task)
         except EngineHung as error:
             ended = replace(started, state="timed_out", detail=str(error))
         except EngineRefused as error:
@@ -130,13 +135,22 @@ _log = logging.getLogger(__name__)
 
 class Monitor:
     def __init__(
-        self, status: AgentStatus, engine: EngineClient, prober: EngineProber, policy: HealthPolicy, tasks: Supervised
+        self,
+        status: AgentStatus,
+        engine: EngineClient,
+        prober: EngineProber,
+        policy: HealthPolicy,
+        tasks: Supervised,
+        *,
+        warm_up: WarmUp,
     ) -> None:
         self._status = status
         self._engine = engine
         self._prober = prober
         self._policy = policy
         self._tasks = tasks
+        self._warm_up = warm_up
+        self._is_new = True  # the engine has not been ready since its process began, as far as is known
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
         self.metrics_failures = 0  # looks at a listening engine whose metrics did not come
@@ -161,6 +175,7 @@ class Monitor:
             counters=counters_of(polled.metrics) if polled.metrics is not None else None,
             outstanding=self._status.load.outstanding,
             probe=self._probe(polled.health, now_s),
+            warming=self._status.warming,
         )
         self._judge(evidence, now_s)
         if self._version_is_due:
@@ -196,8 +211,17 @@ class Monitor:
             status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None
+            self._is_new = True
             status.asleep = False  # whoever is started in its place is awake
         self._version_is_due = status.health.phase == "ready"
+        if status.health.phase == "ready" and self._is_new:
+            self._is_new = False
+            if status.computes and not self._has_served() and self._warm_up.begin():
+                self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
+
+    def _has_served(self) -> bool:
+        """Whether others have asked it for something: it has compiled what it is asked for, under another agent."""
+        return self._metrics is not None and self._metrics.finished_total > self._prober.begun
 
     async def _learn_version(self) -> None:
         """Once for each time that it becomes ready; asked again where no answer came, as from one that is busy."""

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from functions.api.ids import EngineName
 from functions.engines.errors import EngineError
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
+from functions.http.guarded import authenticated
 from functions.replica.cold_calls import Answer, LoadAnswer
 from functions.replica.standby import Standby
 
@@ -114,6 +115,7 @@ class TokenRequired:
             reason = "this port needs what follows from the installation's internal token: Authorization: Bearer …"
             await JSONResponse({"reason": reason}, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
         elif scope["type"] == "http":
+            authenticated(scope)
             await self._app(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:

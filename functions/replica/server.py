@@ -10,9 +10,11 @@ import signal
 
 import uvicorn
 
+from functions.replica import memory
 from functions.replica.agent import Agent, build
-from functions.replica.listeners import PeerServer, QuietServer, bind
+from functions.replica.listeners import PeerServer, agent_server, bind
 from functions.replica.settings import ReplicaSettings
+from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 
@@ -23,11 +25,12 @@ def run(settings: ReplicaSettings) -> None:
 
 
 async def _run(settings: ReplicaSettings) -> None:
+    warn_if_over(memory.most(), limit_bytes())
     agent = build(settings)
     listener = bind(settings.agent_host, settings.agent_port, "SHOAL_REPLICA_AGENT_PORT")
     peers = PeerServer(agent.peer_app, bind(settings.peer_host, settings.peer_port, "SHOAL_REPLICA_PEER_PORT"))
     agent.status.peer_port = peers.port
-    server = QuietServer(uvicorn.Config(agent.app, lifespan="off", log_config=None, access_log=False))
+    server = agent_server(agent.app)
     asked, hurried = asyncio.Event(), asyncio.Event()
     _listen_for_signals(asked, hurried)
     agent.start()

@@ -88,6 +88,12 @@ class ReplicaSettings(BaseSettings):
     probe_timeout_s: float = Field(
         8.0, gt=0, description="A one-token request; longer than `stalled_after_s`, so that the verdict comes first."
     )
+    warm_up_timeout_s: float = Field(
+        120.0,
+        ge=0,
+        description="An engine that has come up is first asked for each kind of request that it compiles, this long in "
+        "all. 0: not.",
+    )
     load_timeout_s: float = Field(60.0, gt=0, description="Loading an adapter in the engine: it waits for a step.")
     silent_after_s: float = Field(4.0, gt=0, description="Nothing answered for this long: hung.")
     stalled_after_s: float = Field(

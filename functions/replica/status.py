@@ -82,6 +82,7 @@ class AgentStatus:
     engine_version: str = ""
     draining: bool = False
     standby: bool = False  # loaded and well, and kept without traffic until it is promoted
+    warming: bool = False  # the engine is well, and asked for what it compiles at a first request of its kind
     asleep: bool = False  # the engine's weights are in host memory: it computes nothing until it is woken
     falling_asleep: bool = False  # it was asked to, and has not answered: it computes nothing either
     condemned: str = ""  # why the engine should be killed; "" while it should not
@@ -100,11 +101,17 @@ class AgentStatus:
             return self.health.phase, self.health.reason
         if self.draining:
             return "draining", f"draining, {self.load.outstanding} requests left"
-        if self.asleep and not self.standby and self.health.phase == "ready":
-            return "starting", "its engine is asleep and is being woken"
+        if self.health.phase == "ready" and (not_yet := self._not_yet()):
+            return "starting", not_yet
         if self.standby and self.health.phase == "ready":
             return "warm", "loaded and asleep, without traffic" if self.asleep else "loaded, without traffic"
         return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()
+
+    def _not_yet(self) -> str:
+        """Why an engine that is well serves nothing for a while."""
+        if self.warming:
+            return "its engine is being warmed up"
+        return "its engine is asleep and is being woken" if self.asleep and not self.standby else ""
 
     def take_epoch(self, epoch: int) -> None:
         """The registry has confirmed that nothing newer concerns this pool."""

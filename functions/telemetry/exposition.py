@@ -2,29 +2,32 @@
 
 Rendering a thousand label sets takes 139 ms, which on the loop would stop every stream; a thread shares the
 interpreter in slices of 5 ms instead. The gauges are refreshed on the loop first, since only it may read its state.
+
+The thread has a loop of its own, with the guards that every server of ours has (`functions.http`): whoever connects and
+says a byte now and then takes a connection, not the port.
 """
 
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, TypeVar
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import StartResponse
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from functions.http.connections import Connections
+from functions.http.guarded import Bounds, Guard
+from functions.http.listening import serve
 
 _REFRESH_TIMEOUT_S = 2.0
+_CONNECTIONS = 32  # a scraper or two, a kubelet, a person
+_BOUNDS = Bounds(head_s=5.0, body_s=5.0, body_bytes=64 * 1024, write_stall_s=10.0, pipelined=2)
+_START_TIMEOUT_S = 10.0
+_PLAIN = "text/plain; charset=utf-8"
 
 T = TypeVar("T")
-
-
-class _Silent(WSGIRequestHandler):
-    timeout = 5.0  # a scraper that connects and says nothing must not hold the port
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """A scrape a few times a minute is no news."""
+Answer = tuple[int, str, bytes]
 
 
 class MetricsServer:
@@ -39,56 +42,63 @@ class MetricsServer:
         loop: asyncio.AbstractEventLoop,
         probes: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
+        self._listener = listener
         self._registry = registry
         self._refresh = refresh
         self._loop = loop
         self._probes = probes or {}
-        host, port = listener.getsockname()[:2]
-        self._server = WSGIServer((host, port), _Silent, bind_and_activate=False)
-        self._server.socket.close()
-        self._server.socket = listener
-        self._server.server_name, self._server.server_port = host, port
-        self._server.setup_environ()
-        self._server.set_app(self._answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._close: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="metrics", daemon=True)
+        self._started = threading.Event()
 
     def start(self) -> None:
         self._thread.start()
+        self._started.wait(_START_TIMEOUT_S)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._close()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._listener.close()
 
-    def _answer(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        path = str(environ.get("PATH_INFO"))
-        if path in self._probes:
-            return self._probed(self._probes[path], start_response)
-        if path not in ("/metrics", "/metrics/"):
-            start_response("404 Not Found", [("content-type", "text/plain")])
-            return [b"the metrics are at /metrics\n"]
+    async def _run(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self._close = lambda: loop.call_soon_threadsafe(ended.set)
+        guard = Guard(_BOUNDS, Connections(_CONNECTIONS))
+        server = await serve(self, self._listener, guard)
+        self._started.set()
+        await ended.wait()
+        self._close = lambda: None
+        server.close()
+        for connection in guard.connections:
+            connection.give_way()
+        await asyncio.sleep(0)  # transports close a turn later
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it, on the thread's loop."""
+        status, kind, body = await self._answer(scope["path"])
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, path: str) -> Answer:
         try:
-            self._on_the_loop(self._refresh)
-        except FutureTimeoutError:
-            return _stuck(start_response)
-        start_response("200 OK", [("content-type", CONTENT_TYPE_LATEST)])
-        return [generate_latest(self._registry)]
+            if path in self._probes:
+                wrong = await self._on_the_loop(self._probes[path])
+                return 503 if wrong else 200, _PLAIN, f"{wrong or 'ok'}\n".encode()
+            if path not in ("/metrics", "/metrics/"):
+                return 404, _PLAIN, b"the metrics are at /metrics\n"
+            await self._on_the_loop(self._refresh)
+        except TimeoutError:
+            return 503, _PLAIN, b"the event loop did not answer in time\n"
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
-    def _probed(self, probe: Callable[[], str], start_response: StartResponse) -> Iterable[bytes]:
-        try:
-            wrong = self._on_the_loop(probe)
-        except FutureTimeoutError:
-            return _stuck(start_response)
-        start_response("503 Service Unavailable" if wrong else "200 OK", [("content-type", "text/plain")])
-        return [f"{wrong or 'ok'}\n".encode()]
-
-    def _on_the_loop(self, ask: Callable[[], T]) -> T:
-        return asyncio.run_coroutine_threadsafe(_called(ask), self._loop).result(_REFRESH_TIMEOUT_S)
+    async def _on_the_loop(self, ask: Callable[[], T]) -> T:
+        """Of the process."""
+        answer = asyncio.run_coroutine_threadsafe(_called(ask), self._loop)
+        async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+            return await asyncio.wrap_future(answer)
 
 
 async def _called(ask: Callable[[], T]) -> T:
     return ask()
-
-
-def _stuck(start_response: StartResponse) -> Iterable[bytes]:
-    start_response("503 Service Unavailable", [("content-type", "text/plain")])
-    return [b"the event loop did not answer in time\n"]

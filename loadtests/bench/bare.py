@@ -113,6 +113,7 @@ async def run(replicas: int, profiled: bool) -> None:
     bare = Bare(replicas)
     stream = bare.begin()
     print(f"chunk of a stream   {_least_us(lambda: stream.data_received(engine.EVENT_CHUNK), 3000):8.1f} us")
+    print(f"with its counts     {_least_us(lambda: stream.data_received(engine.COUNTED_CHUNK), 3000):8.1f} us")
     if profiled:
         bare = Bare(replicas)
         wire = request(bare.target, body(1024))

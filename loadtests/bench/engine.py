@@ -21,6 +21,11 @@ _EVENT = (
     b'"model":"acme/bench@sha256:abababababababab","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,'
     b'"finish_reason":null}],"system_fingerprint":"vllm-0.32.0"}\n\n'
 )
+# The same as an engine writes it that was asked for usage with each event, as gateways ask.
+_COUNTED_EVENT = _EVENT.replace(
+    b',"system_fingerprint":"vllm-0.32.0"}',
+    b',"usage":{"prompt_tokens":250,"total_tokens":280,"completion_tokens":30,"completion_tokens_details":null}}',
+)
 _USAGE = (
     b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1790000000,"model":"acme/bench@sha256:'
     b'abababababababab","choices":[],"usage":{"prompt_tokens":250,"completion_tokens":64,"total_tokens":314}}\n\n'
@@ -48,7 +53,7 @@ def _answer(body: bytes) -> bytes:
 
 
 ANSWER = _answer(_ANSWER_BODY)
-EVENT_CHUNK = _chunk(_EVENT)
+EVENT_CHUNK, COUNTED_CHUNK = _chunk(_EVENT), _chunk(_COUNTED_EVENT)
 _LAST = _chunk(_USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 

@@ -50,6 +50,11 @@ HOSTILE = [
     ),
     ("mapping as a key", b"{a: 1}: 2", "f.yaml:1:1: a key must be text; found a collection"),
     ("number as a key", b"1: 2", "f.yaml:1:1: a key must be text; found the number 1; put it in quotes"),
+    (
+        "a merge conflict",
+        b"a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> other\n",
+        "f.yaml:2:1: a merge conflict (<<<<<<< HEAD) was not resolved: keep what is meant",
+    ),
     ("two roots", b"a: 1\n]", "f.yaml:2:1: not YAML: "),
 ]
 

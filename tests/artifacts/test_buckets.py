@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from functions.artifacts.buckets import try_bucket
-from functions.artifacts.errors import StoreRefused
+from functions.artifacts.errors import StoreRefused, StoreUnfit
 from functions.artifacts.s3 import S3Settings, S3Store, StoredObject
 from tests.artifacts.conftest import CREDENTIALS
 
@@ -29,6 +31,8 @@ class Kept:
             raise StoreRefused("bucket shoal-models: AccessDenied")
 
     def put_new(self, key: str, body: bytes) -> bool:
+        if self.wrong == "no conditions":
+            raise StoreUnfit("shoal-models knows no conditional writes (If-None-Match: *)")
         if self.wrong == "condition unknown" or (key in self.objects and self.wrong != "condition ignored"):
             return False
         self.objects[key] = body
@@ -54,6 +58,7 @@ class Kept:
     [
         ("", ""),
         ("bucket", "give these credentials all rights on it"),
+        ("no conditions", "knows no conditional writes (If-None-Match: *): use a store that does"),
         ("condition unknown", "is refused where nothing is"),
         ("condition ignored", "overwrites what is there"),
         ("listing", "a listing does not show what was written"),
@@ -63,6 +68,32 @@ class Kept:
 def test_what_a_store_lacks_is_told(wrong: str, told: str) -> None:
     problem = try_bucket(Kept(wrong)).problem  # type: ignore[arg-type]
     assert (told in problem) if told else problem == ""
+
+
+@pytest.mark.parametrize("needs_conditions", [True, False])
+def test_only_who_needs_conditions_is_not_served_without(
+    monkeypatch: pytest.MonkeyPatch, *, needs_conditions: bool
+) -> None:
+    """A publisher may look first: its content is the same either way. Who claims something may not."""
+    store = S3Store(S3Settings("http://127.0.0.1:9", CREDENTIALS, needs_conditions=needs_conditions))
+    written: list[str] = []
+
+    def put_object(**request: Any) -> None:
+        if "IfNoneMatch" in request:
+            raise ClientError({"Error": {"Code": "NotImplemented"}}, "PutObject")
+        written.append(request["Key"])
+
+    def head_object(**request: Any) -> None:
+        raise ClientError({"Error": {"Code": "404"}}, "HeadObject")
+
+    monkeypatch.setattr(store.client, "put_object", put_object)
+    monkeypatch.setattr(store.client, "head_object", head_object)
+    if needs_conditions:
+        with pytest.raises(StoreUnfit):
+            store.put_new("a", b"1")
+    else:
+        assert store.put_new("a", b"1")
+    assert written == ([] if needs_conditions else ["a"])
 
 
 @pytest.mark.servers

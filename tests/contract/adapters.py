@@ -7,10 +7,12 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-_HIDDEN, _KV = 576, 192  # SmolLM2-135M
+_HIDDEN, _KV, _VOCABULARY = 576, 192, 49_152  # SmolLM2-135M
 
 
-def make_adapter(directory: Path, *, base: str, seed: int, rank: int = 4, **changes: Any) -> Path:
+def make_adapter(
+    directory: Path, *, base: str, seed: int, rank: int = 4, with_head: bool = False, **changes: Any
+) -> Path:
     directory.mkdir(parents=True)
     rng = random.Random(seed)
     tensors: dict[str, tuple[list[int], bytes]] = {}
@@ -18,6 +20,10 @@ def make_adapter(directory: Path, *, base: str, seed: int, rank: int = 4, **chan
         name = f"base_model.model.model.layers.0.self_attn.{module}"
         tensors[f"{name}.lora_A.weight"] = ([rank, _HIDDEN], _floats(rng, rank * _HIDDEN))
         tensors[f"{name}.lora_B.weight"] = ([width, rank], _floats(rng, width * rank))
+    if with_head:
+        tensors["base_model.model.lm_head.lora_A.weight"] = ([rank, _HIDDEN], _floats(rng, rank * _HIDDEN))
+        tensors["base_model.model.lm_head.lora_B.weight"] = ([_VOCABULARY, rank], _floats(rng, _VOCABULARY * rank))
+        changes = {"target_modules": ["q_proj", "v_proj", "lm_head"]} | changes
     (directory / "adapter_model.safetensors").write_bytes(_safetensors(tensors))
     (directory / "adapter_config.json").write_text(json.dumps(_config(base, rank) | changes))
     return directory

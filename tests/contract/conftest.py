@@ -92,12 +92,13 @@ def client(http: httpx.AsyncClient, engine: Engine) -> EngineClient:
 
 @pytest.fixture(scope="session")
 def adapter_dirs(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two good adapters, and one for each thing that can be wrong with one."""
+    """Three good adapters, and one for each thing that can be wrong with one."""
     root = tmp_path_factory.mktemp("adapters")
     base: dict[str, Any] = {"base": engine.model_dir}
     dirs = {
         "a": make_adapter(root / "a", seed=1, **base),
         "b": make_adapter(root / "b", seed=2, **base),
+        "head": make_adapter(root / "head", seed=6, with_head=True, **base),
         "rank 64": make_adapter(root / "rank64", seed=3, rank=64, **base),
         "dora": make_adapter(root / "dora", seed=4, use_dora=True, **base),
         "no weights": make_adapter(root / "noweights", seed=5, **base),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from functions import engines
 from tests.ports import free_port
 
 MODEL = "smollm2-135m"
@@ -31,6 +32,8 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+# As the fleet and the engine's image run it.
+_PATCHES = str(Path(engines.__file__).parent / "vllm_patches")
 _START_S = {"sim": 90.0, "vllm": 300.0}
 _STOP_S = 40.0
 
@@ -71,10 +74,15 @@ def serving_model(model: str, log: Path, *arguments: str) -> Iterator[Engine]:
 @contextmanager
 def _started(kind: str, command: list[str], model: str, log: Path) -> Iterator[Engine]:
     port = free_port()
+    patched = {"PYTHONPATH": _PATCHES} if kind == "vllm" else {}
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=os.environ | _ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=os.environ | _ENVIRONMENT | patched,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         engine = Engine(kind, f"http://127.0.0.1:{port}", model, process)

@@ -44,7 +44,7 @@ async def test_a_stream_in_its_grammar(
     whole = dialect.whole((await http.post(path, json=asked(body))).content, Renaming(MODEL, MODEL)).usage
     answer = await http.post(path, json=asked(body, stream=True))
     assert answer.headers["content-type"].startswith("text/event-stream")
-    relay = dialect.relay(Renaming(MODEL, PUBLIC), False, 1 << 20)
+    relay = dialect.relay(Renaming(MODEL, PUBLIC), False, False, 1 << 20)
     out = relay.feed(answer.content)
     assert relay.done and relay.error is None and relay.events > 0, answer.text
     assert MODEL.encode() not in out and event_names(out) == event_names(answer.content)

@@ -67,12 +67,12 @@ def test_a_model_does_not_change_when_lines_above_it_do() -> None:
 def test_cascades_hedging_and_classifiers_arrive_in_the_snapshots_units() -> None:
     policy = (
         "apiVersion: shoal.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: all}\nspec:\n  pools: ['*']\n"
-        "  retry: {hedgeAfter: 250ms}\n"
+        "  retry: {hedgeAfter: 250ms}\n  unknownFields: pass\n"
         "  cascade: [{from: base, to: other, threshold: 1, maxTokens: 8, measure: p90}]\n"
         "  classifier: {model: auto, otherwise: base, rules: [{when: {keywords: [Prove]}, to: other}]}\n"
     )
     (routing,) = compiled(pool(), pool("other"), policy).routing
-    assert routing.hedge_after_s == 0.25
+    assert (routing.hedge_after_s, routing.unknown_fields) == (0.25, "pass")
     assert routing.cascade == (CascadeEntry(PoolName("base"), PoolName("other"), (), 1.0, 8, "p90"),)
     rule = RuleEntry(PoolName("other"), keywords=("prove",))
     assert routing.classifier == ClassifierEntry("auto", PoolName("base"), (rule,))

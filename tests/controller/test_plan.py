@@ -14,6 +14,7 @@ from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas, assign_slots, fitting
 from functions.controller.local.spec import STOP_ORDER, HttpProbe, difference
+from functions.engines.sim.settings import read_settings
 
 POOL = Pool(name="base-a", replicas=2, model="base-a", args=("--max-cpu-loras=8",), env=(("VLLM_X", "1"),))
 CONTEXT = PlanContext(
@@ -68,6 +69,13 @@ def test_the_simulated_engine_runs_under_our_own_python() -> None:
     specs = plan_fleet(CONTEXT, [POOL], Target(engine="sim", replicas=1), {})
     assert specs["engine-base-a-0"].argv[:3] == ("/ours/python", "-m", "functions.engines.sim")
     assert "engine-base-a-1" not in specs
+
+
+def test_the_simulated_engine_is_told_the_task_that_a_real_one_sees_in_its_model() -> None:
+    pool = dataclasses.replace(POOL, task="score")
+    simulated = plan_fleet(CONTEXT, [pool], Target(engine="sim", replicas=1), {})["engine-base-a-0"]
+    assert read_settings(simulated.argv[3:], {}).task == "score"
+    assert "--sim-task" not in plan_fleet(CONTEXT, [pool], Target(), {})["engine-base-a-0"].argv
 
 
 def test_whatever_must_be_ready_first_is_in_the_plan() -> None:

@@ -128,6 +128,7 @@ def whole() -> dict[str, Written]:
                 "session": {"ttl": "1500ms"},
                 "prefix": {"source": "bloom"},
                 "boundedLoad": 1.5,
+                "unknownFields": "refuse",
                 "spreadAbove": {"utilization": 0.5},
                 "retry": {"maxAttempts": 2, "budget": 0.1, "hedgeAfter": "300ms"},
                 "fallback": [{"when": "saturated", "from": POOL, "to": OTHER_POOL, "tiers": ["gold"]}],

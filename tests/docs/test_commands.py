@@ -55,7 +55,7 @@ def wrong_in(call: str) -> str:
     missing = [" ".join(head) for head in heads if head not in COMMANDS and head not in _GROUPS]
     if missing:
         return f"there is no command {missing[0]}"
-    known = {"-h", "--help"}.union(*(COMMANDS.get(head, set()) for head in heads))
+    known = {"-h", "--help", "--region"}.union(*(COMMANDS.get(head, set()) for head in heads))
     given = {word.partition("=")[0].strip("…,.") for word in rest if re.match(r"--?[a-z]", word)}
     unknown = sorted(given - known)
     return f"shoal {' '.join(heads[0])} has no {unknown[0]}" if unknown else ""

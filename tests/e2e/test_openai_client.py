@@ -188,3 +188,32 @@ def test_the_engines_own_complaint_comes_back_as_400_in_our_names(client: openai
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=SUPPORT, messages=[{"role": "user", "content": "word " * 5000}])
     assert "sha256" not in refused.value.message
+
+
+@pytest.mark.parametrize("model", [BASE])
+def test_tools_are_taken_on_the_stock_fleet(client: openai.OpenAI, model: str) -> None:
+    function = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    answer = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": QUESTION}],
+        tools=[{"type": "function", "function": function}],  # type: ignore[list-item]
+        max_tokens=16,
+        temperature=0,
+    )
+    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
+
+
+@pytest.mark.parametrize("model", [BASE, SUPPORT])
+def test_what_evaluation_harnesses_send_is_answered(fleet: Fleet, model: str) -> None:
+    """Scores of a prompt, which ended a shared engine with adapters."""
+    with fleet.client(TENANT_OF[model], timeout_s=120.0) as http:
+        scored = http.post(
+            "/completions", json={"model": model, "prompt": QUESTION, "max_tokens": 1, "echo": True, "logprobs": 1}
+        )
+        assert scored.status_code == 200, scored.text
+        logprobs = scored.json()["choices"][0]["logprobs"]["token_logprobs"]
+        assert logprobs[0] is None and len(logprobs) > 3 and all(value <= 0 for value in logprobs[1:])
+        for fields in ({"prompt_logprobs": 0}, {"echo": True}):
+            body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1, **fields}
+            answer = http.post("/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from functions.api.snapshot import Task
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineGarbled, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import MAX_PAGE_BYTES
@@ -89,6 +90,26 @@ async def test_nonsense_with_status_200_is_garbled(content: bytes) -> None:
 async def test_a_completion_without_choices_is_garbled() -> None:
     error = await outcome(always(json={"choices": []}), lambda client: client.probe("m", timeout_s=1))
     assert isinstance(error, EngineGarbled)
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "answered_with"),
+    [
+        ("generate", "/v1/completions", "choices"),
+        ("embed", "/v1/embeddings", "data"),
+        ("classify", "/classify", "data"),
+        ("score", "/score", "data"),
+    ],
+)
+async def test_a_probe_asks_for_what_the_model_is_for(task: Task, path: str, answered_with: str) -> None:
+    """An engine has the routes of its model's task alone."""
+
+    def engine(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200 if request.url.path == path else 404, json={answered_with: [{}]})
+
+    assert await outcome(engine, lambda client: client.probe("m", 1, task)) is None
+    empty = always(json={answered_with: []})
+    assert isinstance(await outcome(empty, lambda client: client.probe("m", 1, task)), EngineGarbled)
 
 
 async def test_an_answer_without_end_is_cut_off() -> None:

@@ -5,13 +5,14 @@ played on the test's loop, so that neither can hide a stall of the other.
 import asyncio
 import contextlib
 import functools
+import socket
 import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import uvicorn
@@ -33,6 +34,7 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.routing.load_client import LoadClient
+from functions.http.listening import Handshake, listen
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, get, read_answers
 from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat
@@ -114,9 +116,18 @@ class LiveGateway:
         self.plain_port = self._server.servers[0].sockets[0].getsockname()[1]
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(*self._certificate)
-        secure = await self._loop.create_server(self._protocol, "127.0.0.1", 0, ssl=tls)
-        self._server.servers.append(secure)
-        self.tls_port = secure.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.tls_port = listener.getsockname()[1]
+        services = self.gateway.services
+        secure = await listen(
+            listener,
+            self._protocol,
+            services.connections,
+            tls=tls,
+            handshake_s=self._limits.head_s,
+            clock=services.clock,
+        )
+        self._server.servers.append(cast(Any, secure))
         self.gateway.services.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
         bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
         if bus is not None:
@@ -145,8 +156,10 @@ class LiveGateway:
         for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
             services.tasks.forever(feed.__name__, functools.partial(feed, services, bus), expected=(BusUnavailable,))
 
-    def _protocol(self) -> LaneProtocol:
-        return LaneProtocol(self.gateway, self.config, self._server.server_state, {})
+    def _protocol(self, handshake: Handshake | None) -> LaneProtocol:
+        protocol = LaneProtocol(self.gateway, self.config, self._server.server_state, {})
+        protocol.stands_for = handshake
+        return protocol
 
     # from the test's thread
 

@@ -41,6 +41,14 @@ def usage(model: str, prompt: Any = 3, completion: Any = 2) -> bytes:
     )
 
 
+def counted(model: str, text: str, tokens: int, index: int = 0, prompt: int = 3, **more: Any) -> bytes:
+    """A chunk with the usage of its choice so far, as `continuous_usage_stats` has it."""
+    choice = {"index": index, "delta": {"content": text}, "logprobs": None, "finish_reason": None} | more
+    known = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    usage = {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
+    return event(known | {"usage": usage | {"completion_tokens_details": None}})
+
+
 def error(code: int = 500, message: str = "EngineCore encountered an issue") -> bytes:
     return event({"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}})
 

@@ -139,6 +139,31 @@ def test_a_full_context_has_its_own_code() -> None:
     assert answer.code == "context_length_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("message", "code", "param"),
+    [
+        (
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            "tools_not_offered",
+            "tools",
+        ),
+        ('tool_choice="required" requires --tool-call-parser to be set', "tools_not_offered", "tools"),
+        ("thinking_token_budget: set --reasoning-parser and/or --reasoning-config", "not_offered", "max_tokens"),
+        ("Logprobs: Set max_logprobs (--max-logprobs) to at least 25.", "not_offered", "max_tokens"),
+    ],
+)
+def test_no_caller_is_told_the_engines_options(message: str, code: str, param: str) -> None:
+    answer = replies.engine_refusal(400, engine_body(message), RENAMING)
+    assert isinstance(answer, ErrorAnswer)
+    assert (answer.status, answer.code, answer.param) == (400, code, param)
+    assert "--" not in answer.message and "operator" in answer.message
+
+
+def test_dashes_that_are_no_option_are_passed_on() -> None:
+    answer = replies.engine_refusal(400, engine_body("no -- and no a--b, ---"), RENAMING)
+    assert isinstance(answer, ErrorAnswer) and answer.message == "no -- and no a--b, ---"
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]"])
 def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
     answer = replies.engine_refusal(400, body, RENAMING)
@@ -206,7 +231,15 @@ def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
     assert list(shape) == ["error"]
     assert sorted(shape["error"]) == ["code", "message", "param", "type"]
     assert answer.event() == b"data: " + answer.body() + b"\n\n"
-    assert shape["error"]["type"] == ("server_error" if answer.status >= 500 else "invalid_request_error")
+    types = {401: "authentication_error"}
+    default = "server_error" if answer.status >= 500 else "invalid_request_error"
+    assert shape["error"]["type"] == types.get(answer.status, default)
+
+
+def test_a_wrong_key_is_known_by_type_and_phrase() -> None:
+    """Clients tell it from a bad request by one of them."""
+    answer = errors.unauthorized().answer
+    assert answer.type == "authentication_error" and answer.message.startswith("Incorrect API key provided")
 
 
 def test_error_headers() -> None:

@@ -1,13 +1,14 @@
 """A batch is made once, or not, whatever the store says about it; and a request that is none is told so."""
 
 import asyncio
+import json
 import threading
 from functools import partial
 from typing import Any
 
 import pytest
 
-from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.errors import StoreUnavailable, StoreUnfit
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import THREADS
 from functions.gateway.batch.log import BatchProgress
@@ -17,6 +18,8 @@ from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
 from tests.gateway.world import ACME_KEY, World
+
+NEW_BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
 class DoubtfulStore(RangedStore):
@@ -127,6 +130,30 @@ async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> N
     status, body = await answered(world, batches, "GET", "/v1/files", query=b"purpose=assistants")
     assert status == 400 and b"'purpose' is one of batch, batch_output." in body
     assert (await answered(world, batches, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
+    batches.close_store()
+
+
+class UnfitStore(RangedStore):
+    """Takes a conditional write for any other, as a store that does not know the header."""
+
+    def ensure_bucket(self) -> None:
+        """It is there."""
+
+    def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
+        self.put(key, body)
+        return True
+
+
+async def test_no_batch_is_run_by_a_store_that_would_let_two_gateways_claim_it() -> None:
+    world, objects = World(), UnfitStore()
+    batches = batches_of(world, objects)
+    await shared_of(batches).log.open(record())
+    with pytest.raises(StoreUnfit, match="overwrites what is there"):
+        await batches._conduct()
+    assert batches.conductor.running == 0 and not [key for key in objects.objects if "tried" in key]
+    part = {"type": "http.request", "body": json.dumps(NEW_BATCH).encode()}
+    status, body = await answered(world, batches, "POST", "/v1/batches", part)
+    assert status == 503 and b"batches_not_offered" in body
     batches.close_store()
 
 

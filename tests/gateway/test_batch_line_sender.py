@@ -1,12 +1,51 @@
 """What a batch reads in the answers to its lines."""
 
-import pytest
+from collections import Counter
 
-from functions.gateway.batch.line_sender import seconds_of
+import pytest
+from prometheus_client import CollectorRegistry
+
+from functions.api.ids import TenantId
+from functions.decisions.batch.pace import BatchPace
+from functions.gateway.batch.line_sender import LineRequest, LineSender, seconds_of
+from functions.gateway.batch.pacer import LinePacer
+from functions.gateway.batch.shared import BatchMetrics
+from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.sink import Sink
+from functions.gateway.intake.routes import COMPLETIONS, Route
 from functions.gateway.quota.refusals import duration
+from functions.gateway.tenant_limits import TenantShares
+from tests.gateway.world import World
 
 
 @pytest.mark.parametrize("microseconds", [0, 1_000, 10_000, 999_000, 1_000_000, 6_500_000, 62_000_000, 3_723_000_000])
 def test_a_duration_is_read_as_it_was_written(microseconds: int) -> None:
     assert seconds_of(duration(microseconds)) == pytest.approx(microseconds / 1e6, abs=1.0)
     assert seconds_of(duration(10_000)) == pytest.approx(0.01)
+
+
+async def test_a_line_that_is_asked_again_after_a_takeover_is_another_request() -> None:
+    asked: list[bytes] = []
+
+    def handle(
+        route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float, *, composed: bool = False
+    ) -> None:
+        asked.append(dict(headers)[b"x-request-id"])
+        sink.whole(200, [], b"{}")
+
+    services, shares, metrics = (
+        World().gateway.services,
+        TenantShares(4, 4),
+        BatchMetrics(CollectorRegistry(), int, int),
+    )
+    for claim in (1, 2):
+        pace = BatchPace(4.0)
+        pacer = LinePacer(
+            services, TenantId("acme"), pace, slots=shares, answers=TenantShares(2**30, 2**30), open_batches=Counter(),
+            clock=lambda: 0.0,
+        )  # fmt: skip
+        sender = LineSender(
+            lambda: 0.0, handle, COMPLETIONS, "batch_1", claim, "Bearer x", pace, pacer, metrics, lambda: 0.5
+        )
+        await sender.ask(LineRequest(6, "seven", b"{}"))
+    assert asked == [b"batch_1.7.1.1", b"batch_1.7.2.1"]

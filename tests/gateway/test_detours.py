@@ -30,7 +30,7 @@ from tests.gateway.detours import (
     scored,
     with_large,
 )
-from tests.gateway.engine_rig import Play
+from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.world import BOT_V1, POOL, heartbeat, routing
 
@@ -297,6 +297,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     (await p.connects()).dies()
     await p.settle()
     assert p.client.status == 502 and not p.dials, "no third replica is risked"
+    assert "refused for 600 s" in p.client.error["message"], p.client.body
     with pytest.raises(AssertionError, match="prompt_quarantined"):
         p.ask()
     assert p.client.status == 400 and figure(p, "shoal_prompts_quarantined_total") == 1
@@ -318,6 +319,42 @@ async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None
         p.after(60.0)
         for name in ("r0", "r1", "r2"):
             p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.world.clock())))
+
+
+async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_pool(play: Playing) -> None:
+    p = with_large(play("r0", "r1", limits=Limits(), **falls_back()))
+    p.ask()
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502 and not p.dials
+
+
+async def test_no_policy_risks_a_request_on_a_third_replica(play: Playing) -> None:
+    """Held or not: it was answered before, or nothing is ever held."""
+    p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=4),))
+    p.ask()
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502 and not p.dials
+
+
+async def test_a_health_check_is_not_refused_after_both_engines_failed_and_came_back(play: Playing) -> None:
+    p = play("r0", "r1", limits=Limits())
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1), extra="connection: close\r\n")
+    p.ask(stream=False)
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    assert p.client.status == 502
+    p.after(20.0)
+    for name in ("r0", "r1"):
+        p.gateway.receive_heartbeat(heartbeat(name, sequence=9))
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
 
 
 # second attempts
@@ -376,8 +413,8 @@ async def test_one_of_two_that_fails_leaves_it_to_the_other(play: Playing, numbe
 
 @pytest.mark.parametrize(
     ("policy", "headers"),
-    [(hedged(), {"header_x_shoal_class": "batch"}), (hedged(retry_budget_ratio=0.0), {}), ({}, {})],
-    ids=["not urgent", "no budget", "not asked for"],
+    [(hedged(), {"header_x_shoal_class": "batch"}), (hedged(retry_budget_ratio=0.0), {})],
+    ids=["not urgent", "no budget"],
 )
 async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: Any) -> None:
     p = play("r0", "r1", **policy)
@@ -386,6 +423,48 @@ async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: A
     p.after(10.0)
     await p.settle()
     assert not p.dials
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(play: Playing, *, stream: bool) -> None:
+    """Under any policy. Of a whole answer nothing is heard before its end: streams that stop there tell."""
+    p, speaking = await streaming_at_one(play)
+    p.ask(stream=stream, header_x_session_id="s")
+    waiting = await p.connects()
+    assert waiting.replica_id == speaking.replica_id
+    p.after(2.5)
+    other = await p.connects()
+    assert other.replica_id != speaking.replica_id
+    if stream:
+        other.begins_stream()
+        other.streams(HELLO)
+    else:
+        other.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200 and p.client.headers[b"x-shoal-replica"] == other.replica_id.encode()
+    assert waiting.dropped, "the loser is aborted at once"
+    attempt = p.ask().tries.attempt
+    assert attempt is not None and attempt.replica.id == other.replica_id, "until it speaks again others come first"
+
+
+async def test_a_request_at_a_replica_that_speaks_to_others_waits(play: Playing) -> None:
+    p, speaking = await streaming_at_one(play)
+    p.ask(header_x_session_id="s")
+    assert (await p.connects()).replica_id == speaking.replica_id
+    for _ in range(20):
+        p.after(0.5)
+        speaking.streams(sse.token(BOT_V1, "x"))
+        await p.settle()
+    assert not p.dials and figure(p, "shoal_hedges_total", outcome="won") == 0
+
+
+async def streaming_at_one(play: Playing) -> tuple[Play, Engine]:
+    """A stream at a replica, which the next request of the session joins; nobody is asked for a second time so far."""
+    p = play("r0", "r1")
+    p.ask(header_x_session_id="s")
+    speaking = await p.connects()
+    speaking.begins_stream()
+    speaking.streams(HELLO)
+    return p, speaking
 
 
 async def test_a_client_that_leaves_ends_both(play: Playing) -> None:

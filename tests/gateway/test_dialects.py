@@ -64,7 +64,7 @@ STREAMS = [
 
 
 def relay(dialect: Dialect) -> Any:
-    return dialect.relay(Renaming(ENGINE, PUBLIC), False, MAX_BYTES)
+    return dialect.relay(Renaming(ENGINE, PUBLIC), False, False, MAX_BYTES)
 
 
 @pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)

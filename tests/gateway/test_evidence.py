@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from functions.api.ids import ModelId, RolloutId
+from functions.api.ids import ModelId, RolloutId, TenantId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
 from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutHeartbeat, decode, encode
@@ -14,8 +14,9 @@ from functions.gateway.routing.splits import SplitUse
 from tests.gateway import world
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
 
-RESOLVED = world.catalogue().resolve(world.TenantId("acme"), "acme/bot")
+RESOLVED = world.catalogue().resolve(TenantId("acme"), "acme/bot")
 assert RESOLVED is not None
+ACME = TenantId("acme")
 USE = SplitUse(ROLLOUT, 0, ModelId("acme/bot"), "candidate", RESOLVED)
 CONTROL = msgspec.structs.replace(USE, group="control")
 ANSWERED = Timeline(received_s=10.0, first_token_s=10.1, ended_s=10.5)
@@ -38,7 +39,7 @@ def counts(stats: GroupStats) -> tuple[int, int]:
 
 def test_an_answer_is_a_request_with_three_times() -> None:
     evidence = gathering()
-    evidence.ended(USE, 200, "", ANSWERED, gaps=4)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED, inter_token_s=0.1)
     candidate, control = groups(evidence)
     assert counts(candidate) == (1, 0) and counts(control) == (0, 0)
     times = [sketch.quantile(0.5) for sketch in (candidate.ttft_ms, candidate.total_ms, candidate.inter_token_ms)]
@@ -47,14 +48,14 @@ def test_an_answer_is_a_request_with_three_times() -> None:
 
 def test_an_answer_at_once_has_no_time_between_tokens() -> None:
     evidence = gathering()
-    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED)
     assert groups(evidence)[0].inter_token_ms.count == 0
 
 
 def test_evidence_by_status() -> None:
     evidence = gathering()
     for status, code in ((200, ""), (200, ""), (502, "upstream_failed"), (499, ""), (404, "x"), (503, "no_capacity")):
-        evidence.ended(USE, status, code, NEVER_BEGAN, gaps=0)
+        evidence.ended(USE, ACME, (status, code), NEVER_BEGAN)
     assert counts(groups(evidence)[0]) == (3, 1)
 
 
@@ -77,7 +78,7 @@ def test_evidence_by_status() -> None:
 def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, control: int | None) -> None:
     for use, errors, which in ((USE, candidate, 0), (CONTROL, control, 1)):
         evidence = gathering()
-        evidence.ended(use, status, code, NEVER_BEGAN, gaps=0)
+        evidence.ended(use, ACME, (status, code), NEVER_BEGAN)
         if errors is None:
             assert evidence.stats(ROLLOUT, 0) is None and evidence.heartbeats() == []
         else:
@@ -86,14 +87,14 @@ def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, 
 
 def test_a_stream_that_broke_had_a_first_token_and_no_end() -> None:
     evidence = gathering()
-    evidence.ended(USE, 502, "upstream_lost", ANSWERED, gaps=4)
+    evidence.ended(USE, ACME, (502, "upstream_lost"), ANSWERED, inter_token_s=0.1)
     candidate, _ = groups(evidence)
     assert [it.count for it in (candidate.ttft_ms, candidate.total_ms, candidate.inter_token_ms)] == [1, 0, 0]
 
 
 def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:
     evidence = gathering()
-    evidence.candidate_unavailable(CONTROL)
+    evidence.candidate_unavailable(CONTROL, ACME)
     assert counts(groups(evidence)[0]) == (1, 1) and counts(groups(evidence)[1]) == (0, 0)
 
 
@@ -101,12 +102,12 @@ def test_beats_say_what_changed_and_now_and_then_all() -> None:
     clock = Clock()
     evidence = gathering(clock)
     assert evidence.heartbeats() == [], "without a rollout there is nothing to say"
-    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
-    evidence.ended(msgspec.structs.replace(USE, stage=1), 200, "", ANSWERED, gaps=0)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED)
+    evidence.ended(msgspec.structs.replace(USE, stage=1), ACME, (200, ""), ANSWERED)
     assert stages(evidence) == [[0, 1]]
     clock.forward(1)
     assert stages(evidence) == [[]], "still here"
-    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED)
     clock.forward(1)
     assert stages(evidence) == [[0]]
     clock.forward(WHOLE_EVERY_S)
@@ -119,7 +120,7 @@ def test_beats_are_numbered_and_cumulative() -> None:
     evidence = gathering()
     said: list[RolloutHeartbeat] = []
     for _ in range(3):
-        evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+        evidence.ended(USE, ACME, (200, ""), ANSWERED)
         said += evidence.heartbeats()
     assert [(beat.sequence, beat.rollouts[0].candidate.requests) for beat in said] == [(1, 1), (2, 2), (3, 3)]
     assert {(beat.gateway_id, beat.incarnation, beat.sent_unix_s) for beat in said} == {("gw-1", 7, NOW_UNIX_S)}
@@ -129,7 +130,7 @@ def test_beats_are_numbered_and_cumulative() -> None:
 def test_many_stages_are_several_beats_each_within_its_bound() -> None:
     evidence = gathering()
     for number in range(MAX_STAGES_PER_BEAT + 3):
-        evidence.ended(msgspec.structs.replace(USE, stage=number), 200, "", ANSWERED, gaps=0)
+        evidence.ended(msgspec.structs.replace(USE, stage=number), ACME, (200, ""), ANSWERED)
     assert [len(part) for part in stages(evidence)] == [MAX_STAGES_PER_BEAT, 3]
     for number in range(12):  # the heaviest that there can be
         heavy = gathered_everywhere(evidence, stage=1000 + number)
@@ -142,7 +143,7 @@ def test_many_stages_are_several_beats_each_within_its_bound() -> None:
 def gathered_everywhere(evidence: RolloutEvidence, stage: int) -> GroupStats:
     """A stage in which every bucket of every sketch holds something."""
     use = msgspec.structs.replace(USE, stage=stage)
-    evidence.ended(use, 200, "", ANSWERED, gaps=1)
+    evidence.ended(use, ACME, (200, ""), ANSWERED, inter_token_s=0.4)
     for stats in groups(evidence, stage):
         stats.requests = LAST_BUCKET - FIRST_BUCKET + 10
         for sketch in (stats.ttft_ms, stats.total_ms, stats.inter_token_ms):
@@ -156,7 +157,7 @@ def test_a_stage_that_has_passed_is_forgotten_after_a_while_and_a_quiet_one_is_n
     clock = Clock()
     evidence = gathering(clock)
     for stage in (0, 1):
-        evidence.ended(msgspec.structs.replace(USE, stage=stage), 200, "", ANSWERED, gaps=0)
+        evidence.ended(msgspec.structs.replace(USE, stage=stage), ACME, (200, ""), ANSWERED)
     clock.forward(FORGET_AFTER_S - 1)
     evidence.forget_passed(lambda rollout, model, stage: stage == 0)
     assert evidence.stats(ROLLOUT, 1) is not None
@@ -169,14 +170,14 @@ def test_a_stage_that_was_quiet_when_it_passed_waits_for_its_last_requests() -> 
     """A stream may take 600 s: its end adds to the counts, and does not begin them anew."""
     clock = Clock()
     evidence = gathering(clock)
-    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED)
     for _ in range(10_000):
         clock.forward(1)
         evidence.forget_passed(lambda rollout, model, stage: True)
     for _ in range(700):
         clock.forward(1)
         evidence.forget_passed(lambda rollout, model, stage: False)
-    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    evidence.ended(USE, ACME, (200, ""), ANSWERED)
     assert groups(evidence)[0].requests + groups(evidence)[1].requests == 2
 
 
@@ -185,7 +186,7 @@ def test_stages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence = gathering()
     for number in range(4):
         use = msgspec.structs.replace(USE, rollout=RolloutId(f"ro-{number:08}"))
-        evidence.ended(use, 200, "", ANSWERED, gaps=0)
+        evidence.ended(use, ACME, (200, ""), ANSWERED)
     assert [evidence.stats(RolloutId(f"ro-{number:08}"), 0) is None for number in range(4)] == [
         True,
         True,
@@ -196,3 +197,32 @@ def test_stages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stages(evidence: RolloutEvidence) -> list[list[int]]:
     return [[said.stage for said in beat.rollouts] for beat in evidence.heartbeats()]
+
+
+def counted(evidence: RolloutEvidence, *sent: tuple[str, int, int]) -> tuple[int, int]:
+    """The candidate's requests and errors after so many of these tenants, with that status."""
+    for tenant, requests, status in sent:
+        for _ in range(requests):
+            evidence.ended(USE, TenantId(tenant), (status, ""), ANSWERED)
+    return counts(groups(evidence)[0])
+
+
+def test_one_tenants_share_is_capped() -> None:
+    assert counted(gathering(), ("globex", 50, 200), ("acme", 1000, 502)) == (200, 150)
+    assert counted(gathering(), ("globex", 500, 200), ("acme", 400, 502)) == (900, 400), "no more than the others"
+
+
+def test_a_tenant_that_has_the_model_to_itself_is_all_the_evidence_there_is() -> None:
+    evidence = gathering()
+    assert counted(evidence, ("acme", 400, 200)) == (400, 0)
+    evidence.ended(CONTROL, TenantId("globex"), (200, ""), ANSWERED)  # now there is another, be it in the other group
+    assert counted(evidence, ("acme", 10, 502)) == (400, 0)
+    evidence.candidate_unavailable(USE, ACME)
+    assert counts(groups(evidence)[0]) == (400, 0)
+
+
+def test_time_in_which_the_client_did_not_read_is_nobodys_latency() -> None:
+    evidence = gathering()
+    slow = Timeline(received_s=10.0, first_token_s=10.1, ended_s=30.5, paused_s=20.0)
+    evidence.ended(USE, ACME, (200, ""), slow)
+    assert groups(evidence)[0].total_ms.quantile(0.5) == pytest.approx(500, rel=0.01)

@@ -13,7 +13,7 @@ from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, catalogue, heartbeat, in_rollout, snapshot
+from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, catalogue, heartbeat, in_rollout, routing, snapshot
 
 ACME = TenantId("acme")
 CANDIDATE = b"ro-0000test; stage=0; group=candidate"
@@ -342,3 +342,45 @@ async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> 
     assert p.engine.requests[-1]["model"] == BOT_V1
     p.engine.answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200 and p.quiet()
+
+
+async def test_a_callers_own_deadline_says_nothing_about_a_version(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    for group in ("candidate", "control"):
+        ask(p, group, header_x_shoal_deadline_ms="100")
+        await engine_of(p)
+        p.after(0.2)
+        assert p.client.status == 504
+    ask(p, "candidate", header_x_shoal_deadline_ms="100")  # and none in the midst of a stream
+    engine = await engine_of(p)
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))
+    p.after(0.2)
+    assert groups(p) == ((0, 0), (0, 0)) and p.quiet()
+
+
+async def test_the_platforms_own_clocks_do_whatever_deadline_the_caller_names(play: Playing) -> None:
+    p = play("r0", **in_rollout(routing=(routing(retry_max_attempts=1),)))
+    for more in ({}, {"header_x_shoal_deadline_ms": "300000"}, {"header_x_shoal_deadline_ms": "3600000"}):
+        ask(p, "candidate", **more)
+        await engine_of(p)
+        p.after(p.gateway.services.limits.first_byte_s + 1)  # no first byte
+        assert p.client.status == 504
+    assert groups(p)[0] == (3, 3)
+
+
+async def test_a_client_that_reads_slowly_makes_no_version_slow(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    exchange = ask(p, "candidate")
+    engine = await engine_of(p)
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))
+    exchange.pause()
+    p.world.clock.forward(20.0)
+    exchange.resume()
+    engine.streams(sse.token(BOT_V2, "b") + sse.finish(BOT_V2) + sse.usage(BOT_V2) + sse.DONE)
+    engine.ends_stream()
+    candidate, _ = p.gateway.services.rollouts.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats())
+    assert candidate.requests == 1
+    for sketch in (candidate.total_ms, candidate.inter_token_ms):
+        assert sketch.count == 1 and (sketch.quantile(0.5) or 0.0) < 100

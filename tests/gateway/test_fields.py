@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from functions.gateway.errors import Refused
-from functions.gateway.intake import fields
+from functions.gateway.intake import field_tables, fields
 from functions.gateway.limits import Limits
 
 LIMITS = Limits()
-CHAT = fields.chat_table(LIMITS)
-COMPLETION = fields.completion_table(LIMITS)
-TOKENIZE = fields.tokenize_table(LIMITS)
-DETOKENIZE = fields.detokenize_table(LIMITS)
+CHAT = field_tables.chat_table(LIMITS)
+COMPLETION = field_tables.completion_table(LIMITS)
+TOKENIZE = field_tables.tokenize_table(LIMITS)
+DETOKENIZE = field_tables.detokenize_table(LIMITS)
 USER = {"role": "user", "content": "hi"}
 
 
-def refused_param(table: dict[str, fields.Check], body: dict[str, Any]) -> str | None:
+def refused_param(table: fields.FieldTable, body: dict[str, Any]) -> str | None:
     with pytest.raises(Refused) as refused:
         fields.check_fields(body, table)
     answer = refused.value.answer
@@ -70,13 +70,13 @@ COMMON_RIGHT: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize("table", [CHAT, COMPLETION], ids=["chat", "completions"])
 @pytest.mark.parametrize(("name", "value"), COMMON_WRONG)
-def test_common_fields_refuse(table: dict[str, fields.Check], name: str, value: Any) -> None:
+def test_common_fields_refuse(table: fields.FieldTable, name: str, value: Any) -> None:
     assert refused_param(table, {name: value}) == name
 
 
 @pytest.mark.parametrize("table", [CHAT, COMPLETION], ids=["chat", "completions"])
 @pytest.mark.parametrize(("name", "value"), COMMON_RIGHT)
-def test_common_fields_take(table: dict[str, fields.Check], name: str, value: Any) -> None:
+def test_common_fields_take(table: fields.FieldTable, name: str, value: Any) -> None:
     fields.check_fields({name: value}, table)
 
 
@@ -156,7 +156,7 @@ def test_completion_prompts_take(prompt: Any) -> None:
         (DETOKENIZE, "tokens", [True]),
     ],
 )
-def test_token_routes_refuse(table: dict[str, fields.Check], name: str, value: Any) -> None:
+def test_token_routes_refuse(table: fields.FieldTable, name: str, value: Any) -> None:
     assert refused_param(table, {name: value}) == name
 
 
@@ -173,6 +173,6 @@ def test_of_several_wrong_fields_the_tables_first_is_named_whatever_the_order() 
 
 
 def test_a_body_of_more_fields_than_there_are_is_checked_too() -> None:
-    many = {f"own_{number}": 1 for number in range(len(CHAT))}
+    many = {f"own_{number}": 1 for number in range(len(CHAT.checks))}
     fields.check_fields(many | {"messages": [USER]}, CHAT)
     assert refused_param(CHAT, many | {"messages": []}) == "messages"

@@ -1,24 +1,24 @@
-"""fields_more: the tables of responses, messages and pooling, one row a value, both ways."""
+"""field_tables: those of responses, messages and pooling, one row a value, both ways."""
 
 from typing import Any
 
 import pytest
 
 from functions.gateway.errors import Refused
-from functions.gateway.intake import fields_more
-from functions.gateway.intake.fields import Check, check_fields
+from functions.gateway.intake import field_tables
+from functions.gateway.intake.fields import FieldTable, check_fields
 from functions.gateway.limits import Limits
 
 LIMITS = Limits()
-RESPONSES = fields_more.responses_table(LIMITS)
-MESSAGES = fields_more.messages_table(LIMITS)
-EMBEDDINGS = fields_more.embeddings_table(LIMITS)
-CLASSIFY = fields_more.classify_table(LIMITS)
-SCORE = fields_more.score_table(LIMITS)
-RERANK = fields_more.rerank_table(LIMITS)
+RESPONSES = field_tables.responses_table(LIMITS)
+MESSAGES = field_tables.messages_table(LIMITS)
+EMBEDDINGS = field_tables.embeddings_table(LIMITS)
+CLASSIFY = field_tables.classify_table(LIMITS)
+SCORE = field_tables.score_table(LIMITS)
+RERANK = field_tables.rerank_table(LIMITS)
 INSIDE = "http://169.254.169.254/latest"
 
-WRONG: list[tuple[dict[str, Check], str, Any]] = [
+WRONG: list[tuple[FieldTable, str, Any]] = [
     *((RESPONSES, "input", value) for value in ("", [], {}, 5, [5], [[]], ["a"], [{"role": "user"}] * 2049)),
     *((RESPONSES, "input", [{"role": "user", "content": value}]) for value in (5, {}, ["a"], [None])),
     (RESPONSES, "input", [{"role": "user", "content": [{"type": "input_image", "image_url": INSIDE}]}]),
@@ -92,7 +92,7 @@ WRONG: list[tuple[dict[str, Check], str, Any]] = [
     *((RERANK, "documents", value) for value in ("", [], [5], ["a"] * 2049)),
     *((RERANK, "top_n", value) for value in (-1, 1.5, True)),
 ]
-RIGHT: list[tuple[dict[str, Check], str, Any]] = [
+RIGHT: list[tuple[FieldTable, str, Any]] = [
     (RESPONSES, "input", "hi"),
     (RESPONSES, "input", [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]),
     (RESPONSES, "input", [{"type": "function_call_output", "call_id": "c", "output": "rain"}]),
@@ -116,7 +116,7 @@ RIGHT: list[tuple[dict[str, Check], str, Any]] = [
 
 
 @pytest.mark.parametrize(("table", "name", "value"), WRONG)
-def test_refused_with_param(table: dict[str, Check], name: str, value: Any) -> None:
+def test_refused_with_param(table: FieldTable, name: str, value: Any) -> None:
     with pytest.raises(Refused) as refused:
         check_fields({name: value}, table)
     answer = refused.value.answer
@@ -124,5 +124,5 @@ def test_refused_with_param(table: dict[str, Check], name: str, value: Any) -> N
 
 
 @pytest.mark.parametrize(("table", "name", "value"), RIGHT)
-def test_taken(table: dict[str, Check], name: str, value: Any) -> None:
+def test_taken(table: FieldTable, name: str, value: Any) -> None:
     check_fields({name: value}, table)

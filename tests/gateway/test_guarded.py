@@ -9,7 +9,8 @@ from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, get, post
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO
-from tests.gateway.world import BOT_V1
+from tests.gateway.lane_steps import answered
+from tests.gateway.world import ACME_KEY, BOT_V1
 
 Playing = Callable[..., Play]
 
@@ -213,4 +214,130 @@ async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
     await p.settle()
     assert (wire.answer.status, wire.answer.code) == (500, "internal_error")
     assert wire.answer.headers["x-request-id"] == "mine"
+    wire.leaves()
+
+
+# what ASGI servers leave open
+
+
+async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Playing) -> None:
+    """It ended uvicorn's own timer, and was the beginning of nothing: such a connection stayed for ever."""
+    p = play("r0")
+    wire = await moved(p) >> b"\r\n"
+    for _ in range(7):
+        wire.after(10.0)
+        wire >> b"\r\n"
+    assert not wire.closed
+    wire.after(5.1)
+    assert wire.closed and not wire.answers
+
+
+async def test_requests_that_wait_behind_one_are_bounded(play: Playing) -> None:
+    """Each costs 3 KB for 18 bytes on the wire: 40 connections of them were gigabytes."""
+    p = play("r0")
+    wire = await moved(p)
+    await asked(p, wire, post(STREAM_BODY))
+    wire >> get("/healthz") * 100
+    assert wire.closed and wire.answers == []
+    wire.leaves()
+    await p.settle()
+
+
+async def test_a_client_on_a_slow_line_is_not_cut(play: Playing) -> None:
+    p = play("r0")
+    wire = await moved(p)
+    wire.transport.unread_bytes = 3_000_000
+    wire.stops_reading()
+    for left_bytes in (2_400_000, 1_800_000):
+        wire.transport.unread_bytes = left_bytes
+        wire.after(30.1)
+        assert not wire.cut
+    wire.after(30.1)
+    assert wire.cut
+    wire.leaves()
+
+
+async def test_http_1_0_is_answered_without_chunks_and_to_the_end(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(STREAM_BODY, version="1.0")
+    await p.settle()
+    await finished(p, await p.connects())
+    head, _, body = bytes(wire.transport.got).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding" not in head and b"connection: close" in head
+    assert body == PUBLIC_HELLO + PUBLIC_END and wire.closed
+    wire.leaves()
+
+
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+async def test_probes_as_tools_and_load_balancers_send_them(
+    play: Playing, path: str, method: str, version: str
+) -> None:
+    wire = Wire(play("r0"))
+    host = "Host: x\r\n" if version == "1.1" else ""
+    wire >> f"{method} {path} HTTP/{version}\r\n{host}\r\n".encode()
+    await wire.play.settle()
+    assert bytes(wire.transport.got).startswith(b"HTTP/1.1 200 ")
+    assert (bytes(wire.transport.got)[-4:] == b"\r\n\r\n") is (method == "HEAD")
+    wire.leaves()
+
+
+# draining
+
+
+async def test_a_request_on_its_way_to_a_connection_that_drains_is_answered(play: Playing) -> None:
+    """Closed at once, it met clients that were just sending: an error where an answer was due."""
+    p = play("r0")
+    wire = await moved(p)
+    wire.transport.protocol.shutdown()
+    assert not wire.closed
+    wire >> get("/healthz")
+    await p.settle()
+    assert wire.answer.status == 200 and wire.answer.headers["connection"] == "close" and wire.closed
+    wire.leaves()
+
+
+async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -> None:
+    p = play("r0")
+    wire = await moved(p)
+    wire.transport.protocol.shutdown()
+    wire.after(p.gateway.services.limits.lame_duck_s + 0.1)
+    assert wire.closed and not wire.answers
+
+
+@pytest.mark.parametrize("lane", ["fast", "plain"])
+async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Playing, lane: str) -> None:
+    """Nothing waits for this process: a connection closes once its client was told so, or has kept silent for long."""
+    p = play("r0")
+    p.gateway.services.http.lame_duck_s = p.gateway.services.limits.lame_duck_handover_s
+    wire = await moved(p) if lane == "plain" else Wire(p)
+    if lane == "fast":
+        await answered(wire)
+        wire.transport.got.clear()
+    wire.transport.protocol.shutdown()
+    wire.after(25.0)
+    assert not wire.closed
+    wire >> get("/healthz")
+    await p.settle()
+    assert wire.answer.headers["connection"] == "close" and wire.closed
+    wire.leaves()
+
+
+async def test_the_messages_routes_name_their_request_as_that_sdk_reads_it(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(b"{}", path="/v1/messages", x_request_id="mine") >> post(b"{}", path="/v1/tokenize")
+    await p.settle()
+    first, second = wire.answers
+    assert first.headers["request-id"] == first.headers["x-request-id"] == "mine"
+    assert "request-id" not in second.headers
+    wire.leaves()
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/"])
+async def test_models_with_a_slash_too_many(play: Playing, path: str) -> None:
+    p = play("r0")
+    wire = Wire(p) >> get(path, Authorization=f"Bearer {ACME_KEY}")
+    await p.settle()
+    assert wire.answer.status == 200 and b'"object":"list"' in wire.answer.body
     wire.leaves()

@@ -1,6 +1,7 @@
 """listing: what a key may call, and nothing of anybody else's."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.intake.listing import Listing, describe_model
+from functions.gateway.errors import Refused
+from functions.gateway.intake.listing import Listing, describe_model, page_of
 from tests.gateway import world
 
 CATALOGUE = world.catalogue()
@@ -124,3 +126,31 @@ def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_w
             },
         },
     }
+
+
+def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
+    listing = Listing()
+
+    def page(**query: str) -> tuple[list[str], bool]:
+        listed = json.loads(listing.models(CATALOGUE, fleet(), ACME, page_of(query)))
+        return [model["id"] for model in listed["data"]], listed["has_more"]
+
+    assert page() == (["acme/bot", world.POOL], False)
+    assert page(limit="1") == (["acme/bot"], True)
+    assert page(limit="1", after_id="acme/bot") == ([world.POOL], False)
+    assert page(limit="20") == (["acme/bot", world.POOL], False)
+    assert page(limit="20", after_id="nobody's") == ([], False)
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "²", "1" * 50])
+def test_a_limit_that_is_none_is_refused_in_words(limit: str) -> None:
+    with pytest.raises(Refused) as refused:
+        page_of({"limit": limit})
+    assert refused.value.answer.message == "'limit' is 1 to 1000." and refused.value.answer.param == "limit"
+
+
+def test_models_have_what_anthropics_sdk_reads() -> None:
+    model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot")
+    assert model is not None
+    assert (model["type"], model["display_name"]) == ("model", "acme/bot")
+    assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.gateway import sse
-from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, get, post
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, post
 from tests.gateway.live import WAYS, LiveGateway, Served, Way, client, engine, quiet
 from tests.gateway.world import BOT_V1
 
@@ -92,19 +92,9 @@ async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContex
 
 
 async def test_a_connection_that_says_nothing(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    if way.lane == "plain":
-        await an_idle_connection_on_the_plain_side(hasty, trust, way)
-        return
+    """On the plain side it has said something before: a moment ago."""
     async with client(hasty, way, trust) as caller:
         assert await caller.rest() == b""
-
-
-async def an_idle_connection_on_the_plain_side(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """uvicorn's own keep-alive (5 s by default here) holds it; it still answers meanwhile."""
-    async with client(hasty, way, trust) as caller:
-        await asyncio.sleep(1.8)
-        await caller.send(get("/healthz"))
-        assert (await caller.answer()).status == 200
 
 
 async def test_a_body_too_large_while_it_comes(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:

@@ -342,3 +342,30 @@ def test_an_answer_dropped_before_its_first_token(reason: str, tokens: int, abor
 )
 def test_engine_errors_of_any_shape(body: bytes, expected: tuple[str, str | None]) -> None:
     assert engine_error(body) == expected
+
+
+@pytest.mark.parametrize("reason", ["stop", "abort", "error", None])
+@pytest.mark.parametrize("tokens", [0, 3])
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_large_answer_is_read_as_a_small_one(reason: str | None, tokens: int, choices: int) -> None:
+    """Of a large one no objects are made, which would be eight times its size."""
+    choice: dict[str, Any] = {"index": 0, "message": {"content": "x"}, "finish_reason": reason}
+    usage = {"prompt_tokens": 7, "completion_tokens": tokens}
+    answer = {"model": "engine", "choices": [choice] * choices, "usage": usage}
+    renaming = Renaming("engine", "acme/bot")
+    small = read_whole(sse.compact(answer), renaming)
+    large = read_whole(sse.compact({**answer, "x": [{"y": 1}] * 10_000}), renaming)
+    assert (large.usage, large.aborted) == (small.usage, small.aborted)
+    assert b'"model":"acme/bot"' in large.body and len(large.body) > 70_000
+
+
+@pytest.mark.parametrize("body", [b"[%b]", b'{"a":%b', b'{"a":[1,]%b}', b'{"a":NaN}%b'])
+def test_a_large_answer_that_is_no_object_is_none(body: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        read_whole(body % (b" " * 70_000), Renaming("engine", "acme/bot"))
+
+
+@pytest.mark.parametrize("choices", [b"null", b'"x"', b"[1]", b"[]", b'{"finish_reason":"abort"}'])
+def test_choices_of_any_shape_in_a_large_answer(choices: bytes) -> None:
+    body = b'{"choices":%b,"usage":5}%b' % (choices, b" " * 70_000)
+    assert read_whole(body, Renaming("a", "a")).aborted is False

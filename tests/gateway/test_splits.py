@@ -152,7 +152,7 @@ def test_a_session_is_named_by_header_or_body(named: dict[str, Any]) -> None:
 
 def test_what_reaches_the_engine_of_a_session() -> None:
     body = sent(Door().admit(session_id="one", prompt_cache_key="two"))
-    assert "session_id" not in body and body["prompt_cache_key"] == "two"
+    assert body.keys() & {"session_id", "prompt_cache_key"} == set()
     assert "session_id" not in sent(Door().admit("acme/bot@v1", session_id="one"))
 
 

@@ -155,3 +155,21 @@ async def test_an_engine_that_floods_is_read_in_small_pieces() -> None:
     pool.close()
     assert b"".join(answer.pieces) == PIECES * PIECE
     assert max(map(len, answer.pieces)) <= 128 * 1024
+
+
+ENDLESS = {
+    "a header": (b"HTTP/1.1 200 OK\r\nx-a: ", b"a" * 8192),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n" * 1024),
+    "1xx": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 200),
+    "a trailer": (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx-a: ", b"a" * 8192),
+    "a chunk's extension": (HEAD + b"transfer-encoding: chunked\r\n\r\n1;", b"a" * 8192),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_is_no_body_has_a_bound(what: str) -> None:
+    """The parser keeps a header until it ends; an engine that sends one without an end took all of the memory."""
+    _, connection, transport = connected()
+    begins, goes_on = ENDLESS[what]
+    answer = received(connection, transport, [begins] + [goes_on] * 100)
+    assert answer.ends == [Failure.BAD_ANSWER] and transport.aborted

@@ -62,6 +62,7 @@ _ONE_MACHINE = "one machine: other processes hand out the addresses"
 _TLS_AT_INGRESS = "TLS ends at Knative's ingress; inside, system-internal-tls or a mesh"
 _PLAIN_INSIDE = "the registry is reached by http inside the cluster, which NetworkPolicies close"
 _BY_THE_SNAPSHOT = "the snapshot says it by the engine's arguments; the annotation is read for one version more"
+_MEMORY = "part of what a pod's memory limit has to hold; a laptop's process has none"
 _DEFAULT_BUCKET = "a local fleet has its store to itself: the default bucket"
 
 GATEWAY = {
@@ -87,9 +88,11 @@ GATEWAY = {
     "tokenizers_cache_max_bytes": manifests_only("part of a volume's limit; a local gateway keeps none"),
     "models_bucket": manifests_only(_DEFAULT_BUCKET),
     "batches_bucket": manifests_only(_DEFAULT_BUCKET),
+    "max_connections": manifests_only(_MEMORY),
+    "uploads_bytes": some_manifests("where a pod has less than the default may take"),
     "tool_secrets_dir": manifests_only("a laptop keeps no tenants' tokens unless its user says where"),
     **defaults(
-        *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections", "uploads_bytes"),
+        *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
@@ -111,18 +114,26 @@ REGISTRY = {
     "environment": local_only("a part of each key's text: `live` is the default, `local` tells a laptop's keys apart"),
     "gc_interval_s": local_only("deletes what this installation does not know: a shared bucket's owner decides"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),
+    "max_connections": manifests_only(_MEMORY),
+    "max_waiters": manifests_only(_MEMORY),
+    "staging_max_bytes": manifests_only("part of a volume's limit; on a local disk the default"),
+    "max_adapter_bytes": manifests_only("half of what a volume leaves for all; on a local disk the default"),
     "database_url": manifests_only("a local fleet keeps SQLite in its state"),
     "database_password_file": manifests_only("a local fleet keeps SQLite in its state"),
     "models_dir": some_manifests("an overlay names the bases whose facts it has", local="always"),
+    "region": some_manifests("with components/region"),
+    "regions_file": some_manifests("with components/region"),
+    "regions_token_file": some_manifests("with components/region"),
     "max_lora_rank": some_manifests("where a pool of the overlay takes a higher rank than the default"),
     **defaults(
-        *("max_waiters", "drain_timeout_s", "max_models_per_tenant", "max_versions_per_model"),
+        "max_connections_per_address",
+        *("drain_timeout_s", "max_models_per_tenant", "max_versions_per_model"),
         *("max_channels_per_model", "max_snapshot_bytes_per_tenant", "max_model_names_per_tenant"),
         *("max_version_names_per_model", "max_keys_per_tenant", "max_artifact_bytes_per_tenant"),
         *("max_requests_at_once_per_tenant", "max_requests_per_s_per_tenant", "request_burst_per_tenant"),
         *("staging_dir", "uploads_at_once", "uploads_at_once_per_tenant", "ingest_https_hosts"),
         *("ingest_https_ca_file", "ingest_private_networks", "signature_key_files", "signatures_required"),
-        "gc_grace_s",
+        *("gc_grace_s", "regions_ca_file"),
     ),
 }
 REPLICA = {
@@ -163,7 +174,7 @@ REPLICA = {
     **defaults(
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
-        "idle_probe_interval_s",
+        *("idle_probe_interval_s", "warm_up_timeout_s"),
     ),
 }
 # `shoal up` is its own controller, with settings of its own: nothing here has a local twin.

@@ -15,7 +15,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
+from functions.gateway import memory as gateway_memory
 from functions.gateway.settings import GatewaySettings
+from functions.registry import memory as registry_memory
+from functions.registry.settings import RegistrySettings
+from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import Rendering
 
 MIB = 1024**2
@@ -32,6 +37,7 @@ class Load:
     prompt_kib: float = 8.0
     turns_learnt_per_request: float = 1.0  # whose prompt is new as far as its last turn
     adapters_per_replica: int = 128
+    snapshot_bytes: int = SNAPSHOT_MAX_BYTES
     active_tenants: int = 128  # at each gateway, in the same two seconds
 
 
@@ -84,6 +90,8 @@ class Sizing:
     bus: tuple[float, float, float]
     registry: tuple[float, float, float]
     bus_maxmemory: float
+    gateway_settings: GatewaySettings
+    registry_settings: RegistrySettings
     load: Load = LOAD
     costs: Costs = COSTS
 
@@ -119,9 +127,11 @@ class Sizing:
     @property
     def gateway_most_bytes(self) -> float:
         """Every bound reached at once."""
-        defaults = {name: field.default for name, field in GatewaySettings.model_fields.items()}
-        bounded = self.pools * self.costs.known_blocks_bytes_per_pool + self.costs.learnt_bytes
-        return self.gateway_usual_bytes + bounded + defaults["prefix_blocks"] * 110 + defaults["uploads_bytes"]
+        return total_bytes(gateway_memory.most(self.gateway_settings, self.pools, self.load.snapshot_bytes))
+
+    @property
+    def registry_most_bytes(self) -> float:
+        return total_bytes(registry_memory.most(self.registry_settings, self.load.snapshot_bytes))
 
     @property
     def bus_cores(self) -> float:
@@ -193,6 +203,8 @@ def sizing_of(rendering: Rendering) -> Sizing:
         bus=_resources(bus["spec"]),
         registry=_resources(registry["spec"]),
         bus_maxmemory=_maxmemory_bytes(rendering),
+        gateway_settings=GatewaySettings(**_settings(gateway["spec"], "SHOAL_GATEWAY_")),
+        registry_settings=RegistrySettings(**_settings(registry["spec"], "SHOAL_REGISTRY_")),
     )
 
 
@@ -210,6 +222,7 @@ def table(of: Sizing) -> list[str]:
         _row("the bus's memory, MiB", of.bus_bytes / MIB, of.bus[2] / MIB),
         _row("the registry, cores", of.registry_cores, of.registry[0]),
         _row("the registry's memory beside its snapshots, MiB", of.registry_bytes / MIB, of.registry[2] / MIB),
+        _row("the registry's memory, every bound reached, MiB", of.registry_most_bytes / MIB, of.registry[2] / MIB),
         ("tenants in use at once at every gateway", "until the bus needs 0.7 cores", f"{of.most_active_tenants}"),
         ("installations for 1,000,000 streams", f"1,000,000 / {of.streams:,}", f"{of.installations_for(10**6)}"),
         ("one bus for them all instead, cores", "leases alone", f"{of.one_bus_cores_for(10**6):.0f}"),
@@ -220,6 +233,12 @@ def table(of: Sizing) -> list[str]:
 def _row(what: str, needed: float, given: float) -> tuple[str, str, str]:
     figure = "{:.2f}" if given < 16 else "{:,.0f}"
     return what, f"{figure.format(needed)} needed", f"{figure.format(given)} given"
+
+
+def _settings(pod: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """As the container has them; what comes from elsewhere is there."""
+    found = {each["name"]: each.get("value", "x") for each in pod["containers"][0]["env"]}
+    return {name.removeprefix(prefix).lower(): value for name, value in found.items() if name.startswith(prefix)}
 
 
 def _sequences(service: dict[str, Any]) -> int:

@@ -22,7 +22,8 @@ SETS: dict[str, tuple[str, ...]] = {
     "store": ("store-port",),
     "https": ("public-https",),
     "cert-manager": ("public-https-cert-manager",),
-    "all": ("git-source", "git-webhook", "git-authority", "git-port", "store-port", "public-https"),
+    "region": ("region",),
+    "all": ("git-source", "git-webhook", "git-authority", "git-port", "store-port", "public-https", "region"),
 }
 NAME = "llm.example.com"
 

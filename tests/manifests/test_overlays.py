@@ -36,9 +36,9 @@ CHECKS: list[Check] = [
 
 @pytest.fixture(scope="session")
 def with_git_source(staging: Rendering) -> Rendering:
-    """Git as the source over staging, with its webhook, and with the pool that its controller then applies."""
+    """Git as the source over staging, with its webhook, as a region, and with the pool that its controller applies."""
     pools = render(PROJECT / "inferenceservices").documents
-    return Rendering([*over("staging", "git-source", "git-webhook").documents, *pools])
+    return Rendering([*over("staging", "git-source", "git-webhook", "region").documents, *pools])
 
 
 @pytest.mark.parametrize("overlay", ["staging", "production"])

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
+from functions.replica import memory as agent_memory
+from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import PROJECT, Rendering
 from tests.manifests.sizing import LOAD, Sizing, quantity, sizing_of, table
 
@@ -30,10 +33,38 @@ def test_production_carries_what_it_claims(sizing: Sizing) -> None:
     assert sizing.registry_bytes <= sizing.registry[1]
 
 
-def test_staging_holds_its_gateways_bounds(staging: Rendering) -> None:
-    sizing = sizing_of(staging)
-    assert sizing.gateway_most_bytes <= sizing.gateway[2]
-    assert sizing.bus_bytes <= sizing.bus[2]
+STAGING_SNAPSHOT_BYTES = 8 * 1024 * 1024  # 15,000 models; production is held to the largest that there may be
+
+
+def test_every_process_holds_all_its_bounds_at_once(staging: Rendering, production: Rendering) -> None:
+    """Past its limit a process is killed with all that it serves; the limits were set by what is usual."""
+    of_staging = sizing_of(staging)
+    small = replace(of_staging, load=replace(LOAD, snapshot_bytes=STAGING_SNAPSHOT_BYTES))
+    for sizing in (small, sizing_of(production)):
+        assert sizing.gateway_most_bytes <= sizing.gateway[2]
+        assert sizing.registry_most_bytes <= sizing.registry[2]
+        assert sizing.bus_bytes <= sizing.bus[2]
+
+
+def test_agents_hold_all_their_bounds_at_once(staging: Rendering, production: Rendering) -> None:
+    for rendering in (staging, production):
+        containers = [each for runtime in rendering.of("ServingRuntime") for each in runtime["spec"]["containers"]]
+        agents = [each for each in containers if "agent" in each["name"]]
+        assert agents
+        for agent in agents:
+            assert total_bytes(agent_memory.most()) <= quantity(agent["resources"]["limits"]["memory"])
+
+
+def test_the_registrys_volume_holds_what_it_may_receive(staging: Rendering, production: Rendering) -> None:
+    """The node's free disk knows nothing of an emptyDir's limit, and who passes it is evicted."""
+    for rendering in (staging, production):
+        settings = sizing_of(rendering).registry_settings
+        pod = rendering.one("Service", "registry", group="serving.knative.dev")["spec"]["template"]["spec"]
+        (volume,) = [each for each in pod["volumes"] if each["name"] == "state"]
+        needed = settings.staging_max_bytes + 3 * SNAPSHOT_MAX_BYTES
+        assert needed <= quantity(volume["emptyDir"]["sizeLimit"])
+        assert settings.max_adapter_bytes <= settings.staging_max_bytes // 2
+        assert settings.max_waiters < settings.max_connections
 
 
 def test_a_million_streams_is_a_number_of_installations(sizing: Sizing) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId, engine_name
-from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, Task, TenantEntry, VersionEntry
 from functions.fleet import snapshot_file
 from tests.replica.processes import POOL
 
@@ -18,6 +18,7 @@ def make_snapshot(
     channels: Mapping[str, str] | None = None,
     epoch: int = 1,
     max_adapters: int | None = None,
+    task: Task = "generate",
 ) -> Snapshot:
     """`models` is model -> version -> digest; every model's channels are `channels` (default: stable is v1)."""
     entries = []
@@ -47,7 +48,7 @@ def make_snapshot(
         tenants=(TenantEntry(name=TenantId("acme"), tier="free", models=("*",)),),
         keys=(),
         models=tuple(entries),
-        pools=(PoolEntry(name=PoolName(POOL), context_window_tokens=2048, max_adapters=max_adapters),),
+        pools=(PoolEntry(name=PoolName(POOL), context_window_tokens=2048, max_adapters=max_adapters, task=task),),
     )
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from functions.api.snapshot import Task
 from functions.fleet.heartbeat import Heartbeat
 from tests.ports import free_ports
 from tests.replica.conftest import BusProbe, valkey_server
 from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
+from tests.replica.snapshots import keep, make_snapshot
 from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
@@ -61,6 +63,20 @@ def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_
         assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
         unknown = (503, "no snapshot yet: adapters are unknown")
         wait_for(lambda: ((told := agent.ask("/readyz"))[0], told[1]["not_ready"]) == unknown, unknown[1])
+
+
+@pytest.mark.parametrize("task", sampled(["embed", "classify", "score"], keep=["classify"]))
+def test_a_model_that_makes_no_tokens_is_ready_once_it_answers_its_own_route(
+    bus: BusProbe, tmp_path: Path, task: Task
+) -> None:
+    """It has no /v1/completions, and was called dead after ten minutes. One that hangs is found hung all the same."""
+    engine = Engine(tmp_path, arguments=("--runner", "pooling", "--sim-task", task))
+    agent = quick_agent(tmp_path, engine, bus)
+    keep(agent.snapshot_cache_file, make_snapshot({}, task=task))
+    with engine.run(), agent.run():
+        wait_for(lambda: agent.ask("/readyz")[0] == 200, f"ready to {task}")
+        engine.fault(hang=True)
+        bus.wait_for_phase("hung")
 
 
 HUNG = [("hang", "STALLED_AFTER_S"), ("freeze", "SILENT_AFTER_S")]

@@ -12,6 +12,7 @@ from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
 from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.status import AgentStatus
+from functions.replica.warm_up import WarmUp
 from tests.replica.statuses import Clock, make_status
 
 
@@ -56,7 +57,10 @@ async def rig() -> AsyncIterator[Rig]:
     async with httpx.AsyncClient(transport=httpx.MockTransport(engine)) as http:
         client = EngineClient(http, "http://engine")
         prober = EngineProber(client, "smollm2-135m", 1.0, clock)
-        yield Rig(engine, clock, status, prober, Monitor(status, client, prober, HealthPolicy(), tasks))
+        warm_up = WarmUp(client, "smollm2-135m", status, 0)
+        yield Rig(
+            engine, clock, status, prober, Monitor(status, client, prober, HealthPolicy(), tasks, warm_up=warm_up)
+        )
         await tasks.close()
 
 

@@ -17,7 +17,6 @@ from random import Random
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import Depends, FastAPI
 
 from functions.api.ids import Digest
@@ -31,7 +30,7 @@ from functions.decisions.distribution.tracker import Announcement
 from functions.registry import errors
 from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
-from functions.replica.listeners import QuietServer, bind
+from functions.replica.listeners import agent_server, bind
 from functions.replica.node_fetch.runner import peer_token
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
@@ -75,7 +74,7 @@ def running_tracker() -> Iterator[str]:
     errors.install(app)
     app.include_router(tracker_routes(Tracker(), [Depends(require_token(TOKEN))]))
     listener = bind("127.0.0.1", 0, "port")
-    server = QuietServer(uvicorn.Config(app, lifespan="off", log_config=None))
+    server = agent_server(app)
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
     thread.start()
     try:

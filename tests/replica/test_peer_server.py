@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
 from functions.api.ids import EngineName
+from functions.http.guarded import Bounds
 from functions.replica.cold_calls import LoadAnswer
-from functions.replica.listeners import REQUEST_MAX_BYTES, PeerServer, TimedHttp, bind
+from functions.replica.listeners import PEER_BOUNDS, PeerServer, bind
 from functions.replica.peer_app import make_peer_app
 
 pytestmark = pytest.mark.servers
@@ -27,15 +29,26 @@ async def want(name: EngineName, wait_s: float) -> LoadAnswer:
     return LoadAnswer("loaded", tier="disk")
 
 
-@pytest.fixture
-async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(TimedHttp, "request_within_s", WITHIN_S)
-    monkeypatch.setattr(TimedHttp, "max_connections", MAX_CONNECTIONS)
-    server = PeerServer(make_peer_app("the-token", want, lambda answer: None), bind("127.0.0.1", 0, "PEER_PORT"))
+@asynccontextmanager
+async def served(bounds: Bounds) -> AsyncIterator[int]:
+    app = make_peer_app("the-token", want, lambda answer: None)
+    server = PeerServer(app, bind("127.0.0.1", 0, "PEER_PORT"), bounds, MAX_CONNECTIONS)
     async with asyncio.timeout(GENEROUS_S), asyncio.TaskGroup() as group:
         group.create_task(server.run())
         yield server.port
         server.stop()
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async with served(replace(PEER_BOUNDS, head_s=WITHIN_S, body_s=WITHIN_S)) as port:
+        yield port
+
+
+@pytest.fixture
+async def patient_port() -> AsyncIterator[int]:
+    async with served(replace(PEER_BOUNDS, head_s=2 * GENEROUS_S, body_s=2 * GENEROUS_S)) as port:
+        yield port
 
 
 class Connection:
@@ -102,26 +115,24 @@ async def test_a_byte_now_and_then_does_not_hold_a_connection(port: int, head: b
             await connection.drip(b"x" * 500)
 
 
-async def test_a_head_without_an_end_is_let_go_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimedHttp, "request_within_s", 2 * GENEROUS_S)
-    async with connected(port) as connection:
+async def test_a_head_without_an_end_is_let_go_at_once(patient_port: int) -> None:
+    async with connected(patient_port) as connection:
         with suppress(ConnectionError):
-            await connection.send(LOAD + b"x-long: " + b"x" * 2 * REQUEST_MAX_BYTES)
-        assert await connection.until_closed() == b""
+            await connection.send(LOAD + b"x-long: " + b"x" * 1024 * 1024)
+        answer = await connection.until_closed()
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_more_connections_than_may_are_let_go_and_the_first_go_on(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TimedHttp, "request_within_s", 2 * GENEROUS_S)
+async def test_at_the_bound_the_longest_silent_one_is_let_go_and_who_is_served_goes_on(patient_port: int) -> None:
     async with AsyncExitStack() as stack:
-        first = [await stack.enter_async_context(connected(port)) for _ in range(MAX_CONNECTIONS)]
-        for connection in first:
-            await connection.send(LOAD + TOKEN)
-        one_more = await stack.enter_async_context(connected(port))
-        assert await one_more.until_closed() == b""
-        await first[0].send(LENGTH + BODY)
-        assert (await first[0].head()).startswith(b"HTTP/1.1 200 ")
+        served, *silent = [await stack.enter_async_context(connected(patient_port)) for _ in range(MAX_CONNECTIONS)]
+        await served.send(LOAD + TOKEN + LENGTH + BODY)
+        await asyncio.sleep(0.1)
+        newcomer = await stack.enter_async_context(connected(patient_port))
+        assert await silent[0].until_closed() == b""
+        await newcomer.send(LOAD + TOKEN + LENGTH + BODY)
+        for connection in (served, newcomer):
+            assert (await connection.head()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_upgrade_needs_the_token_as_every_request(port: int) -> None:

@@ -21,6 +21,7 @@ from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.reconciler import BUSY_KNOWN_S, AdapterReconciler, Reports
 from functions.replica.source import Obtained
 from functions.replica.status import Adapters, AgentStatus
+from functions.replica.warm_up import WarmUp
 from tests.replica.snapshots import make_snapshot, name_of
 from tests.replica.statuses import Clock, make_status
 
@@ -173,7 +174,9 @@ async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled
     await rig.passes()
     assert rig.status.adapters.advertised == tuple(sorted([name(A), name(B)]))
     prober = EngineProber(rig.client, "smollm2-135m", 1.0, rig.clock)
-    monitor = Monitor(rig.status, rig.client, prober, HealthPolicy(), rig.tasks)
+    monitor = Monitor(
+        rig.status, rig.client, prober, HealthPolicy(), rig.tasks, warm_up=WarmUp(rig.client, "base", rig.status, 0)
+    )
     rig.engine.away = True
     await monitor.tick()
     assert rig.status.health.phase == "dead"

@@ -18,6 +18,7 @@ from functions.replica.heartbeat_loop import compose
 from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus
+from functions.replica.warm_up import WarmUp
 from tests.engines.servers import serving
 from tests.replica.conftest import BusProbe
 from tests.replica.processes import Engine, http, wait_for
@@ -40,7 +41,9 @@ class Agent:
         self.client = EngineClient(server, "", timeout_s=60.0)
         self.tasks = Supervised()
         self.prober = EngineProber(self.client, parts.model.names[0], PROBE_TIMEOUT_S, clock)
-        self.monitor = Monitor(status, self.client, self.prober, HealthPolicy(), self.tasks)
+        self.monitor = Monitor(
+            status, self.client, self.prober, HealthPolicy(), self.tasks, warm_up=WarmUp(self.client, "", status, 0)
+        )
         self.standby = Standby(status, self.client, lambda: None, may_sleep=True)
 
     async def until(self, condition: Callable[[], bool]) -> None:

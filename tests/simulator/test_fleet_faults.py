@@ -74,11 +74,12 @@ def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
     assert simulation.lifecycle.replicas[FIRST].engine.finished > 60
 
 
-def test_a_mute_hang_is_found_out_by_silence() -> None:
+def test_a_mute_hang_is_found_out_by_those_who_wait() -> None:
+    """Its agent hangs with it, and silence of 15 s would take it out; its gateway hears nothing of it for a second."""
     outcome = settled(world(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
     assert slowest_ms is not None
-    assert 8000 < slowest_ms < 18_000
+    assert 1000 < slowest_ms < 3000
 
 
 def test_a_hang_for_too_long_is_ended_by_its_agent() -> None:

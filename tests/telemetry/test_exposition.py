@@ -1,6 +1,7 @@
 """The metrics port: rendered off the loop, from state that only the loop may read."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -78,3 +79,19 @@ async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(
     scraper.start()
     scraper.join(60.0)  # blocks the loop, on purpose: this test is the loop's thread
     assert answers == [503]
+
+
+async def test_a_byte_now_and_then_holds_a_connection_and_not_the_port(exposed: Exposed) -> None:
+    """A byte every four seconds held the one thread for hours: no scrape, and no probe, was answered meanwhile."""
+    port = int(exposed.url.rpartition(":")[2])
+    drips = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+    for _, writer in drips:
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nx-a: ")
+        await writer.drain()
+    async with asyncio.timeout(4.0):
+        assert (await exposed.get("/readyz")).status_code == 200
+        assert (await exposed.get()).status_code == 200
+    for _, writer in drips:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()

@@ -12,7 +12,7 @@ from pydantic import Field
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
 from functions.api.problems import shown
-from functions.api.snapshot_entries import DoubtMeasure, FallbackWhen, PrefixSource, Script
+from functions.api.snapshot_entries import DoubtMeasure, FallbackWhen, PrefixSource, Script, UnknownFields
 
 
 class Session(Strict):
@@ -48,7 +48,8 @@ class Retry(Strict):
     """Retries per request over time, so that retries never double an overload."""
     hedge_after: Duration | None = None
     """An interactive request without a first byte gets a second attempt beside the first: after this, and not before
-    19 in 20 requests that looked like it had begun. Out of the same budget. None written: never."""
+    19 in 20 requests that looked like it had begun. Out of the same budget. None written: only where its replica says
+    nothing to anybody."""
 
     @property
     def hedge_after_s(self) -> float | None:
@@ -137,6 +138,9 @@ class RoutingPolicySpec(Strict):
     """Which larger pools are asked after a small one; never in a circle."""
     classifier: Classifier | None = None
     """A model id of its own, behind which the request itself decides who answers."""
+    unknown_fields: UnknownFields = "strip"
+    """Fields of a request that neither OpenAI, Anthropic nor the engine documents: strip drops them and names them in
+    x-shoal-ignored, refuse answers 400, pass lets engines have them (for engines with fields of their own)."""
 
 
 class RoutingPolicy(ShoalObject):

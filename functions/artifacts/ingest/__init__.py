@@ -8,6 +8,6 @@ of it blocks: the registry calls it in threads.
 
 from functions.artifacts.ingest.ingest import Ingest
 from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy
-from functions.artifacts.ingest.upload import FileWriter, Upload
+from functions.artifacts.ingest.upload import FileWriter, StagingBudget, Upload
 
-__all__ = ["Expectation", "FileWriter", "Ingest", "IngestPolicy", "Ingested", "Upload"]
+__all__ = ["Expectation", "FileWriter", "Ingest", "IngestPolicy", "Ingested", "StagingBudget", "Upload"]

@@ -21,19 +21,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.api.ids import Digest
+from functions.api.ids import Digest, TenantId
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
-from functions.artifacts.fetch import fetch
+from functions.artifacts.fetch import ObjectSource, fetch, read_manifest
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
 from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
 from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
-from functions.artifacts.ingest.upload import Upload
+from functions.artifacts.ingest.upload import StagingBudget, Upload
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest
 from functions.artifacts.publish import put_content
@@ -57,6 +57,7 @@ def receive(place: S3Place, upload: Upload, staged: Path, store: S3Store, policy
         manifest = manifests.decode(document, policy.limits)
         for entry in manifest.files:
             check_name(entry.path)
+        upload.room.up_to(manifest.total_bytes)
         upload.check_space(manifest.total_bytes)
         cache = ArtifactCache(staged / "published")
         digest = manifests.digest_of(document)
@@ -171,6 +172,7 @@ class Ingest:
     staging_root: Path
     policy: IngestPolicy = field(default_factory=IngestPolicy)
     signatures: SignaturePolicy | None = None
+    budget: StagingBudget = field(default_factory=StagingBudget)
     ledger: GcLedger | None = None  # None only where nothing is ever collected
     resolver: Resolver = system_resolver
     wall_clock: Callable[[], float] = time.time
@@ -184,8 +186,7 @@ class Ingest:
         nothing lies there; StoreUnavailable where the place or the store cannot be reached now.
         """
         place = parse_place(uri, self.policy, own_bucket=self.store.bucket, tenant=expect.tenant)
-        with self._session(), staging(self.staging_root) as directory:
-            upload = Upload(directory, self.policy, self._publish)  # whoever receives closes what it opens
+        with self._session(), self._staged(expect.tenant) as (directory, upload):  # who receives closes what it opens
             if isinstance(place, HttpsPlace):
                 from_https.receive(place, upload, self.policy, self.resolver, self.clock)
                 return upload.finish(expect)
@@ -194,11 +195,30 @@ class Ingest:
                 return upload.finish(expect)
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])
 
+    def from_source(self, source: ObjectSource, digest: Digest, expect: Expectation) -> Ingested:
+        """Bring in the artifact of that digest from another store, checked like any other; errors as `from_uri`.
+
+        What was fetched and verified before a kill is not fetched again.
+        """
+        limits, timeout_s = self.policy.limits, self.policy.deadline_s
+        cache = ArtifactCache(self.staging_root / "from-elsewhere")
+        cache.root.mkdir(parents=True, exist_ok=True)
+        cache.clean_garbage()
+        with self._session():
+            manifest = manifests.decode_verified(read_manifest(source, digest), digest, limits)
+            for entry in manifest.files:  # every name before the first byte
+                check_name(entry.path)
+            Upload(cache.root, self.policy, self._publish).check_space(manifest.total_bytes)
+            fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)
+            try:
+                return self._publish(fetched, expect, manifest)
+            finally:
+                cache.discard(digest)
+
     @contextmanager
-    def upload(self) -> Iterator[Upload]:
+    def upload(self, tenant: TenantId | None = None) -> Iterator[Upload]:
         """Files that the caller writes; what was not finished is forgotten at the end."""
-        with self._session(), staging(self.staging_root) as directory:
-            upload = Upload(directory, self.policy, self._publish)
+        with self._session(), self._staged(tenant) as (_, upload):
             try:
                 yield upload
             finally:
@@ -231,8 +251,9 @@ class Ingest:
         """
         document = self.store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
         manifest = manifests.decode_verified(document, digest, self.policy.limits)
-        with staging(self.staging_root) as directory:
-            Upload(directory, self.policy, self._publish).check_space(manifest.total_bytes)
+        with self._staged(expect.tenant) as (directory, upload):
+            upload.room.up_to(manifest.total_bytes)
+            upload.check_space(manifest.total_bytes)
             cache = ArtifactCache(directory / "published")
             fetched = fetch(self.store, cache, digest, limits=self.policy.limits, timeout_s=self.policy.deadline_s)
             check_adapter(fetched, max_rank=expect.max_rank, base=expect.base)
@@ -252,6 +273,12 @@ class Ingest:
         self._rely_on(object_keys(digest, manifest))
         put_content(self.store, directory, manifest, reread=published is None)
         return Ingested(digest, manifest.total_bytes, facts, finding)
+
+    @contextmanager
+    def _staged(self, tenant: TenantId | None) -> Iterator[tuple[Path, Upload]]:
+        """A directory that is gone at the end, and with it what was reserved for it."""
+        with self.budget.reservation(tenant) as room, staging(self.staging_root) as directory:
+            yield directory, Upload(directory, self.policy, self._publish, room)
 
     @contextmanager
     def _session(self) -> Iterator[IngestId | None]:

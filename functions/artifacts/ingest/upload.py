@@ -1,5 +1,8 @@
 """Files that stream in: names, sizes, number and disk space are checked before or while they are written.
 
+What all uploads of a process have on the disk together is bounded besides (`StagingBudget`): a volume's own limit, as
+an emptyDir has one, shows nowhere in what the disk says is free, and who passes it is evicted with all that lies there.
+
 with ingest.upload() as upload:
     with upload.file("adapter_config.json") as writer:
         writer.write(block)
@@ -8,8 +11,10 @@ with ingest.upload() as upload:
 
 import errno
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -18,6 +23,61 @@ from functions.artifacts.errors import ArtifactRefused, CacheFailed
 from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
 
 _SPACE_CHECKED_EVERY_BYTES = 16 * 1024**2
+
+
+class StagingBudget:
+    """Bytes that all ingests together may have under staging; any number of threads.
+
+    A tenant has at most as much as it leaves free, so that whoever comes first leaves room for the next: of 3 GiB one
+    has 1.5, a second one that comes then 0.75 (test_one_tenant_leaves_room_for_the_next).
+    """
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        """None: only the disk bounds them."""
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def reservation(self, tenant: str | None) -> Iterator["Reservation"]:
+        """Of one ingest, until its files are gone."""
+        made = Reservation(self, tenant or "")
+        try:
+            yield made
+        finally:
+            with self._lock:
+                self._held[made.tenant] -= made.held_bytes
+                if not self._held[made.tenant]:
+                    del self._held[made.tenant]
+
+    @property
+    def held_bytes(self) -> int:
+        with self._lock:
+            return self._held.total()
+
+    def take(self, tenant: str, size_bytes: int) -> None:
+        """CacheFailed where there is no room."""
+        with self._lock:
+            left_bytes = self._max_bytes - self._held.total() - size_bytes if self._max_bytes is not None else None
+            if left_bytes is not None and self._held[tenant] + size_bytes > left_bytes:
+                raise CacheFailed("no room to receive this beside what is being received; send it again in a minute")
+            self._held[tenant] += size_bytes
+
+
+class Reservation:
+    """What one ingest may have on the disk by now."""
+
+    def __init__(self, budget: StagingBudget, tenant: str) -> None:
+        self._budget = budget
+        self.tenant = tenant
+        self.held_bytes = 0
+
+    def up_to(self, size_bytes: int) -> None:
+        """It is about to have so much; CacheFailed where there is no room."""
+        more_bytes = size_bytes - self.held_bytes
+        if more_bytes > 0:
+            self._budget.take(self.tenant, more_bytes)
+            self.held_bytes = size_bytes
 
 
 class FileWriter:
@@ -61,8 +121,15 @@ class FileWriter:
 class Upload:
     """The files of one adapter on their way in; not for two threads at once."""
 
-    def __init__(self, directory: Path, policy: IngestPolicy, publish: Callable[[Path, Expectation], Ingested]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        policy: IngestPolicy,
+        publish: Callable[[Path, Expectation], Ingested],
+        room: Reservation,
+    ) -> None:
         self.policy = policy
+        self.room = room
         self._directory = directory
         self._publish = publish
         self._names: set[str] = set()
@@ -107,6 +174,8 @@ class Upload:
         self._total_bytes += block_bytes
         if self._total_bytes > self.policy.limits.max_total_bytes:
             raise ArtifactRefused(f"over the limit of {self.policy.limits.max_total_bytes} bytes in all")
+        if self._total_bytes > self.room.held_bytes:
+            self.room.up_to(self._total_bytes + _SPACE_CHECKED_EVERY_BYTES)
         self._until_space_check_bytes -= block_bytes
         if self._until_space_check_bytes <= 0:
             self.check_space(block_bytes)

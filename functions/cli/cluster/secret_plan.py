@@ -43,6 +43,7 @@ KINDS = (
     SecretKind("shoal-gateway-s3", "s3.json", (SYSTEM,), "gateway-s3"),
     SecretKind("shoal-registry-database", "password", (SYSTEM,), "database-password"),
     SecretKind("shoal-git", "token", (SYSTEM,), "git-token", optional=True),
+    SecretKind("shoal-regions-token", "token", (SYSTEM,), "regions-token", optional=True),
     SecretKind("shoal-git-webhook", "secret", (SYSTEM,), "git-webhook-secret", optional=True),
 )
 

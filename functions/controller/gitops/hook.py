@@ -1,10 +1,11 @@
 """Git's push hook: calls the controller, prints its answer, exits 0 or 1. Standard library only: 30 ms, not 400.
 
-    hook.py <pre-receive|post-receive> <repository> <control socket> <project python>
+    hook.py <pre-receive|post-receive> <repository> <project python> <control socket>…
 
-The controller answers from its warm caches. Where none answers, `pre-receive` judges in a process of its own
-(`functions.controller.gitops.review_alone`): slower, equally strict. `post-receive` only tells that there is news, and
-how that went; it never fails a push.
+The controller answers from its warm caches. Several sockets are of regions that follow one repository: the first
+controller that answers speaks for all, since they judge alike. Where none answers, `pre-receive` judges in a process
+of its own (`functions.controller.gitops.review_alone`): slower, equally strict. `post-receive` only tells that there is
+news, and how that went; it never fails a push.
 
 Law: nothing but git's own lines, quarantine and push options is believed; the rest of the environment is not passed on.
 """
@@ -24,12 +25,12 @@ MAX_OPTIONS = 20
 
 
 def main(arguments: list[str]) -> int:
-    hook, repository, channel, python = arguments
+    hook, repository, python, *channels = arguments
     updates = read_updates(sys.stdin.buffer.read(INPUT_MAX_BYTES + 1))
     if updates is None:
         return refuse("this push names more references than can be judged")
     if hook == "post-receive":
-        follow(channel, updates)
+        follow(channels, updates)
         return 0
     order = {
         "do": "review",
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
         "objects": os.environ.get("GIT_QUARANTINE_PATH") or None,
     }
     try:
-        verdict = ask(channel, order, REVIEW_TIMEOUT_S)
+        verdict = ask(channels, order, REVIEW_TIMEOUT_S)
     except OSError:
         verdict = review_alone(python, repository, order)
     if not isinstance(verdict, dict):
@@ -61,11 +62,9 @@ def read_options() -> list[str]:
     return [os.environ.get(f"GIT_PUSH_OPTION_{index}", "") for index in range(number)]
 
 
-def ask(channel: str, order: dict[str, Any], timeout_s: float) -> Any:
+def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
     """The controller's answer; OSError where none answers, None where it does not know how to."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(timeout_s)
-        client.connect(channel)
+    with connected(channels, timeout_s) as client:
         client.sendall(json.dumps(order).encode() + b"\n")
         with client.makefile("rb") as answers:
             line = answers.readline(ANSWER_MAX_BYTES)
@@ -74,6 +73,22 @@ def ask(channel: str, order: dict[str, Any], timeout_s: float) -> Any:
         say([answer.get("error", "the controller hung up")])
         return None
     return answer["result"]
+
+
+def connected(channels: list[str], timeout_s: float) -> socket.socket:
+    """To the first controller that takes the connection; OSError where none does."""
+    refusal = OSError("no controller's socket is named")
+    for channel in channels:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(timeout_s)
+        try:
+            client.connect(channel)
+        except OSError as error:
+            client.close()
+            refusal = error
+        else:
+            return client
+    raise refusal
 
 
 def review_alone(python: str, repository: str, order: dict[str, Any]) -> Any:
@@ -90,9 +105,9 @@ def review_alone(python: str, repository: str, order: dict[str, Any]) -> Any:
         return None
 
 
-def follow(channel: str, updates: list[list[str]]) -> None:
+def follow(channels: list[str], updates: list[list[str]]) -> None:
     try:
-        told = ask(channel, {"do": "follow", "updates": updates, "wait_s": FOLLOW_S}, FOLLOW_S + 5.0)
+        told = ask(channels, {"do": "follow", "updates": updates, "wait_s": FOLLOW_S}, FOLLOW_S + 5.0)
     except OSError:
         say(["no controller runs: the next `shoal up` takes this up"])
         return

@@ -6,7 +6,7 @@ A commit is made by `git fast-import`: one process, no working tree, and nobody 
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,15 +41,17 @@ class Repository:
     def git(self) -> Git:
         return Git(self.path)
 
-    def ensure(self, control_socket: Path) -> None:
-        """Make it, or make good what is missing; GitFailed or OSError where that fails."""
+    def ensure(self, control_sockets: Sequence[Path]) -> None:
+        """Make it, or make good what is missing; GitFailed or OSError where that fails.
+
+        `control_sockets`: of the controllers that follow it, the one that is asked first coming first."""
         if not (self.path / "HEAD").is_file():
             self.path.mkdir(parents=True, exist_ok=True)
             self.git.run("init", "--quiet", "--bare", f"--initial-branch={BRANCH}", "--template=", str(self.path))
         replace_file(self.path / CONFIG_FILE, CONFIG.encode())
         self.git.run("config", "include.path", CONFIG_FILE)
         for name in HOOKS:
-            self._install(name, control_socket)
+            self._install(name, control_sockets)
 
     def files(self, reference: str) -> dict[str, bytes]:
         """Every plain file of a commit, by path."""
@@ -81,9 +83,9 @@ class Repository:
         self.git.run("fast-import", "--quiet", "--force", "--done", send=b"".join([*stream, b"done\n"]))
         return self.git.commit_of(f"refs/heads/{branch}") or ""
 
-    def _install(self, name: str, control_socket: Path) -> None:
+    def _install(self, name: str, control_sockets: Sequence[Path]) -> None:
         python = shlex.quote(sys.executable)
-        words = [name, str(self.path), str(control_socket), sys.executable]
+        words = [name, str(self.path), sys.executable, *map(str, control_sockets)]
         line = f"exec {python} -I -S {shlex.quote(str(Path(hook.__file__)))} {shlex.join(words)}"
         script = f"#!/bin/sh\n# Written by `shoal up`; what it runs says what it does.\n{line}\n"
         (self.path / "hooks").mkdir(exist_ok=True)

@@ -100,6 +100,7 @@ def _refusals(
 
 SHOWN_CHANGES = 40
 SHOWN_WARNINGS = 10
+ONLY_PROCESSES = "no change to what is offered, but to processes"
 
 Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 
@@ -194,12 +195,15 @@ def _warnings(candidate: Loaded) -> Iterator[str]:
 
 def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
     """A headline and the first changes; both configurations must be such as this machine can run."""
-    lines = summarize(changes_of(present, candidate)).lines
-    return (*lines, *_processes(present, candidate))
+    changes, processes = changes_of(present, candidate), tuple(changed_processes(present, candidate))
+    if not changes and processes:
+        return (ONLY_PROCESSES, *processes)
+    return (*summarize(changes).lines, *processes)
 
 
-def _processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
-    """What takes longer than a snapshot: replicas that are started, drained, or replaced one at a time."""
+def changed_processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
+    """What takes longer than a snapshot: replicas that are started, drained, or replaced one at a time. PoolUnusable
+    where this machine cannot run one of the two."""
     before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
     after = {pool.name: pool for pool in pools_of(candidate)}
     scaled = {policy.value.spec.pool for policy in candidate.of(AutoscalingPolicy)}

@@ -12,9 +12,17 @@ from pathlib import Path
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.review import ALLOW_EMPTY, PushMalformed, Reviewer, Verdict, push_from, verdict_to
+from functions.controller.gitops.review import (
+    ALLOW_EMPTY,
+    PushMalformed,
+    Reviewer,
+    Verdict,
+    changes_in_words,
+    push_from,
+    verdict_to,
+)
 from functions.controller.gitops.source import GitSource
-from functions.controller.local.pools import Target, unusable
+from functions.controller.local.pools import PoolUnusable, Target, unusable
 
 ORDER_MAX_BYTES = 4 * 1024 * 1024
 
@@ -25,7 +33,7 @@ def judge(repository: Path, document: bytes) -> Verdict:
         push = push_from(json.loads(document))
         if ALLOW_EMPTY in push.options:
             return Verdict(False, (f"refused: -o {ALLOW_EMPTY} needs the running controller: `shoal up` first",))
-        return Reviewer(source, _check, _nothing_to_say).review(push, source.look().loaded)
+        return Reviewer(source, _check, _described).review(push, source.look().loaded)
     except (PushMalformed, GitFailed, ValueError) as error:
         return Verdict(False, (f"refused: the push could not be judged: {error}",))
 
@@ -40,8 +48,12 @@ def _check(loaded: Loaded) -> tuple[Problem, ...]:
     return unusable(loaded, Target())
 
 
-def _nothing_to_say(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
-    return ()
+def _described(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
+    """Against the branch's tip, which is what the next controller would run."""
+    try:
+        return changes_in_words(present, candidate)
+    except PoolUnusable as error:  # the tip's: another machine's, say
+        return (f"what changes cannot be told: {error}",)
 
 
 if __name__ == "__main__":

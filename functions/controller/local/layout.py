@@ -11,15 +11,34 @@ SOCKET_PATH_MAX_BYTES = 96
 SOCKET_NAME_MAX_BYTES = 84
 
 
+# What the regions of one machine share; `secret` finds it where all of them look.
+SHARED_SECRETS = frozenset({"pepper", "demo-keys.json", "regions-token"})
+
+
 @dataclass(frozen=True, slots=True)
 class StateLayout:
     """`root` is absolute and resolved: it is also the mark by which the fleet's processes are known."""
 
     root: Path
+    region: str | None = None  # then `root` lies below what the regions share
 
     @classmethod
-    def at(cls, state_dir: Path) -> "StateLayout":
-        return cls(state_dir.resolve())
+    def at(cls, state_dir: Path, region: str | None = None) -> "StateLayout":
+        home = state_dir.resolve()
+        return cls(home) if region is None else cls(home / "regions" / region, region)
+
+    @property
+    def home(self) -> Path:
+        """Where that lies which regions share: the state directory itself, where there are none."""
+        return self.root if self.region is None else self.root.parent.parent
+
+    @property
+    def regions_file(self) -> Path:
+        return self.home / "regions.json"
+
+    @property
+    def regions_lock(self) -> Path:
+        return self.home / "regions.lock"
 
     @property
     def run_dir(self) -> Path:
@@ -31,7 +50,7 @@ class StateLayout:
 
     @property
     def tls_dir(self) -> Path:
-        return self.root / "tls"
+        return self.home / "tls"
 
     @property
     def secrets_dir(self) -> Path:
@@ -40,16 +59,16 @@ class StateLayout:
     @property
     def gitops_dir(self) -> Path:
         """The bare repository whose branch is what the fleet should be."""
-        return self.root / "gitops.git"
+        return self.home / "gitops.git"
 
     @property
     def former_config_dir(self) -> Path:
         """Where the configuration lay before there was a repository; taken over into it, then removed."""
-        return self.root / "config"
+        return self.home / "config"
 
     @property
     def models_dir(self) -> Path:
-        return self.root / "models"
+        return self.home / "models"
 
     @property
     def adapter_cache_dir(self) -> Path:
@@ -125,11 +144,11 @@ class StateLayout:
         return self.tls_dir / "server.key"
 
     def secret(self, name: str) -> Path:
-        return self.secrets_dir / name
+        return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
     @property
     def demo_keys_file(self) -> Path:
-        return self.secrets_dir / "demo-keys.json"
+        return self.secret("demo-keys.json")
 
     @property
     def ports_file(self) -> Path:
@@ -162,7 +181,7 @@ class StateLayout:
         """Create the directories; secrets and sockets for their owner only."""
         for directory in (self.root, self.logs_dir, self.tls_dir, self.models_dir, self.download_dir):
             directory.mkdir(parents=True, exist_ok=True)
-        private = [self.run_dir, self.secrets_dir]
+        private = [self.run_dir, self.secrets_dir, self.home / "secrets"]
         if not _fits(self.run_dir / ("x" * SOCKET_NAME_MAX_BYTES)):
             private.append(self._short_socket_dir)
         for directory in private:

@@ -52,7 +52,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     return ProcessSpec(
         name=f"engine-{replica_id}",
         role="engine",
-        argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *pool.args),
+        argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *_simulated_task(pool, kind), *pool.args),
         env=tuple(sorted((_LOCAL_ENV[kind] | dict([SAFE_PATH, *pool.env])).items())),
         inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
         readiness=HttpProbe(f"http://{HOST}:{port}/health"),
@@ -66,6 +66,12 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         slot=slot,
         port=port,
     )
+
+
+def _simulated_task(pool: Pool, kind: EngineKind) -> tuple[str, ...]:
+    """A real engine sees in its model what that is for; the simulated one has none, and is told what the pool's label
+    says."""
+    return ("--runner", "pooling", "--sim-task", pool.task) if kind == "sim" and pool.task != "generate" else ()
 
 
 def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> ProcessSpec:

@@ -69,7 +69,7 @@ def bus(context: PlanContext) -> ProcessSpec:
 
 def registry(context: PlanContext) -> ProcessSpec:
     layout = context.layout
-    env = {
+    env: dict[str, object] = {
         "HOST": HOST,
         "PORT": context.ports.registry,
         "TLS_CERT_FILE": layout.server_cert_file,
@@ -85,6 +85,13 @@ def registry(context: PlanContext) -> ProcessSpec:
         "MODELS_DIR": context.models_root,
         "GC_INTERVAL_S": GC_INTERVAL_S,
     }
+    if layout.region is not None:
+        env |= {
+            "REGION": layout.region,
+            "REGIONS_FILE": layout.regions_file,
+            "REGIONS_TOKEN_FILE": layout.secret("regions-token"),
+            "REGIONS_CA_FILE": layout.ca_file,
+        }
     return ProcessSpec(
         name="registry",
         role="registry",

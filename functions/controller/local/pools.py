@@ -16,6 +16,7 @@ from functions.api.declared import Declared, policy_minima
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
+from functions.api.snapshot import Task
 from functions.controller.local.files import replace_file
 from functions.controller.local.ports import MAX_SLOTS
 
@@ -51,6 +52,7 @@ class Pool:
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()  # sorted
     may_surge: bool = True  # a replica more for as long as the pool is changed
+    task: Task = "generate"
 
     @property
     def sleeps(self) -> bool:
@@ -117,4 +119,5 @@ def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) ->
         args=model.args,
         env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),
         may_surge=value.spec.predictor.may_surge,
+        task=value.task,
     )

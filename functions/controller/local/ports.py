@@ -99,6 +99,7 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
     )
 
 
+PORTS_PREFIX = "SHOAL_PORT_"  # of the environment
 _PREFIX = "port_"
 
 
@@ -112,7 +113,7 @@ def forget_ports(layout: StateLayout) -> None:
 
 def with_kept_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
     """The settings with the ports that the fleet runs on; as they are where the environment names any port."""
-    if any(name.startswith("SHOAL_PORT_") for name in environment):
+    if any(name.startswith(PORTS_PREFIX) for name in environment):
         return settings
     try:
         kept = msgspec.json.decode(layout.ports_file.read_bytes(), type=dict[str, int])

@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.decisions.rollout.evaluation import RolloutTimeouts
+from functions.fleet.regions import REGION_PATTERN
 
 
 class LocalSettings(BaseSettings):
@@ -20,6 +21,9 @@ class LocalSettings(BaseSettings):
 
     state_dir: Path = Path(".shoal")
     """Directory of everything the fleet keeps. Default: below the working directory, so that checkouts don't mix."""
+
+    region: str | None = Field(None, pattern=rf"^{REGION_PATTERN}$")
+    """Which of several installations, which share repository and pepper. Default: none, it is the only one."""
 
     project_dir: Path = Path()
     """Directory with inferenceservices/, policies/ and registry/. Default: the working directory."""

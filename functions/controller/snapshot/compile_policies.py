@@ -72,6 +72,7 @@ def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
         cascade=tuple(_cascade(step) for step in spec.cascade),
         hedge_after_s=spec.retry.hedge_after_s,
         classifier=_classifier(spec.classifier) if spec.classifier is not None else None,
+        unknown_fields=spec.unknown_fields,
     )
 
 

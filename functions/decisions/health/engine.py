@@ -7,7 +7,8 @@ hung: it listens, but for `silent_after_s` neither /health nor /metrics nor a pr
 for
   `stalled_after_s` no counter moved; or its one-token probes fail. vLLM's /health answers 200 for a hung core, so
   without traffic only a probe can tell.
-* slow is not hung: as long as one counter moves while work is pending, the engine stays ready.
+* slow is not hung: as long as one counter moves while work is pending, the engine stays ready. Neither is one that
+  warms up: it compiles, and its step loop stands still for as long as that takes.
 * from starting, hung and dead the way back to ready is a probe that was answered since.
 
 Worked example (test_worked_example_of_a_stopped_engine): ready and idle, probed every 3 s; stopped at t=0.5 s. At
@@ -75,6 +76,7 @@ class Evidence:
     counters: Counters | None
     outstanding: int  # running + waiting, as the last readable metrics say
     probe: Probe
+    warming: bool = False  # it is asked for what it compiles first: that nothing moves meanwhile says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _take_in(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHe
     return replace(
         before,
         heard_s=now_s if heard else before.heard_s,
-        moved_s=now_s if moved or answered or not pending else before.moved_s,
+        moved_s=now_s if moved or answered or not pending or evidence.warming else before.moved_s,
         counters=evidence.counters or before.counters,
         probe_failures=0 if answered else failures,
         probe_counted_s=probe.ended_s if ended else before.probe_counted_s,

@@ -53,6 +53,14 @@ def retry_after_s(retry_after: bytes) -> float:
 
 # An engine error may be the prompt's doing: such a prompt must not walk through the whole pool.
 _MAX_ENGINE_ERRORS = 2
+# A replica's end, too, whatever the policy allows and however well the request is known: it is risked on one more.
+DEATHS_MAX = 2
+_DEATHS = frozenset({Failure.RESET, Failure.REPLICA_LOST})
+
+
+def died_with(failures: tuple[Failure, ...]) -> int:
+    """Replicas that went, or hung, with the request in their hands."""
+    return sum(failure in _DEATHS for failure in failures)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Stream events as bytes, field for field as vLLM 0.32 writes them.
 
-The common event (one token, nothing else asked for) is two constants around one JSON string: at 20,000 tokens a
-second there is no time to build dictionaries. Everything else takes the general path.
+The common event (one token, nothing else asked for but its count) is constants around one JSON string: at 20,000 tokens
+a second there is no time to build dictionaries. Everything else takes the general path.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,9 @@ from functions.engines.sim.bodies import chat_logprobs, completion_logprobs, fin
 from functions.engines.sim.progress import Envelope, Progress
 
 DONE = b"data: [DONE]\n\n"
+_END = b"}\n\n"
+_COUNTED_END = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
+_COUNTED_CHAT_END = _COUNTED_END.replace(b"}}", b',"completion_tokens_details":null}}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class StreamOptions:
 
     @property
     def plain(self) -> bool:
-        return not (self.continuous_usage or self.token_ids or self.echo) and self.logprobs is None
+        return not (self.token_ids or self.echo) and self.logprobs is None
 
 
 class Chunks(Protocol):
@@ -48,7 +51,7 @@ class ChatChunks:
         self._envelope = envelope
         self._options = options
         self._head = _head(envelope, "chat.completion.chunk")
-        self._tail = b'},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+        self._tail = b'},"logprobs":null,"finish_reason":null,"token_ids":null}]'
 
     def opening(self, replies: Sequence[Progress]) -> bytes:
         return b"".join(self._role(reply) for reply in replies)
@@ -57,7 +60,9 @@ class ChatChunks:
         last = reply.finished and end == reply.tokens
         text = _text(reply, start, end)
         if self._options.plain and not last:
-            return b'%b{"index":%d,"delta":{"content":%b%b' % (self._head, reply.index, orjson.dumps(text), self._tail)
+            count = self._count(reply, end)
+            event = b'%b{"index":%d,"delta":{"content":%b%b%b'
+            return event % (self._head, reply.index, orjson.dumps(text), self._tail, count)
         choice: dict[str, Any] = {"index": reply.index, "delta": {"content": text}, "logprobs": None}
         if self._options.logprobs is not None:
             ids, pieces = reply.plan.ids[start:end], reply.plan.pieces[start:end]
@@ -82,6 +87,13 @@ class ChatChunks:
         extra = {**self._usage(reply, 0), "prompt_token_ids": prompt_ids, "prompt_text": None}
         return self._event(choice, extra, last=False)
 
+    def _count(self, reply: Progress, tokens: int) -> bytes:
+        """The end of a plain event."""
+        if not self._options.continuous_usage:
+            return _END
+        prompt = len(reply.choice.prompt.ids)
+        return _COUNTED_CHAT_END % (prompt, prompt + tokens, tokens)
+
     def _usage(self, reply: Progress, tokens: int) -> dict[str, Any]:
         if not self._options.continuous_usage:
             return {}
@@ -98,7 +110,7 @@ class CompletionChunks:
         self._options = options
         self._head = _head(envelope, "text_completion")
         self._tail = (
-            b',"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
+            b',"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
         )
 
     def opening(self, replies: Sequence[Progress]) -> bytes:
@@ -108,7 +120,8 @@ class CompletionChunks:
         last = reply.finished and end == reply.tokens
         text = _text(reply, start, end)
         if self._options.plain and not last:
-            return b'%b{"index":%d,"text":%b%b' % (self._head, reply.index, orjson.dumps(text), self._tail)
+            count = self._count(reply, end)
+            return b'%b{"index":%d,"text":%b%b%b' % (self._head, reply.index, orjson.dumps(text), self._tail, count)
         prompt = reply.choice.prompt
         first = start == 0
         if self._options.echo and first and not self._options.token_ids:
@@ -130,6 +143,13 @@ class CompletionChunks:
         details = self._envelope.prompt_token_details
         usage = final_chunk_usage(prompt_tokens, replies, details=details, creation=False)
         return _usage_event(self._head, usage, self._envelope) + DONE
+
+    def _count(self, reply: Progress, tokens: int) -> bytes:
+        """The end of a plain event."""
+        if not self._options.continuous_usage:
+            return _END
+        prompt = len(reply.choice.prompt.ids)
+        return _COUNTED_END % (prompt, prompt + tokens, tokens)
 
     def _logprobs(self, reply: Progress, start: int, end: int, *, top: int) -> dict[str, Any]:
         offset = sum(len(piece) for piece in reply.plan.pieces[:start])

@@ -11,21 +11,20 @@ import struct
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from functions.http.guarded import Bounds, GuardedHttp, client_of
 
-_KEY = "shoal.connection"
+# As vLLM has none, these only keep a broken client from taking the process along. Whoever reads slowly is the gateway's
+# affair, which pauses an engine for as long as its client does.
+BOUNDS = Bounds(head_bytes=64 * 1024, header_count=256, body_s=60.0, write_stall_s=3600.0, least_read_bytes=1)
+CONNECTIONS = 20_000
 _LINGER_RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing sends RST and throws away what is buffered."""
 
 
-class OpenProtocol(HttpToolsProtocol):
+class OpenProtocol(GuardedHttp):
     """uvicorn's protocol, with a way to the transport."""
 
     on_lost: Callable[[], None] | None = None
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {_KEY: {"protocol": self}}
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -40,7 +39,9 @@ class Connection:
 
     @classmethod
     def under(cls, scope: MutableMapping[str, Any]) -> "Connection":
-        return cls(scope["extensions"][_KEY]["protocol"])
+        protocol = client_of(scope)
+        assert isinstance(protocol, OpenProtocol)
+        return cls(protocol)
 
     @property
     def closing(self) -> bool:

@@ -15,13 +15,14 @@ import hashlib
 import logging
 import signal
 import socket
+from dataclasses import replace
 from random import Random
 
 import uvicorn
 
 from functions.engines.sim.accept import Acceptor
 from functions.engines.sim.app import build_app
-from functions.engines.sim.connection import Connection, OpenProtocol
+from functions.engines.sim.connection import BOUNDS, CONNECTIONS, Connection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
@@ -32,6 +33,9 @@ from functions.engines.sim.model import AdapterTable, ServedModel
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
+from functions.http.connections import Connections
+from functions.http.guarded import Guard
+from functions.http.listening import GuardedServer, config_of
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
@@ -64,22 +68,12 @@ def assemble(settings: Settings, clock: Clock) -> EngineParts:
     )
 
 
-class EngineServer(uvicorn.Server):
+class EngineServer(GuardedServer):
     """uvicorn with vLLM's way to stop, and a listener that can be closed for a while."""
 
     def __init__(self, parts: EngineParts, *, handle_signals: bool = True) -> None:
-        super().__init__(
-            uvicorn.Config(
-                build_app(parts),
-                http=OpenProtocol,
-                loop="uvloop",
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                backlog=_BACKLOG,
-                timeout_keep_alive=parts.settings.keep_alive_s,
-            )
-        )
+        guard = Guard(replace(BOUNDS, keep_alive_s=parts.settings.keep_alive_s), Connections(CONNECTIONS))
+        super().__init__(config_of(build_app(parts), guard, OpenProtocol, loop="uvloop", backlog=_BACKLOG), guard)
         self._parts = parts
         self._stopping = asyncio.Event()
         self._handle_signals = handle_signals

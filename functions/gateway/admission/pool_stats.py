@@ -81,14 +81,14 @@ class PoolActivity:
         self._slot(pool).degraded += 1
 
     def ended(self, ended: Ended) -> None:
-        admitted, timeline, events = ended.admitted, ended.timeline, ended.events
+        admitted, timeline, between_s = ended.admitted, ended.timeline, ended.inter_token_s
         if not timeline.first_token_s:
             return
         slot = self._slot(admitted.model.pool)
         if admitted.service_class == "interactive":
             slot.ttft.add((timeline.first_token_s - timeline.received_s) * 1000)
-        if admitted.stream and events > 1:
-            slot.gaps.add((timeline.ended_s - timeline.first_token_s) * 1000 / (events - 1))
+        if between_s is not None:
+            slot.gaps.add(between_s * 1000)
 
     def heartbeats(
         self,

@@ -47,6 +47,7 @@ class LineSender:
     handle: RequestHandler
     route: Route
     batch_id: str
+    claim: int  # how often the batch has changed hands: a line may be asked again by who takes it over
     credential: str
     pace: BatchPace
     pacer: LinePacer
@@ -67,7 +68,7 @@ class LineSender:
         failures = asked = 0
         while True:
             asked += 1
-            request_id = f"{self.batch_id}.{line.ordinal + 1}.{asked}"
+            request_id = f"{self.batch_id}.{line.ordinal + 1}.{self.claim}.{asked}"
             async with self.pacer.next():
                 answer = await self._once(request_id, line.body)
                 self.pacer.was_answered(len(answer.body))

@@ -102,6 +102,7 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         _, caller = identify_lookup(services, request)
         try:
             asked = await _asked(request)
+            batches.check_store()
             async with batches.creations.taken(caller.tenant):
                 created = await _created(batches, caller, asked)
             return JSONResponse(shown(created))

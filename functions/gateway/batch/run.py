@@ -190,6 +190,7 @@ class BatchRun:
             shared.handle,
             self._route,
             self._record.id,
+            self._record.claims,
             credential,
             self._pace,
             self.pacer,

@@ -3,7 +3,8 @@
 import random
 from functools import partial
 
-from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.buckets import lacking
+from functions.artifacts.errors import StoreUnavailable, StoreUnfit
 from functions.artifacts.s3 import S3Store
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import Conductor
@@ -13,7 +14,7 @@ from functions.gateway.batch.files.upload import UploadSlots
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.shared import BatchMetrics, BatchServices
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, Refused, unavailable
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
@@ -55,6 +56,7 @@ class Batches:
         )
         self.conductor = Conductor(shared)
         self._collecting = Collecting(shared)
+        self._unfit = ""  # why the store cannot keep two gateways from one batch; "" while it can, or is not known
 
     def start(self) -> None:
         tasks = self.services.tasks
@@ -87,8 +89,18 @@ class Batches:
         self._owners_store.close()
         self.store.close()
 
+    def check_store(self) -> None:
+        """Raises Refused (503) where batches are not run."""
+        if self._unfit:
+            message = "Batches are not run here: their store cannot keep two gateways apart. Ask the operator."
+            raise Refused(unavailable(message, "batches_not_offered", None))
+
     async def _conduct(self) -> None:
+        """Claims are conditional writes: where the store has none, a batch would be run by each gateway that looks."""
         await self.store.ensure_bucket()
+        self._unfit = await self.store.call(lacking, self.store.raw)
+        if self._unfit:
+            raise StoreUnfit(f"batches are not run: {self.store.raw.bucket}: {self._unfit}")
         await self.conductor.run()
 
 

@@ -25,7 +25,7 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import check_headers, request_id_of
 from functions.gateway.http.plain import PlainEndpoint
 from functions.gateway.intake.callers import identify_lookup
-from functions.gateway.intake.listing import ListedLately, describe_model
+from functions.gateway.intake.listing import ListedLately, describe_model, page_of
 from functions.gateway.intake.routes import ROUTES, dialect_of
 from functions.gateway.openapi import document
 from functions.gateway.request import replies
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 # What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
 # SDKs send `acme%2Fbot`.
 _ENCODED_BELOW = b"/v1/models/"
+_ANTHROPICS = "/v1/messages"  # whose SDK reads the request's id under a name of its own
 _TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
 
 
@@ -49,6 +50,8 @@ class Envelope:
             return
         if scope["type"] != "http":
             return  # no websockets here: returning without accepting refuses them
+        if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
+            scope["headers"] = _with_host(scope["headers"])
         request_id = request_id_of(scope["headers"])
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
@@ -58,6 +61,8 @@ class Envelope:
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"] = _with_request_id(message.get("headers", []), request_id)
+                if scope["path"].startswith(_ANTHROPICS):
+                    message["headers"].append((b"request-id", request_id.encode()))
             await send(message)
 
         try:
@@ -93,6 +98,10 @@ def _with_request_id(headers: list[tuple[bytes, bytes]], request_id: str) -> lis
     return [*headers, (b"x-request-id", request_id.encode())]
 
 
+def _with_host(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return headers if any(name == b"host" for name, _ in headers) else [*headers, (b"host", b"")]
+
+
 RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
 
 
@@ -111,11 +120,15 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")  # as vLLM has it, for tools that know only that
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """The process lives and its loop turns."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
         """Requests can be answered: there is a snapshot (the answer names it) and a ready replica, and no drain."""
@@ -133,11 +146,14 @@ def _add_models(app: FastAPI, services: Services) -> None:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         catalogue, caller = identify_lookup(services, request)
-        content = listed.models(catalogue, services.fleet, caller.tenant)
+        page = page_of(request.query_params)
+        content = listed.models(catalogue, services.fleet, caller.tenant, page)
         return Response(content, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
-    async def model(request: Request, model: str) -> dict[str, Any]:
+    async def model(request: Request, model: str) -> Any:
+        if not model:  # a slash too many
+            return await models(request)
         catalogue, caller = identify_lookup(services, request)
         found = describe_model(catalogue, services.fleet, caller.tenant, model)
         if found is None:

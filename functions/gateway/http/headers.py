@@ -18,7 +18,7 @@ from functions.gateway.limits import Limits
 RawHeaders = list[tuple[bytes, bytes]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_HEADER_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^`|~-]{1,128}")  # RFC 9110's token without `_`, which proxies confuse
+_HEADER_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")  # RFC 9110's token
 _MAX_DEADLINE_MS = 3_600_000
 _CLASSES = ("interactive", "near-real-time", "batch")
 _ONCE = frozenset(
@@ -106,12 +106,12 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
     checked: RawHeaders = []
     for raw_name, value in headers:
         name = _SPELLINGS.get(raw_name) or _name(raw_name)
+        if b"_" in name:  # proxies and CGI take it for a `-`: nothing is read from it
+            continue
         if name in _ONCE:
             if name in seen:
                 raise bad_request(f"The header {name.decode()} may be given once.", code="duplicate_header")
             seen.add(name)
-        elif name == b"upgrade":
-            raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
         checked.append((name, value))
     if b"host" not in seen:
         raise bad_request("The Host header is missing.", code="missing_host")
@@ -121,7 +121,7 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
 def _name(raw_name: bytes) -> bytes:
     name = raw_name.lower()
     if _HEADER_NAME.fullmatch(name) is None:
-        raise bad_request("A header's name has characters that are not allowed (letters, digits and '-' are).")
+        raise bad_request("A header's name has characters that are not allowed (letters, digits, '-' and '_' are).")
     return name
 
 

@@ -20,14 +20,16 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from functions.api.ids import TenantId
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused, bad_request
+from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.gateway import Gateway
-from functions.gateway.http.guarded import GuardedHttpTools
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
+from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.http.sink import Answering, Headers
-from functions.gateway.http.uploads import FREE_BYTES, Upload
 from functions.gateway.intake.routes import HOT_ROUTES, Route
+from functions.http.connections import Connection, address_of
+from functions.http.guarded import GuardedHttp, head_without_upgrade
 
 _HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
@@ -38,7 +40,6 @@ _NEVER_S = float("inf")
 _STALL_S = 0.5  # the sweep comes four times a second: what it finds overdue for longer, the loop had no time to read
 _READING = frozenset(("idle", "head", "body"))
 _UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
-_LEAST_READ_BYTES = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
 
 
 class _NotHot(Exception):
@@ -49,8 +50,8 @@ class LaneProtocol(asyncio.Protocol):
     __slots__ = (
         "_app_state", "_body", "_body_bytes", "_close_after", "_completed", "_config", "_exchange",
         "_expects_continue", "_gateway", "_head_bytes", "_headers", "_loop", "_parser", "_phase", "_pipelined",
-        "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_transport", "_unread_bytes", "_upload",
-        "_url", "_write_paused", "due_s",
+        "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_tenant", "_transport", "_unread_bytes",
+        "_upload", "_url", "_write_paused", "due_s", "stands_for",
     )  # fmt: skip
 
     def __init__(
@@ -82,22 +83,22 @@ class LaneProtocol(asyncio.Protocol):
         self._received_s = 0.0
         self._unread_bytes = 0  # of answers, when it was last looked
         self._expects_continue = False
-        self._upload: Upload | None = None  # of a body that is not known to be small
+        self._upload: Hold | None = None  # of a body that is not known to be small, until an engine has it
+        self._tenant: TenantId | None = None  # whose key was shown; None: a stranger's connection
+        self.stands_for: Connection | None = None  # its handshake, which was counted before it
 
     # what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._services.handshakes.pop(self, None)
         self.due_s = self._services.clock() + self._services.limits.head_s  # a TLS handshake may have taken as long
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
-        if len(self._services.connections) >= self._services.limits.connections:
+        if not self._is_counted():
             self._close_after, self._phase = True, "busy"
             answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
             self._gateway.refuse(self, request_id_of([]), answer)
             return
         self._close_after = self._services.state.draining
-        self._services.connections.add(self)
         self._state.connections.add(self)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
@@ -116,6 +117,9 @@ class LaneProtocol(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._parser_stopped(error)
             return
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+            return
         if self._phase == "head" and self._raw is not None and len(self._raw) > self._services.limits.head_bytes:
             self._refuse(self._head_too_large())
 
@@ -127,6 +131,7 @@ class LaneProtocol(asyncio.Protocol):
         if exchange is not None:
             exchange.client_left()
         self._end_upload()
+        self._services.held.gone(self)
         self._leave()
 
     def pause_writing(self) -> None:
@@ -141,6 +146,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.resume()
         elif self._phase == "flushing":
+            self._services.held.gone(self)
             self._transport.resume_reading()
             self._next()
 
@@ -150,7 +156,7 @@ class LaneProtocol(asyncio.Protocol):
         """The server drains: finish what is under way, then close."""
         self._close_after = True
         if self._phase == "idle":
-            self.due_s = min(self.due_s, self._services.clock() + self._services.limits.lame_duck_s)
+            self.due_s = min(self.due_s, self._services.clock() + self._services.http.lame_duck_s)
 
     def check(self, now_s: float) -> None:
         if now_s < self.due_s:
@@ -166,6 +172,22 @@ class LaneProtocol(asyncio.Protocol):
             self._cut_unless_read(now_s)
         else:
             self._close()
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """None while a request is under way whose caller is known. Of a stranger, since some time."""
+        if self._phase == "idle":
+            limits = self._services.limits
+            return self.due_s - (limits.keep_alive_s if self._tenant is not None else limits.head_s)
+        return self.due_s if self._tenant is None and self._exchange is None else None
+
+    def give_way(self) -> None:
+        self._transport.abort()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers, that wait for the client."""
+        return self._transport.get_write_buffer_size()
 
     # what the parser calls
 
@@ -197,8 +219,8 @@ class LaneProtocol(asyncio.Protocol):
         route = _HOT.get(self._url)
         if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
             raise _NotHot
-        if self._parser.should_upgrade():
-            raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
+        if self._parser.should_upgrade():  # it comes again, without
+            return
         self._route = route
         self._raw = None
         self._received_s = now_s = self._services.clock()
@@ -206,6 +228,7 @@ class LaneProtocol(asyncio.Protocol):
         announced = announced_bytes(self._headers)
         if announced is None or announced > FREE_BYTES or self._expects_continue:
             self._upload = self._gateway.precheck(self._headers)
+            self._known(self._upload.tenant)
         if self._expects_continue:
             self._transport.write(_CONTINUE)
 
@@ -222,17 +245,22 @@ class LaneProtocol(asyncio.Protocol):
             self._upload.came(len(self._body))
 
     def on_message_complete(self) -> None:
+        if self._raw is not None:  # the parser says so of a head with an upgrade
+            return
         if not self._parser.should_keep_alive():
             self._close_after = True
         self._completed = True
         self._phase, self.due_s = "busy", _NEVER_S  # its exchange has times of its own
         body = bytes(self._body)
         self._body = self._url = b""
-        if self._upload is not None:
-            self._end_upload()
         headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
         exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
-        if exchange is not None and not exchange.ended:
+        del body  # the exchange keeps what it needs of it
+        if exchange is None:
+            return
+        if self._tenant is not exchange.tenant:
+            self._known(exchange.tenant)
+        if not exchange.ended:
             self._exchange = exchange
 
     # what the exchange calls: this is its Sink
@@ -243,6 +271,8 @@ class LaneProtocol(asyncio.Protocol):
 
     def begin(self, headers: Headers, first: bytes) -> None:
         self._parser = None  # 1.5 KiB; the next request gets a new one
+        if self._upload is not None:
+            self._end_upload()
         head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
         self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
 
@@ -271,6 +301,12 @@ class LaneProtocol(asyncio.Protocol):
         else:
             self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
 
+    def _without_upgrade(self, rest: bytes) -> None:
+        """An upgrade is ignored (RFC 9110, 7.8): once more from the beginning, by a parser that does not see it."""
+        head = head_without_upgrade(b"POST", self._url, "1.1", self._headers)
+        self._parser, self._raw = httptools.HttpRequestParser(self), b""
+        self.data_received(head + rest)
+
     def _interrupted(self, data: bytes) -> None:
         """Something follows on the connection while its answer streams: a request that must be sent again."""
         if data.strip(b"\r\n"):  # empty lines before a request mean nothing
@@ -278,14 +314,15 @@ class LaneProtocol(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         raw, self._raw = self._raw or b"", None
-        self._leave()
-        protocol = GuardedHttpTools(
-            services=self._services,
+        self._state.connections.discard(self)
+        protocol = GuardedHttp(
+            self._services.http,
             config=self._config,
             server_state=self._state,
             app_state=self._app_state,
             _loop=self._loop,
         )
+        protocol.stands_for = self
         protocol.connection_made(self._transport)
         self._transport.set_protocol(protocol)
         protocol.data_received(raw)
@@ -304,7 +341,7 @@ class LaneProtocol(asyncio.Protocol):
         self._gateway.refuse(self, request_id_of(self._headers), answer)
 
     def _end_upload(self) -> None:
-        """The body is whole, or what came of it goes."""
+        """An engine has the body, or nobody will."""
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.end()
@@ -320,6 +357,10 @@ class LaneProtocol(asyncio.Protocol):
 
     def _answered(self) -> None:
         self._exchange = None
+        if self._upload is not None:
+            self._end_upload()
+        if self._tenant is None:
+            self._services.connections.spoke(self)
         if self._refused:
             self._enter("linger", self._services.limits.linger_s)
         elif self._write_paused and not self._close_after:
@@ -347,13 +388,15 @@ class LaneProtocol(asyncio.Protocol):
         self._transport.close()
 
     def _until_read(self, phase: str) -> None:
-        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._unread_bytes = self.unread_bytes
+        if self._unread_bytes > FREE_BYTES and self._tenant is not None:
+            self._services.held.waits(self, self._tenant)
         self._enter(phase, self._services.limits.write_stall_s)
 
     def _cut_unless_read(self, now_s: float) -> None:
         """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
-        left_bytes = self._transport.get_write_buffer_size()
-        if self._unread_bytes - left_bytes < _LEAST_READ_BYTES:
+        left_bytes = self.unread_bytes
+        if self._unread_bytes - left_bytes < self._services.limits.least_read_bytes:
             self._transport.abort()
             return
         self._unread_bytes = left_bytes
@@ -373,6 +416,18 @@ class LaneProtocol(asyncio.Protocol):
         self._body = b""
         self._head_bytes = 0
         self._expects_continue = False
+
+    def _is_counted(self) -> bool:
+        connections, handshake = self._services.connections, self.stands_for
+        self.stands_for = None
+        if handshake is not None and handshake in connections:
+            connections.replace(handshake, self)
+            return True
+        return connections.add(self, address_of(self._transport.get_extra_info("peername")))
+
+    def _known(self, tenant: TenantId) -> None:
+        self._tenant = tenant
+        self._services.connections.known(self)
 
     def _leave(self) -> None:
         self._services.connections.discard(self)

@@ -15,10 +15,11 @@ from functions.gateway import errors
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
+from functions.gateway.http.held_bytes import Hold
 from functions.gateway.http.sink import Answering, Headers
-from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
+from functions.http.guarded import authenticated
 
 _PAUSE_ABOVE_BYTES = 64 * 1024
 
@@ -41,15 +42,20 @@ class PlainEndpoint:
         sink = PlainSink()
         exchange: Answering | None = None
         try:
-            with gateway.precheck(headers) as upload:
-                body = await _read_body(receive, limits, upload)
+            sink.body = gateway.precheck(headers)
+            authenticated(scope, sink.body.tenant)
+            body = await _read_body(receive, limits, sink.body)
+            exchange = gateway.handle(self._route, headers, body, sink, received_s)
+            del body  # the exchange keeps what it needs of it
         except Refused as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
+            sink.let_go_of_body()
             return
-        else:
-            exchange = gateway.handle(self._route, headers, body, sink, received_s)
-        await _answer(sink, exchange, receive, send, limits)
+        try:
+            await _answer(sink, exchange, receive, send, limits)
+        finally:
+            sink.let_go_of_body()
 
 
 class PlainSink:
@@ -57,6 +63,7 @@ class PlainSink:
 
     def __init__(self) -> None:
         self.exchange: Answering | None = None
+        self.body: Hold | None = None  # of the request, until an engine has it
         self._messages: deque[Message] = deque()
         self._queued_bytes = 0
         self._paused = self._closed = False
@@ -67,7 +74,12 @@ class PlainSink:
         self._put({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         self._put({"type": "http.response.body", "body": body, "more_body": False})
 
+    def let_go_of_body(self) -> None:
+        if self.body is not None:
+            self.body.end()
+
     def begin(self, headers: Headers, first: bytes) -> None:
+        self.let_go_of_body()
         self._put({"type": "http.response.start", "status": 200, "headers": headers})
         self.more(first)
 
@@ -104,7 +116,7 @@ class PlainSink:
         self._changed.set()
 
 
-async def _read_body(receive: Receive, limits: Limits, upload: Upload) -> bytes:
+async def _read_body(receive: Receive, limits: Limits, upload: Hold) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     try:

@@ -5,6 +5,8 @@ Each call carries all that may go out together, so that an answer's head and its
 
 from typing import Protocol
 
+from functions.api.ids import TenantId
+
 Headers = list[tuple[bytes, bytes]]
 MoreHeaders = tuple[tuple[bytes, bytes], ...]  # what is said besides, often nothing
 
@@ -30,6 +32,10 @@ class Answering(Protocol):
     """What a sink is answered by, as far as the client's side has something to say to it."""
 
     ended: bool
+
+    @property
+    def tenant(self) -> TenantId:
+        """Whose request it is."""
 
     def client_left(self) -> None:
         """Nobody reads on; does nothing where it has ended."""

@@ -8,6 +8,7 @@ from functions.gateway import errors
 from functions.gateway.errors import Refused
 from functions.gateway.http.headers import RequestHeaders, read_headers
 from functions.gateway.services import Services
+from functions.http.guarded import authenticated
 
 
 def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Caller]:
@@ -24,6 +25,7 @@ def identify_manager(services: Services, request: Request) -> tuple[Catalogue, C
     """
     catalogue, read = _read(services, request)
     caller = services.intake.authenticate(catalogue, read, services.wall_clock())
+    authenticated(request.scope, caller.tenant)
     services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
     return catalogue, caller, read.authorization or ""
 
@@ -31,7 +33,9 @@ def identify_manager(services: Services, request: Request) -> tuple[Catalogue, C
 def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
     """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
     catalogue, read = _read(services, request)
-    return catalogue, services.intake.identify(catalogue, read, services.wall_clock())
+    caller = services.intake.identify(catalogue, read, services.wall_clock())
+    authenticated(request.scope, caller.tenant)
+    return catalogue, caller
 
 
 def _read(services: Services, request: Request) -> tuple[Catalogue, RequestHeaders]:

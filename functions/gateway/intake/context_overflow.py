@@ -22,6 +22,8 @@ from functions.gateway.intake.lengths import OutputFields, field_in_force, text_
 _MARGIN_RATIO = 0.1  # of the window: estimates are off by less, once a tenant has been heard for a while
 _MESSAGE_TOKENS = 5  # what a chat template writes around each
 
+_AROUND = ("tools", "functions", "documents", "chat_template_kwargs", "response_format")
+
 TokensOf = Callable[[int], int]  # bytes of text -> tokens
 
 
@@ -39,7 +41,7 @@ def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry 
 
 def overflow(parsed: JsonObject, room: int, tokens_of: TokensOf) -> range:
     """The indices of messages that must go for the chat to fit."""
-    around = tokens_of(text_bytes([parsed.get("tools"), parsed.get("response_format")]))
+    around = tokens_of(text_bytes([parsed.get(name) for name in _AROUND]))
     return dropped([_said(message, tokens_of) for message in parsed["messages"]], room - around)
 
 

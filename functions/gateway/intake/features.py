@@ -41,7 +41,7 @@ def read_again_bytes(parsed: JsonObject) -> int:
     queries, documents = _first(parsed, _QUERIES), _first(parsed, _DOCUMENTS)
     if _how_many(queries) != 1:
         return 0
-    return (_how_many(documents) - 1) * text_bytes(queries)
+    return (_how_many(documents) - 1) * (text_bytes(queries) + text_bytes(parsed.get("instruction")))
 
 
 def _first(parsed: JsonObject, names: tuple[str, ...]) -> Any:

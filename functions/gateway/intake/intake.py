@@ -32,6 +32,7 @@ from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
 from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
+from functions.gateway.intake.media_ids import key_media_ids
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
@@ -39,6 +40,7 @@ from functions.gateway.routing.splits import Sender, Splits, SplitUse
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
 _MAX_SALTS = 10_000  # tenants
+_COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "batch"}
 
 
@@ -102,6 +104,8 @@ class Intake:
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
+        ignored = fields.keep_allowed(parsed, self._tables[route.path], routing.unknown_fields, route.path)
+        key_media_ids(parsed, self._pepper, caller.tenant)
         split: SplitUse | None = None
         if model.split is not None:
             sender = Sender(caller.tenant, session, wire.request_id)
@@ -118,9 +122,8 @@ class Intake:
             parsed, route.output, model, caller.tenant, salt, requested_tokens=asked, pairs=pairs
         )
         stream = route.streams and parsed.get("stream") is True
-        wants_usage = (
-            stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True
-        )
+        options = (parsed.get("stream_options") or {}) if stream and route.stream_options else {}
+        wants_usage = options.get("include_usage") is True
         return Admitted(
             request_id=wire.request_id,
             caller=caller,
@@ -130,6 +133,7 @@ class Intake:
             service_class=service_class,
             stream=stream,
             wants_usage=wants_usage,
+            wants_counts=wants_usage and options.get("continuous_usage_stats") is True,
             deadline_ms=known.read.deadline_ms,
             features=features,
             upstream_body=_upstream_body(parsed, model, route, stream, salt),
@@ -139,6 +143,7 @@ class Intake:
             is_first_turn=is_first_turn,
             trace_id=known.read.trace_id,
             slid_turns=slid_turns,
+            ignored_fields=ignored,
         )
 
     def read_body(self, route: Route, body: bytes) -> JsonObject:
@@ -201,9 +206,8 @@ def _check_required(parsed: JsonObject, route: Route) -> None:
 
 
 def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
-    """What the request belongs to, where it says so. `session_id` is ours: tenants' ids must not meet in an engine."""
-    in_body = parsed.pop("session_id", None)
-    return read.session or in_body or parsed.get("prompt_cache_key") or None
+    """What the request belongs to, where it says so. No engine is told: tenants' ids must not meet there."""
+    return read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
 
 
 def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> ServiceClass:
@@ -222,15 +226,14 @@ def _upstream_body(
 ) -> bytes:
     """What the engine gets: what was checked, under the engine's name for the model, with the tenant's own salt.
 
-    A stream's usage is always asked for, since tokens are counted from it; the relay takes it out again for callers
-    who did not ask.
+    A stream's usage is always asked for, and with every event, since tokens are counted from it: events may have many,
+    and a stream that is broken off has no last one. The relay takes it out again for callers who did not ask.
     """
     parsed["model"] = model.engine_name
-    parsed.pop("cache_salt", None)
     if cache_salt is not None:
         parsed["cache_salt"] = cache_salt
     if stream and route.stream_options:
-        parsed["stream_options"] = (parsed.get("stream_options") or {}) | {"include_usage": True}
+        parsed["stream_options"] = _COUNTED
     route.prepare(parsed)
     body = orjson.dumps(parsed)
     # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body until it begins.

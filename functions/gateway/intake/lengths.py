@@ -21,7 +21,7 @@ from functions.gateway.intake.json_body import JsonObject
 BYTES_PER_TOKEN = 4  # English under a 50k-word BPE
 _LEAST_BYTES_PER_TOKEN = 2  # of a body, whatever is in it: a token id and its comma
 _TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template_kwargs")  # what templates put into prompts
-_AROUND = ("instructions", "tools")  # what /v1/responses puts before its input
+_AROUND = ("instructions", "tools", "chat_template_kwargs")  # what /v1/responses puts before its input
 _NOT_TEXT = frozenset(
     {"type", "source", "image_url", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url"}
 )
@@ -92,10 +92,10 @@ def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
         template_bytes = sum(len(orjson.dumps(parsed[name])) for name in _TEMPLATE_FIELDS if parsed.get(name))
         system_bytes = text_bytes(parsed.get("system"))  # Anthropic's, beside the messages
         return (system_bytes + template_bytes + sum(map(_message_bytes, parsed["messages"]))) // BYTES_PER_TOKEN
-    prompt = parsed["prompt"]
+    prompt, suffix_tokens = parsed["prompt"], _prompt_tokens(parsed.get("suffix") or "")
     if type(prompt) is str or type(prompt[0]) is int:
-        return _prompt_tokens(prompt)
-    return max(map(_prompt_tokens, prompt))
+        return suffix_tokens + _prompt_tokens(prompt)
+    return suffix_tokens + max(map(_prompt_tokens, prompt))
 
 
 def text_bytes(value: Any) -> int:

@@ -8,9 +8,11 @@ Whoever asks again within a second is told the same, unless the snapshot is anot
 a second matters. How often a tenant may ask is bounded besides (`tenant_limits`).
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -19,6 +21,37 @@ from functions.api.ids import DEFAULT_CHANNEL, EngineName, ModelId, PoolName, Te
 from functions.api.snapshot import ModelEntry, QuotaEntry, VersionEntry
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.view import FleetView
+from functions.gateway.errors import bad_request
+
+MOST_ON_PAGE = 1000
+
+
+class Page(NamedTuple):
+    """As Anthropic's SDK asks for one."""
+
+    limit: int
+    after_id: str = ""
+
+
+def page_of(query: Mapping[str, str]) -> Page | None:
+    """What the query asks for; None: all of it. Raises Refused (400)."""
+    if "limit" not in query:
+        return None
+    text = query["limit"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_ON_PAGE):
+        raise bad_request(f"'limit' is 1 to {MOST_ON_PAGE}.", param="limit")
+    return Page(int(text), query.get("after_id", ""))
+
+
+def _on_page(models: Iterable[ModelEntry], page: Page | None) -> tuple[Iterable[ModelEntry], bool]:
+    """The page's models, and whether there are more behind them."""
+    if page is None:
+        return models, False
+    behind = iter(models)
+    if page.after_id:
+        behind = itertools.islice(itertools.dropwhile(lambda model: model.id != page.after_id, behind), 1, None)
+    found = list(itertools.islice(behind, page.limit + 1))
+    return found[: page.limit], len(found) > page.limit
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
@@ -35,14 +68,15 @@ class Listing:
     def __init__(self) -> None:
         self._written: dict[ModelId, _Written] = {}  # of the snapshot's models
 
-    def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId) -> bytes:
-        """All that the tenant may call, as JSON."""
+    def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId, page: Page | None = None) -> bytes:
+        """All that the tenant may call, or a page of it, as JSON."""
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
         middles: dict[PoolName, bytes] = {}
         counts: dict[int, bytes] = {}
         pieces = []
-        for model in catalogue.callable_models(tenant):
+        models, has_more = _on_page(catalogue.callable_models(tenant), page)
+        for model in models:
             written = self._written.get(model.id)
             if written is None or written.entry is not model:
                 written = self._written[model.id] = _write(model)
@@ -54,7 +88,8 @@ class Listing:
             if capacity is None:
                 capacity = counts[ready] = orjson.dumps({"capacity": _capacity(ready)})[1:]
             pieces.append(b"%b,%b,%b" % (written.begins, middle, capacity))
-        return b'{"object":"list","data":[%b]}' % b",".join(pieces)
+        more = b"true" if has_more else b"false"
+        return b'{"object":"list","data":[%b],"has_more":%b}' % (b",".join(pieces), more)
 
     def _forget_gone(self, catalogue: Catalogue) -> None:
         if len(self._written) > len(catalogue.models):
@@ -84,6 +119,8 @@ def _for_all(model: ModelEntry) -> dict[str, Any]:
     return {
         "id": model.id,
         "object": "model",
+        "type": "model",
+        "display_name": model.id,
         "owned_by": model.id.split("/")[0] if "/" in model.id else "shoal",
         "parent": model.pool if model.type == "lora" else None,
         "channels": {
@@ -94,8 +131,10 @@ def _for_all(model: ModelEntry) -> dict[str, Any]:
 
 
 def _for_tenant(catalogue: Catalogue, pool: PoolName, quota: QuotaEntry | None) -> dict[str, Any]:
+    created_unix_s = int(catalogue.snapshot.compiled_unix_s)
     return {
-        "created": int(catalogue.snapshot.compiled_unix_s),
+        "created": created_unix_s,
+        "created_at": datetime.fromtimestamp(created_unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "task": catalogue.pools[pool].task,
         "context_window": _context_window(catalogue.pools[pool].context_window_tokens, quota),
         "tier": _tier(quota),
@@ -163,8 +202,10 @@ class ListedLately:
         self._lately: dict[TenantId, _Listed] = {}  # the oldest first
         self._held_bytes = 0
 
-    def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId) -> bytes:
-        """All that the tenant may call, as JSON."""
+    def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId, page: Page | None = None) -> bytes:
+        """All that the tenant may call, or a page of it, as JSON."""
+        if page is not None:
+            return self._listing.models(catalogue, fleet, tenant, page)
         now_s, lately = self._clock(), self._lately.get(tenant)
         if lately is not None and lately.catalogue is catalogue and now_s - lately.written_s < KEPT_S:
             return lately.content

@@ -5,7 +5,10 @@ not of the public internet, or a name that only resolves inside. Names are not r
 waits for a resolver, and the engine would resolve again. Engines are therefore started with
 `--allowed-media-domains`, which is the other half (docs/explanation/api.md); this half holds where somebody forgot.
 
-Neighbours: `fields` asks for every content part; `functions.artifacts.ingest.addresses` knows the public internet.
+A part may also bring an id of its caller's (`uuid`), by which engines keep pictures: it has to bring the picture too,
+since the next request may go to a replica that has never seen it. `media_ids` makes the id its tenant's own.
+
+Neighbours: `content` asks for every content part; `functions.artifacts.ingest.addresses` knows the public internet.
 """
 
 from ipaddress import ip_address
@@ -15,7 +18,13 @@ from urllib.parse import urlsplit
 from functions.artifacts.ingest.addresses import is_allowed
 
 _POINTERS = ("image_url", "audio_url", "video_url", "file_url", "source", "url", "image", "audio", "video", "file")
-_MEDIA = frozenset((*_POINTERS, "input_image", "input_file", "document"))
+_MEDIA = frozenset((*_POINTERS, "input_image", "input_file", "document", "uuid"))
+# Where engines look for what an id stands for, in this order; the first one there counts, also where it is null.
+_NAMED_BY_ID = (
+    *("image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"),
+    *("audio_url", "input_audio", "video_url"),
+)
+_ID_MAX_CHARS = 256
 _INSIDE = (".local", ".internal", ".localhost", ".svc", ".cluster.local", ".home.arpa", ".lan")
 _URL_MAX_CHARS = 2_048
 _DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of what a body may be
@@ -23,8 +32,15 @@ _DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of what a 
 
 def media_problem(part: dict[str, Any]) -> str | None:
     """What is wrong with where a content part points, or None. Parts of text cost one look at a set."""
-    if part.get("type") not in _MEDIA and _MEDIA.isdisjoint(part):
+    kind = part.get("type")
+    if type(kind) is not str and kind is not None:
+        return "the type of a part must be a string"
+    if kind not in _MEDIA and _MEDIA.isdisjoint(part):
         return None
+    if part.get("uuid") is not None:
+        problem = _id_problem(part)
+        if problem is not None:
+            return problem
     for name in _POINTERS:
         value = part.get(name)
         url = value.get("url") if type(value) is dict else value
@@ -32,6 +48,21 @@ def media_problem(part: dict[str, Any]) -> str | None:
         if problem is not None:
             return f"{name} {problem}"
     return None
+
+
+def _id_problem(part: dict[str, Any]) -> str | None:
+    uuid = part["uuid"]
+    if type(uuid) is not str or not 1 <= len(uuid) <= _ID_MAX_CHARS:
+        return f"uuid must be a string of 1 to {_ID_MAX_CHARS} characters"
+    named = [part[name] for name in _NAMED_BY_ID if name in part]
+    if not named or not all(map(_is_there, named)):
+        return "a uuid must come with what it names: replicas do not share the pictures that they have seen"
+    return None
+
+
+def _is_there(media: Any) -> bool:
+    inner = media.get("url", media) if type(media) is dict else media
+    return bool(inner)
 
 
 def url_problem(url: Any) -> str | None:

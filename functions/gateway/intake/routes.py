@@ -3,15 +3,15 @@
 A row here and a field table are all that a route is; admission, routing and relaying are the same for every one. Only
 the hot ones have the fast lane.
 
-Neighbours: `fields` and `fields_more` have the tables, `dialects` what answers look like, `intake` admits.
+Neighbours: `field_tables` has the tables, `dialects` what answers look like, `intake` admits.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from functions.api.snapshot import Task
-from functions.gateway.intake import fields, fields_more
-from functions.gateway.intake.fields import Check
+from functions.gateway.intake import field_tables
+from functions.gateway.intake.fields import FieldTable
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.lengths import OutputFields
 from functions.gateway.limits import Limits
@@ -34,7 +34,7 @@ class Route:
 
     path: str
     upstream_path: bytes
-    table: Callable[[Limits], dict[str, Check]]
+    table: Callable[[Limits], FieldTable]
     required: tuple[tuple[str, ...], ...]  # of each group, one field must be there
     streams: bool
     output: OutputFields | None  # None: nothing is generated
@@ -49,7 +49,7 @@ CHAT_OUTPUT = OutputFields("messages", ("max_completion_tokens", "max_tokens"), 
 CHAT = Route(
     "/v1/chat/completions",
     b"/v1/chat/completions",
-    fields.chat_table,
+    field_tables.chat_table,
     (("messages",),),
     streams=True,
     output=CHAT_OUTPUT,
@@ -57,7 +57,7 @@ CHAT = Route(
 COMPLETIONS = Route(
     "/v1/completions",
     b"/v1/completions",
-    fields.completion_table,
+    field_tables.completion_table,
     (("prompt",),),
     streams=True,
     output=OutputFields("prompt", ("max_tokens",), default_tokens=16, has_choices=True),
@@ -65,18 +65,18 @@ COMPLETIONS = Route(
 RESPONSES_ROUTE = Route(
     "/v1/responses",
     b"/v1/responses",
-    fields_more.responses_table,
+    field_tables.responses_table,
     (("input",),),
     streams=True,
     output=OutputFields("input", ("max_output_tokens",)),
     dialect=RESPONSES,
     stream_options=False,
-    prepare=fields_more.keep_nothing,
+    prepare=field_tables.keep_nothing,
 )
 MESSAGES = Route(
     "/v1/messages",
     b"/v1/messages",
-    fields_more.messages_table,
+    field_tables.messages_table,
     (("messages",), ("max_tokens",)),
     streams=True,
     output=OutputFields("messages", ("max_tokens",)),
@@ -86,7 +86,7 @@ MESSAGES = Route(
 COUNT_TOKENS = Route(
     "/v1/messages/count_tokens",
     b"/v1/messages/count_tokens",
-    fields_more.messages_table,
+    field_tables.messages_table,
     (("messages",),),
     streams=False,
     output=None,
@@ -96,7 +96,7 @@ COUNT_TOKENS = Route(
 EMBEDDINGS = Route(
     "/v1/embeddings",
     b"/v1/embeddings",
-    fields_more.embeddings_table,
+    field_tables.embeddings_table,
     (("input", "messages"),),
     streams=False,
     output=None,
@@ -106,7 +106,7 @@ EMBEDDINGS = Route(
 CLASSIFY = Route(
     "/v1/classify",
     b"/classify",
-    fields_more.classify_table,
+    field_tables.classify_table,
     (("input", "messages"),),
     streams=False,
     output=None,
@@ -116,7 +116,7 @@ CLASSIFY = Route(
 SCORE = Route(
     "/v1/score",
     b"/score",
-    fields_more.score_table,
+    field_tables.score_table,
     (("queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2")),
     streams=False,
     output=None,
@@ -126,7 +126,7 @@ SCORE = Route(
 RERANK = Route(
     "/v1/rerank",
     b"/rerank",
-    fields_more.rerank_table,
+    field_tables.rerank_table,
     (("query",), ("documents",)),
     streams=False,
     output=None,
@@ -136,7 +136,7 @@ RERANK = Route(
 TOKENIZE = Route(
     "/v1/tokenize",
     b"/tokenize",
-    fields.tokenize_table,
+    field_tables.tokenize_table,
     (("messages", "prompt"),),
     streams=False,
     output=None,
@@ -146,7 +146,7 @@ TOKENIZE = Route(
 DETOKENIZE = Route(
     "/v1/detokenize",
     b"/detokenize",
-    fields.detokenize_table,
+    field_tables.detokenize_table,
     (("tokens",),),
     streams=False,
     output=None,

@@ -88,6 +88,7 @@ _BATCH = thing(
     metadata=maybe({"type": "object", "additionalProperties": STRING, "maxProperties": 16}),
 )
 _OTHERS: dict[tuple[str, str], Operation] = {
+    ("get", "/health"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),
     ("get", "/healthz"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),
     ("get", "/readyz"): Operation("Whether requests can be answered", ref("Readiness"), keyed=False, refusals=()),
     ("get", "/v1/models"): Operation("List what this key may call", ref("Models")),

@@ -54,7 +54,10 @@ BESIDE_THE_KEY: tuple[Header, ...] = (
 )
 REQUEST: tuple[Header, ...] = (*KEYS, *BESIDE_THE_KEY)
 
-ALWAYS: tuple[Header, ...] = (Header("x-request-id", "The request's id, on every answer."),)
+ALWAYS: tuple[Header, ...] = (
+    Header("x-request-id", "The request's id, on every answer."),
+    Header("request-id", "The same, on answers of `/v1/messages`, whose SDK looks for it there."),
+)
 SERVED: tuple[Header, ...] = (
     Header("x-shoal-model", "The model that answered, as `id@version`."),
     Header("x-shoal-digest", "The sha256 digest of that version's artifact."),
@@ -63,6 +66,7 @@ SERVED: tuple[Header, ...] = (
     Header("x-shoal-degraded", "`from=…;reason=…`: another model answered, by the pool's fallback policy."),
     Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
     Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),
+    Header("x-shoal-ignored", "Fields of the body that are not known here, and that no engine was sent."),
     Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
     Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
     Header("cache-control", "`no-store`."),

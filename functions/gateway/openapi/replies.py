@@ -125,10 +125,13 @@ SCHEMAS: dict[str, Schema] = {
     "Tokens": thing("count tokens", count=COUNT, max_model_len=COUNT, tokens=many(COUNT)),
     "Text": thing("prompt", prompt=STRING),
     "Model": thing(
-        "id object created owned_by channels task context_window tier capacity",
+        "id object type display_name created created_at owned_by channels task context_window tier capacity",
         id=STRING,
         object={"const": "model"},
+        type={"const": "model"},
+        display_name=STRING,
         created=COUNT,
+        created_at={"type": "string", "format": "date-time"},
         owned_by=STRING,
         parent=maybe(STRING),
         task={"enum": ["generate", "embed", "classify", "score"]},
@@ -140,7 +143,9 @@ SCHEMAS: dict[str, Schema] = {
         tier=maybe(thing("name limits", name=STRING, limits=_OBJECT)),
         capacity=_OBJECT,
     ),
-    "Models": thing("object data", object={"const": "list"}, data=many(ref("Model"))),
+    "Models": thing(
+        "object data has_more", object={"const": "list"}, data=many(ref("Model")), has_more={"type": "boolean"}
+    ),
     "DeletedConversation": thing(
         "id object deleted", id=STRING, object={"const": "conversation.deleted"}, deleted={"type": "boolean"}
     ),

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from functions.gateway.intake.fields import Check
+from functions.gateway.intake.checks import Check, anything
+from functions.gateway.intake.fields import Refuse, Strip
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
 
@@ -32,19 +33,25 @@ _NUMBER = r"-?[\d.e+-]+"
 
 
 def body_schema(route: Route, limits: Limits) -> Schema:
-    """What the route takes: its table's fields by their checks, and any others, which pass on to the engine."""
-    table = route.table(limits)
+    """What the route takes: its table's fields by their checks. Of others the pool's policy says what becomes."""
     must = ["model", *(group[0] for group in route.required if len(group) == 1)]
     properties = {"model": {**_STRING, "description": "`base`, or `tenant/name`, then `:channel` or `@version`."}}
-    for name, check in table.items():
-        properties[name] = field_schema(check) if name in must else _or_null(field_schema(check))
-    schema: Schema = {"type": "object", "required": must, "properties": properties}
+    for name, rule in route.table(limits).rules.items():
+        schema = {"type": "null", "description": rule.why} if isinstance(rule, Refuse) else field_schema(_check(rule))
+        properties[name] = schema if name in must else _or_null(schema)
+    body: Schema = {"type": "object", "required": must, "properties": properties}
     choices = [{"anyOf": [{"required": [name]} for name in group]} for group in route.required if len(group) > 1]
-    return schema | ({"allOf": choices} if choices else {})
+    return body | ({"allOf": choices} if choices else {})
+
+
+def _check(rule: Check | Strip) -> Check:
+    return rule.check if isinstance(rule, Strip) else rule
 
 
 def field_schema(check: Check) -> Schema:
     """The values that a check takes, null aside."""
+    if check is anything:
+        return {"anyOf": [{}], "description": "is not looked at"}
     words = check(object()) or ""
     known = _switched_off(check, words) or next(
         (make(found, check) for pattern, make in _READINGS if (found := re.fullmatch(pattern, words))), {}

@@ -22,7 +22,7 @@ import orjson
 from xxhash import xxh3_128_hexdigest
 
 from functions.gateway.intake.json_body import JsonObject
-from functions.gateway.intake.lengths import OutputFields
+from functions.gateway.intake.lengths import BYTES_PER_TOKEN, OutputFields
 
 _POINTERS = frozenset(
     (
@@ -78,8 +78,11 @@ def _is_media(name: str, value: Any) -> bool:
 
 
 MEDIA_TOKENS = 1024  # one picture: 576 (336 pixels square) to 1,300 (a megapixel) in common models
+# What becomes prompt, on whatever route.
+_AROUND_MESSAGES = ("tools", "functions", "documents", "chat_template_kwargs")
+_ANY_AROUND_MESSAGES = frozenset(_AROUND_MESSAGES)
 _TEXTS = (
-    *("tools", "system", "instructions", "query", "queries", "text_1", "data_1"),
+    *("tools", "system", "instructions", "instruction", "chat_template_kwargs", "query", "queries", "text_1", "data_1"),
     *("prompt", "input", "messages", "documents", "items", "text_2", "data_2", "tokens"),
 )
 _TURN = "\x1e"  # before a role, and between role and content: two bytes a message, of the template's five tokens or so
@@ -97,17 +100,15 @@ def prompt_text(parsed: JsonObject, output: OutputFields | None) -> PromptText:
     if field == "messages" and "system" not in parsed:
         return _chat(parsed, parsed["messages"])
     if field == "prompt":
-        prompt = parsed["prompt"]
-        return PromptText(prompt.encode()) if type(prompt) is str else _prompts(prompt)
+        return _completion(parsed["prompt"], parsed.get("suffix"))
     return _other(parsed)
 
 
 def _chat(parsed: JsonObject, messages: list[dict[str, Any]]) -> PromptText:
     pieces: list[str] = []
     media = 0
-    tools = parsed.get("tools")
-    if tools:
-        pieces.append(orjson.dumps(tools).decode())
+    if not _ANY_AROUND_MESSAGES.isdisjoint(parsed):
+        pieces += [orjson.dumps(parsed[name]).decode() for name in _AROUND_MESSAGES if parsed.get(name)]
     for message in messages:
         pieces.append(message["role"])
         content = message.get("content")
@@ -127,6 +128,8 @@ def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
         text = part.get("text")
         if type(text) is str:
             pieces.append(text)
+            if len(part) > 2:
+                media += _add_rest(pieces, part)
         else:
             rest, found = lean(part)
             media += found
@@ -134,11 +137,28 @@ def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
     return media
 
 
+def _add_rest(pieces: list[str], part: dict[str, Any]) -> int:
+    """Of a part with a text, what else is in it: an engine may take it for a picture, a template may write it."""
+    rest, found = lean({name: value for name, value in part.items() if name not in ("type", "text")})
+    pieces.append(orjson.dumps(rest).decode())
+    return found
+
+
 def _add_more(pieces: list[str], message: dict[str, Any]) -> None:
     """Tool calls, names and whatever else templates render."""
     more = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
     if more:
         pieces.append(orjson.dumps(more).decode())
+
+
+def _completion(prompt: Any, suffix: str | None) -> PromptText:
+    """What is before the answer, and what is to come after it."""
+    found = PromptText(prompt.encode()) if type(prompt) is str else _prompts(prompt)
+    if not suffix:
+        return found
+    after = suffix.encode()
+    ids = found.ids + len(after) // BYTES_PER_TOKEN if found.ids is not None else None
+    return PromptText(found.text + _TURN.encode() + after, ids)
 
 
 def _prompts(prompt: list[Any]) -> PromptText:

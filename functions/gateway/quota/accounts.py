@@ -234,6 +234,14 @@ class TenantQuotas:
             raise ValueError("limits are not shared: there is nobody to ask")
         self.leasing.ask(entry, _LeaseReply(entry, now, done))
 
+    def occupy(self, tenant: TenantId) -> Callable[[], None]:
+        """Take a place among a tenant's requests, for one that has ended and is not read yet; gives its release."""
+        account = self.accounts.get(tenant)
+        if account is None:
+            return lambda: None
+        account.in_flight += 1
+        return account.leave
+
     def in_flight(self, tenant: TenantId) -> int:
         account = self.accounts.get(tenant)
         return account.in_flight if account is not None else 0

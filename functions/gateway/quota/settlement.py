@@ -1,7 +1,8 @@
 """Settlement of a request: what it cost, and the charge for it. The one place where that is decided.
 
-What the engine counted is charged; where it could not say (the client left, the replica was lost) what was delivered,
-an event a token, and the prompt as it was estimated, also where the client left before anything came, or its own
+What the engine counted is charged, with the last event that came where the answer was broken off (the client left, the
+replica was lost); where it does not count as it goes, what was delivered by events and their text (`relay`), and the
+prompt as it was estimated, also where the client left before anything came, or its own
 deadline passed: else whoever leaves early has engines read for nothing. Attempts that failed before anything was
 delivered cost the tenant nothing, and neither does the loser of two attempts at once: the platform's faults and its
 haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
@@ -100,12 +101,19 @@ def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
 
 
 def counted(exchange: Served, attempt: Attempt) -> Usage | None:
-    """What the engine counted of a stream that was cut off: no less than was delivered, since some tell early."""
-    usage = attempt.usage
-    delivered = delivered_tokens(exchange, attempt)
-    if usage is None or attempt.done or usage.completion_tokens >= delivered:
+    """What the engine counted of a stream that was cut off: no less than was delivered, since some tell early.
+
+    Of several prompts it tells of one at a time.
+    """
+    usage, features = attempt.usage, exchange.admitted.features
+    if usage is None or attempt.done:
         return usage
-    return msgspec.structs.replace(usage, completion_tokens=delivered)
+    delivered = 0 if attempt.is_counted else delivered_tokens(exchange, attempt)
+    return msgspec.structs.replace(
+        usage,
+        prompt_tokens=max(usage.prompt_tokens, features.prompt_tokens if features.choices > 1 else 0),
+        completion_tokens=max(usage.completion_tokens, delivered),
+    )
 
 
 def unread(admitted: Admitted) -> Usage | None:
@@ -137,10 +145,10 @@ def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: fl
 
 
 def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
-    """Of a stream, an event a token, but for the one with which a chat begins: it has a role and no text."""
+    """Of a stream, but for the event with which a chat begins: it has a role and no text."""
     output = exchange.admitted.route.output
     begins_with_role = output is not None and output.prompt == "messages"
-    return max(0, attempt.events - int(begins_with_role)) if exchange.begun else 0
+    return max(0, attempt.tokens - int(begins_with_role)) if exchange.begun else 0
 
 
 def _is_at_work(exchange: Served, attempt: Attempt) -> bool:

@@ -19,7 +19,8 @@ from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.own_load import InFlightSlot
 from functions.decisions.routing.retry import Failure, retry_after_s
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.request import replies
 from functions.gateway.request.dialects import Relay
 from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
@@ -60,7 +61,7 @@ class Owner(Protocol):
 
 class Attempt:
     __slots__ = (
-        "_admitted", "_before_last", "_connection", "_content_type", "_last", "_opening", "_owner", "_parts",
+        "_admitted", "_before_last", "_connection", "_content_type", "_hold", "_last", "_opening", "_owner", "_parts",
         "_parts_bytes", "_relay", "_renaming", "_services", "_slot", "_status", "_was_reset", "begun", "connected_s",
         "gaps", "over", "prediction", "replica", "retry_after_s", "waiting_since_s",
     )  # fmt: skip
@@ -81,6 +82,7 @@ class Attempt:
         self._content_type = self._opening = b""
         self._parts: list[bytes] | None = None
         self._parts_bytes = 0
+        self._hold: Hold | None = None  # of a large answer
         self._was_reset = False  # an idle connection broke as it was used
         self.begun = self.over = False  # begun: the owner has the opening of the stream
         self.connected_s = self.waiting_since_s = 0.0  # monotonic
@@ -112,13 +114,23 @@ class Attempt:
 
     @property
     def usage(self) -> Usage | None:
-        """As a stream's last event told it."""
+        """As a stream has told it up to now."""
         return self._relay.usage if self._relay is not None else None
 
     @property
     def events(self) -> int:
-        """Of the stream, with choices, so about one a token."""
+        """Of the stream, with choices."""
         return self._relay.events if self._relay is not None else 0
+
+    @property
+    def tokens(self) -> int:
+        """Of these events, with about one more for that with which a chat begins; no fewer than there are events."""
+        return self._relay.tokens if self._relay is not None else 0
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `usage` is all that was passed on."""
+        return self._relay is not None and self._relay.is_counted
 
     @property
     def passed(self) -> int:
@@ -133,11 +145,15 @@ class Attempt:
     def pause(self) -> None:
         if self._connection is not None:
             self._connection.pause()
+        if self._slot is not None:
+            self._services.router.silence.pauses(self._slot)
 
     def resume(self) -> None:
         self.waiting_since_s = self._services.clock()
         if self._connection is not None:
             self._connection.resume()
+        if self._slot is not None and self.begun and not self.over:
+            self._services.router.silence.speaks(self._slot, self.waiting_since_s)
 
     def fail(self, failure: Failure, detail: str) -> None:
         """It has not begun and is given up: by what it saw itself, or by the clock or the fleet."""
@@ -190,13 +206,16 @@ class Attempt:
                 self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
             elif stream:
                 admitted, limits = self._admitted, self._services.limits
-                self._relay = admitted.route.dialect.relay(self._renaming, admitted.wants_usage, limits.event_bytes)
+                self._relay = admitted.route.dialect.relay(
+                    self._renaming, admitted.wants_usage, admitted.wants_counts, limits.event_bytes
+                )
 
     def on_body(self, data: bytes) -> None:
         now_s = self._services.clock()
         if self.gaps is not None:
             self.gaps.add(now_s - self.waiting_since_s)
         self.waiting_since_s = now_s
+        self._services.router.silence.heard(self.replica.id, now_s)
         if self._relay is not None:
             self._pass_on(self._relay, data)
         else:
@@ -207,9 +226,9 @@ class Attempt:
         if self._relay is not None:
             self._stream_ended()
         elif self._status == 200:
-            self._answered_whole(b"".join(self._parts or ()))
+            self._answered_whole(self._joined())
         else:
-            self._engine_refused(self._status, b"".join(self._parts or ()))
+            self._engine_refused(self._status, self._joined())
 
     def on_failure(self, failure: Failure, detail: str) -> None:
         connection, self._connection = self._connection, None
@@ -285,10 +304,31 @@ class Attempt:
         self._parts_bytes += len(data)
         if self._parts_bytes > self._bound_bytes():
             self._outgrown(f"an answer of over {self._bound_bytes()} bytes")
+        elif self._parts_bytes > FREE_BYTES and not self._has_room():
+            return
         elif self._parts is None:
             self._parts = [data]
         else:
             self._parts.append(data)
+
+    def _joined(self) -> bytes:
+        """All that was collected, which is then held once and not twice."""
+        parts, self._parts = self._parts, None
+        return b"".join(parts or ())
+
+    def _has_room(self) -> bool:
+        """Whether the gateway can hold what has come; else it is over."""
+        if self._hold is None:
+            self._hold = self._services.held.answer(self._admitted.caller.tenant, self._admitted.request_id)
+        try:
+            if self._parts_bytes > self._hold.bound_bytes:
+                self._hold.came(self._parts_bytes)
+        except Refused as refused:
+            self._parts = None
+            self.drop()
+            self._owner.attempt_refused(self, refused.answer)
+            return False
+        return True
 
     def _bound_bytes(self) -> int:
         """Of an answer that is collected."""
@@ -344,5 +384,7 @@ class Attempt:
         if self.over:
             return
         self.over = True
+        if self._hold is not None:
+            self._hold.end()
         if self._slot is not None:
             self._services.router.left(self._slot)

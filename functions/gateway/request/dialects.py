@@ -36,10 +36,17 @@ _ANTHROPIC_TYPES = {
 class Relay(Protocol):
     """One streamed answer on its way."""
 
-    usage: Usage | None
     done: bool
     error: bytes | None
     events: int
+    tokens: int  # of these: as the engine told, or the fewest that there may be
+
+    @property
+    def usage(self) -> Usage | None: ...
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the engine has told how many up to the last event."""
 
     @property
     def passed(self) -> int:
@@ -50,7 +57,7 @@ class Relay(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    relay: Callable[[Renaming, bool, int], Relay]  # keep the usage event?, the most bytes of an event
+    relay: Callable[[Renaming, bool, bool, int], Relay]  # keep the usage event?, of each event?, most bytes of one
     first_sign: Callable[[bytes], Sign]
     whole: Callable[[bytes, Renaming], WholeAnswer]
     error_body: Callable[[ErrorAnswer, str], bytes]  # with the request's id
@@ -145,11 +152,13 @@ _MESSAGES_GRAMMAR = Grammar(
 )
 
 
-def _openai_stream(renaming: Renaming, keep_usage: bool, max_event_bytes: int) -> Relay:
-    return StreamRelay(renaming, keep_usage, max_event_bytes)
+def _openai_stream(renaming: Renaming, keep_usage: bool, keep_counts: bool, max_event_bytes: int) -> Relay:
+    return StreamRelay(renaming, keep_usage, max_event_bytes, keep_counts=keep_counts)
 
 
-def _named_stream(grammar: Grammar, renaming: Renaming, _keep_usage: bool, max_event_bytes: int) -> Relay:
+def _named_stream(
+    grammar: Grammar, renaming: Renaming, _keep_usage: bool, _keep_counts: bool, max_event_bytes: int
+) -> Relay:
     return NamedEventRelay(grammar, renaming, _NAMED_EVENT_FACTOR * max_event_bytes)
 
 

@@ -51,7 +51,7 @@ def account_for(services: Services, exchange: Ending, status: int, code: str) ->
 def ended_of(services: Services, exchange: Ending, status: int, code: str) -> Ended:
     """All that is to be known of it."""
     admitted, attempt, plan = exchange.admitted, exchange.tries.attempt, exchange.plan
-    gave_up = code == errors.DEADLINE_EXCEEDED and admitted.deadline_ms is not None
+    gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)
     beside = exchange.cascade_spend
     is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
@@ -61,6 +61,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         snapshot_epoch=exchange.catalogue.epoch,
         status=status,
         code=code,
+        gave_up=gave_up,
         begun=exchange.begun,
         ticket=exchange.ticket,
         entry=exchange.entry,
@@ -77,7 +78,16 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         sent_s=attempt.sent_s if attempt is not None else 0.0,
         gaps=attempt.gaps if attempt is not None else None,
         events=attempt.events if attempt is not None else 0,
+        tokens=attempt.tokens if attempt is not None else 0,
         last=attempt.last if attempt is not None else (),
         cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
         degraded_from=plan.requested_model if plan is not None else "",
     )
+
+
+def _is_past_own_deadline(services: Services, exchange: Ending) -> bool:
+    """Whether its caller's deadline ended it, rather than a clock of the platform's."""
+    deadline_ms, timeline = exchange.admitted.deadline_ms, exchange.timeline
+    if deadline_ms is None or deadline_ms / 1000 >= services.limits.answer_s:
+        return False
+    return timeline.ended_s - timeline.received_s >= deadline_ms / 1000

@@ -20,7 +20,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import Failure, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, Failure, died_with, may_retry
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 class Exchange:
     __slots__ = (
         "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "ticket", "timeline", "tries", "usage",
+        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries",
+        "usage",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Exchange:
         self._sink = sink
         self.catalogue = catalogue  # the snapshot that it began with, to its end
         self.admitted = admitted
+        self.tenant = admitted.caller.tenant
         self.timeline = timeline
         self.entry = entry
         allowed_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
@@ -220,7 +222,7 @@ class Exchange:
         self.entry.headers = ()  # they are sent once: 1 KiB less for as long as it streams
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
-        self.entry.progress(attempt.events, attempt.waiting_since_s)
+        self.entry.progress(attempt.tokens, attempt.waiting_since_s)
         self._sink.more(out)
 
     def attempt_finished(self, attempt: Attempt) -> None:
@@ -229,6 +231,7 @@ class Exchange:
         self._end(200)
 
     def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        self.tries.keep_only(attempt, self.admitted)
         self.usage = answer.usage
         self._first_token(attempt)
         self._sink.whole(200, self._headers(attempt, b"application/json"), answer.body)
@@ -238,7 +241,7 @@ class Exchange:
         if self.plan is not None and self.plan.is_away:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
-            if answer.code == errors.ANSWER_TOO_LARGE:
+            if answer.code in errors.MADE_IN_VAIN:
                 self.usage = settlement.unread(self.admitted)
             self._give_up(answer)
 
@@ -250,10 +253,14 @@ class Exchange:
         self.due_s = 0.0
         if self.tries.goes_on_without(attempt):
             return
+        held = services.quarantine.after_failures(self, now_s)
+        if held is not None:  # in another pool it would go on as it went here
+            self._give_up(held)
+            return
         failures, max_attempts = self.tries.failures, self.admitted.routing.retry_max_attempts
         if (
             may_retry(failures, max_attempts, now_s, self._deadline_s, int(self.begun))
-            and not services.quarantine.holds(self, now_s)
+            and died_with(self.tries.all_failures) < DEATHS_MAX
             and services.retry_budgets.try_spend(self.admitted, services.clock())
         ):
             services.metrics.retried()
@@ -310,7 +317,7 @@ class Exchange:
         else:
             if not self.tries.give_up_silent(now_s, stream=self.admitted.stream):
                 self._hedge_if_late(now_s)
-            self.due_s = min(self._deadline_s, self.tries.due_s(self.admitted))
+            self.due_s = min(self._deadline_s, self.tries.due_s(self.admitted, now_s))
 
     def _hedge_if_late(self, now_s: float) -> None:
         """A second attempt beside a late first one, where there is a replica and budget for it."""
@@ -370,6 +377,8 @@ class Exchange:
             self.tries.attempt.pause()
 
     def resume(self) -> None:
+        if self._paused_at_s is not None:
+            self.timeline.paused_s += self._services.clock() - self._paused_at_s
         self._paused_at_s = None
         self.due_s = 0.0
         if self.tries.attempt is not None:

@@ -4,13 +4,17 @@
 name, and an event that arrives in pieces waits for its end. A `Grammar` says which names end the stream, which are
 failures, and where usage stands; nothing else differs between the two.
 
+No engine counts as it goes here, so an event is a token, and a long one as many as its text has at least (`relay`).
 Neighbours: `relay` is the same for `data:`-only streams; `dialects` has the grammars.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from functions.gateway.request.relay import BadAnswer, Renaming, Sign, Usage, outgrown
+import msgspec
+
+from functions.gateway.request.relay import BadAnswer, Renaming, Sign, Usage, outgrown, said_bytes, tokens_of_text
 
 _EVENT_END = b"\n\n"
 _NAME = b"event: "
@@ -19,6 +23,13 @@ _COMMENT = b":"
 _ERROR = b'data: {"error"'
 _DONE = b"data: [DONE]"
 _DELTA = b"delta"
+
+
+class _Delta(msgspec.Struct):
+    delta: Any = None
+
+
+_delta_decoder = msgspec.json.Decoder(_Delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +46,35 @@ class Grammar:
 class NamedEventRelay:
     """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
 
-    __slots__ = ("_grammar", "_held", "_max_event_bytes", "_renaming", "done", "error", "events", "passed", "usage")
+    __slots__ = (
+        "_grammar",
+        "_held",
+        "_max_event_bytes",
+        "_renaming",
+        "done",
+        "error",
+        "events",
+        "passed",
+        "tokens",
+        "usage",
+    )
 
     def __init__(self, grammar: Grammar, renaming: Renaming, max_event_bytes: int) -> None:
         self._grammar = grammar
         self._renaming = renaming
         self._max_event_bytes = max_event_bytes
         self._held = b""
-        self.events = 0  # with output, so about one a token
+        self.events = 0  # with output
+        self.tokens = 0  # of these, at least
         self.passed = 0  # of all kinds: the number that an event of ours would have
         self.usage: Usage | None = None
         self.done = False
         self.error: bytes | None = None  # the JSON of an error event, which is not passed on
+
+    @property
+    def is_counted(self) -> bool:
+        """Never by the engine, until all was generated."""
+        return False
 
     def feed(self, data: bytes) -> bytes:
         """What may go out now; BadAnswer when an event outgrows its bound or is none."""
@@ -86,9 +114,17 @@ class NamedEventRelay:
             return False
         if name.endswith(_DELTA) and name not in grammar.reports:
             self.events += 1
+            self.tokens += _tokens_in(data)
         self.passed += 1
         self.done = name in grammar.ends
         return True
+
+
+def _tokens_in(data: bytes) -> int:
+    try:
+        return tokens_of_text(said_bytes(_delta_decoder.decode(data).delta))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 1
 
 
 def first_sign(opening: bytes, grammar: Grammar) -> Sign:

@@ -1,8 +1,9 @@
-"""Quarantine of prompts: their fingerprint, and the refusal of one that has failed two replicas.
+"""Quarantine of requests: their fingerprint, and the refusal of one that has failed two replicas.
 
-The fingerprint is that of the whole request as an engine would get it from the pool that was asked: the hashes of its
-blocks would do for long prompts, but two that begin alike must not be taken for each other. Wherever the request goes
-then (another pool, a small model under judgement), it keeps the fingerprint with which it came.
+The fingerprint is that of the whole request as an engine would get it from the pool that was asked, its route among it:
+the same words are harmless as a chat and deadly with `echo` and `logprobs`. The hashes of a prompt's blocks would not
+do, since two that begin alike must not be taken for each other either. Wherever the request goes then (another pool, a
+small model under judgement), it keeps the fingerprint with which it came.
 
 It is taken before a stream lets go of its body, so of nearly every request: XXH3 takes 0.2 us for 1 KB. That hash alone
 could be forged; its seed comes from the platform's pepper, so that no sender can write a prompt that is taken for
@@ -13,11 +14,12 @@ from hashlib import blake2b
 from math import ceil
 from typing import Protocol
 
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from functions.api.ids import ReplicaId
 from functions.decisions.health.quarantine import Quarantine
 from functions.decisions.routing.retry import Failure
+from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.request.request import Admitted, Ended
 
@@ -39,10 +41,15 @@ class PromptQuarantine:
         self.refused_total = 0
         self.on = after_replicas > 0
         self._seed = int.from_bytes(blake2b(b"quarantine\0" + secret, digest_size=8).digest())
+        self._seeds: dict[bytes, int] = {}  # by upstream path
         self._table = Quarantine(max(1, after_replicas))
 
     def fingerprint(self, admitted: Admitted) -> bytes:
-        return xxh3_128_digest(admitted.upstream_body, self._seed)
+        path = admitted.route.upstream_path
+        seed = self._seeds.get(path)
+        if seed is None:
+            seed = self._seeds[path] = xxh3_64_intdigest(path, self._seed)
+        return xxh3_128_digest(admitted.upstream_body, seed)
 
     def failed(self, sent: SentRequest, replica: ReplicaId, failure: Failure, now_s: float) -> None:
         if self.on and failure in _DEADLY:
@@ -50,11 +57,8 @@ class PromptQuarantine:
 
     def ended(self, ended: Ended) -> None:
         """A prompt that was answered whole is none that replicas fail by."""
-        if ended.status == 200 and ended.prediction is not None and len(self._table):
-            self._table.answered(ended.fingerprint())
-
-    def holds(self, sent: SentRequest, now_s: float) -> bool:
-        return len(self._table) > 0 and self._table.held_for_s(sent.fingerprint(), now_s) > 0.0
+        if self.on and ended.status == 200 and ended.prediction is not None:
+            self._table.answered(ended.fingerprint(), ended.timeline.ended_s)
 
     def check(self, admitted: Admitted, now_s: float) -> None:
         """Raises Refused (400) where the prompt is held."""
@@ -64,6 +68,16 @@ class PromptQuarantine:
         if held_s > 0.0:
             self.refused_total += 1
             raise Refused(_held(held_s))
+
+    def after_failures(self, sent: SentRequest, now_s: float) -> ErrorAnswer | None:
+        """For the request whose last replica has just failed, where it is held from now on."""
+        held_s = self._table.held_for_s(sent.fingerprint(), now_s) if len(self._table) else 0.0
+        if held_s <= 0.0:
+            return None
+        return errors.bad_gateway(
+            "Replicas failed one after the other while they worked on this very request, so it is tried nowhere else, "
+            f"and refused for {ceil(held_s)} s. Change the request, or report its x-request-id to the operator."
+        )
 
     def __len__(self) -> int:
         return len(self._table)

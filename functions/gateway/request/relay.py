@@ -9,6 +9,13 @@ cannot come from generated text, only from the field itself.
 
 The events of one answer begin with the same bytes (id, time, model) up to their first choice. So the beginning is read
 once and compared from then on, with one memcmp in place of three searches; an event that begins otherwise is looked at.
+
+Tokens are counted by the engine, not by events, of which one may have any number (`stream_interval`, speculation, an
+engine that is busy): each event tells the usage of its choice so far. That is cut off again, unless the caller wants
+it, and read only now and then and at the end, so that an answer that is broken off is charged as far as it came.
+Where an engine does not tell, an event is a token, unless it is longer than an event of one: then eight bytes of its
+text are one, which is no more than there are (text under common vocabularies has four bytes a token).
+Worked example (test_without_counts_long_events_are_counted_by_their_text): two events of 4,000 bytes are 1,000 tokens.
 """
 
 from typing import Any, Literal
@@ -25,6 +32,13 @@ _COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
 _CHOICE = b'"choices":[{'
 _ERROR = b'data: {"error"'
+_COUNTS = b',"usage":{'
+_COUNTS_ENDS = (b"}}\n\n", b"}}}\n\n")  # as the last field of an event, with details at its own end or without
+_INDEX_BYTES = 12  # `"index":0,"d`: of a choice, by which the counts of several are kept apart
+_COUNTED_EVERY = 16  # events
+_BYTES_PER_TOKEN_AT_MOST = 8
+_LONG_TOKEN_BYTES = 16
+_NOT_SAID = frozenset(("role", "type", "id"))
 _OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
 _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
 
@@ -58,7 +72,29 @@ class _WithUsage(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
+class _Counts(msgspec.Struct):
+    """Of one choice, so far; `total_tokens` and the rest are not read."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Whole(msgspec.Struct):
+    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
+
+    usage: Any = None
+    choices: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+_whole_decoder = msgspec.json.Decoder(_Whole)
+_choices_decoder = msgspec.json.Decoder(list[_Choice])
+_LARGE_BYTES = 64 * 1024
 _usage_decoder = msgspec.json.Decoder(_WithUsage)
+_counts_decoder = msgspec.json.Decoder(_Counts)
 _MAX_TOKENS = 10_000_000
 
 
@@ -118,27 +154,41 @@ class StreamRelay:
     """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
 
     __slots__ = (
+        "_all_counted",
         "_beginning",
+        "_counts",
+        "_counts_bytes",
         "_held",
+        "_keep_counts",
         "_keep_usage",
         "_max_event_bytes",
         "_public_beginning",
         "_renaming",
+        "_short_bytes",
+        "_total",
         "done",
         "error",
         "events",
-        "usage",
+        "tokens",
     )
 
-    def __init__(self, renaming: Renaming, keep_usage: bool, max_event_bytes: int) -> None:
+    def __init__(
+        self, renaming: Renaming, keep_usage: bool, max_event_bytes: int, *, keep_counts: bool = False
+    ) -> None:
         self._renaming = renaming
         self._keep_usage = keep_usage
+        self._keep_counts = keep_counts
         self._max_event_bytes = max_event_bytes
         self._held: bytes | bytearray = b""
         self._beginning = b""  # of its events, up to the first choice
         self._public_beginning = b""  # the same for the client
-        self.events = 0  # with choices, so about one a token
-        self.usage: Usage | None = None
+        self._counts: dict[bytes, bytes] = {}  # by choice: its last usage, from `,"usage":` to the end of its event
+        self._counts_bytes = 0  # of the longest of these that was seen to stand at an event's end
+        self._all_counted = False  # every event since the first of these
+        self._short_bytes = 0  # of an event without counts: one no longer than this has one token; 0: not known
+        self._total: Usage | None = None  # as the last event tells it
+        self.events = 0  # with choices
+        self.tokens = 0  # of all choices: as told every so many events, and one an event since
         self.done = False  # `[DONE]` has passed: the answer is whole
         self.error: bytes | None = None  # the JSON of an error event, which is not passed on
 
@@ -147,7 +197,24 @@ class StreamRelay:
         """Events that went out; nobody numbers them here."""
         return self.events
 
-    def feed(self, data: bytes) -> bytes:
+    @property
+    def usage(self) -> Usage | None:
+        """All that the engine has told, up to now; None: nothing."""
+        if self._total is not None or not self._counts:
+            return self._total
+        prompt = completion = 0
+        for counts in self._counts.values():
+            told = _counts_in(counts)
+            prompt = max(prompt, told.prompt_tokens)
+            completion += told.completion_tokens
+        return usage_of(prompt, completion, 0)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the engine has told with the last event, so that `usage` is what was passed on."""
+        return self._all_counted
+
+    def feed(self, data: bytes) -> bytes:  # noqa: PLR0911 - each event of each stream passes: no calls of ours
         """What may go out now; BadAnswer when an event outgrows its bound or is none."""
         if self.done or self.error is not None:
             return b""  # nothing belongs after the end
@@ -159,11 +226,44 @@ class StreamRelay:
                 return b""
         beginning = self._beginning
         if beginning and data.startswith(beginning) and data.endswith(_OBJECT_EVENT_END):
-            if data.find(b"\n", len(beginning)) == len(data) - len(_EVENT_END):
-                self.events += 1  # one event a read: what most reads are
-                return self._public_beginning + data[len(beginning) :]
-            return self._several(data) or self._event_by_event(data)
+            length = len(beginning)
+            if data.find(b"\n", length) != len(data) - len(_EVENT_END):
+                return self._several(data) or self._event_by_event(data)
+            counts_at = data.rfind(_COUNTS, length)  # one event a read: what most reads are
+            if counts_at < 0:
+                self.events += 1
+                self.tokens += 1 if len(data) <= self._short_bytes else self._tokens_in(data)
+                self._all_counted = False
+                return self._public_beginning + data[length:]
+            if len(data) - counts_at <= self._counts_bytes or self._ends_with_counts(data[counts_at:]):
+                self.events += 1
+                self.tokens += 1
+                self._counts[data[length : length + _INDEX_BYTES]] = data[counts_at:]
+                if not self.events % _COUNTED_EVERY:
+                    self._recount()
+                if self._keep_counts:
+                    return self._public_beginning + data[length:]
+                return self._public_beginning + data[length:counts_at] + _OBJECT_EVENT_END
         return self._event_by_event(data)
+
+    def _ends_with_counts(self, end: bytes) -> bool:
+        """Whether nothing but a usage stands here; asked of one that is longer than those before."""
+        if end[end.find(b"}") :] not in _COUNTS_ENDS:
+            return False
+        self._counts_bytes, self._all_counted = len(end), True
+        return True
+
+    def _recount(self) -> None:
+        usage = self.usage
+        if usage is not None:
+            self.tokens = max(self.tokens, usage.completion_tokens)
+
+    def _tokens_in(self, event: bytes) -> int:
+        """Of an event without counts; `event` may have its end, or not."""
+        text_bytes = _text_bytes_in(event)
+        if self._short_bytes == 0 and text_bytes > 0:
+            self._short_bytes = len(event) - text_bytes + _LONG_TOKEN_BYTES
+        return tokens_of_text(text_bytes)
 
     def _with_held(self, data: bytes) -> bytes:
         """All that has not gone out; nothing while its first event has not ended: a long one is copied once, not often.
@@ -198,14 +298,32 @@ class StreamRelay:
         """Events of one read that all begin as the last one did; nothing where one of them does not."""
         beginning, length, start = self._beginning, len(self._beginning), 0
         rests: list[bytes] = []
+        counts: dict[bytes, bytes] = {}
+        tokens = 0
         while start < len(data):
             line_end = data.find(b"\n", start + length)  # one byte is sought seven times faster than two
             end = line_end + len(_EVENT_END)
             if not data.startswith(beginning, start) or data[line_end - 1 : end] != _OBJECT_EVENT_END:
                 return b""
-            rests.append(data[start + length : end])
+            at = start + length
+            counts_at = data.rfind(_COUNTS, at, end)
+            tokens += 1
+            if counts_at < 0:
+                self._all_counted = False
+                if end - start > self._short_bytes:
+                    tokens += self._tokens_in(data[start:end]) - 1
+                rests.append(data[at:end])
+            elif end - counts_at <= self._counts_bytes or self._ends_with_counts(data[counts_at:end]):
+                counts[data[at : at + _INDEX_BYTES]] = data[counts_at:end]
+                rests.append(data[at:end] if self._keep_counts else data[at:counts_at] + _OBJECT_EVENT_END)
+            else:
+                return b""
             start = end
-        self.events += len(rests)
+        before, self.events = self.events, self.events + len(rests)
+        self.tokens += tokens
+        self._counts |= counts
+        if counts and before // _COUNTED_EVERY != self.events // _COUNTED_EVERY:
+            self._recount()
         return self._public_beginning + self._public_beginning.join(rests)
 
     def _learn(self, event: bytes) -> None:
@@ -232,20 +350,87 @@ class StreamRelay:
             elif not (event.startswith(_OBJECT) and event.endswith(_OBJECT_END)):
                 raise BadAnswer("an event that is no JSON object")
             elif not self._is_usage(event):
-                self.events += 1
-                self._learn(event)
-                passed.append(event + _EVENT_END)
+                passed.append(self._look_at(event) + _EVENT_END)
             elif self._keep_usage:
                 passed.append(event + _EVENT_END)
         return self._renaming.fields(b"".join(passed))
+
+    def _look_at(self, event: bytes) -> bytes:
+        """An event with choices: learn how it begins, and take out what it counts."""
+        self._learn(event)
+        self.events += 1
+        usage, rest = _taken_apart(event) if _COUNTS in event else (None, event)
+        if usage is None:
+            self.tokens += self._tokens_in(event + _EVENT_END)
+            self._all_counted = False
+            return event
+        at = event.find(_CHOICE) + len(_CHOICE)
+        self._counts[event[at : at + _INDEX_BYTES]] = _COUNTS[:-1] + orjson.dumps(usage) + _OBJECT_EVENT_END
+        self._all_counted = True
+        self.tokens += 1
+        self._recount()
+        return event if self._keep_counts else rest
 
     def _is_usage(self, event: bytes) -> bool:
         if _NO_CHOICES not in event:
             return False
         usage = read_usage(event.removeprefix(b"data: "))
         if usage is not None:
-            self.usage = usage
+            self._total = usage
+            self.tokens = max(self.tokens, usage.completion_tokens)
         return usage is not None
+
+
+def _taken_apart(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
+    """The usage of an event with choices, and the event without it."""
+    try:
+        document = orjson.loads(event[len(b"data: ") :])
+    except orjson.JSONDecodeError as error:
+        raise BadAnswer("an event that is not JSON") from error
+    usage = document.pop("usage", None)
+    return (usage, b"data: " + orjson.dumps(document)) if type(usage) is dict else (None, event)
+
+
+def _counts_in(counts: bytes) -> _Counts:
+    """Of the end of an event, from `,"usage":` on."""
+    try:
+        return _counts_decoder.decode(counts[len(_COUNTS) - 1 : -len(_OBJECT_EVENT_END)])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Counts()
+
+
+def _text_bytes_in(event: bytes) -> int:
+    """Of the texts of an event's choices, as they are written there; 0 where it is not an event as they should be."""
+    try:
+        document = orjson.loads(event[len(b"data: ") :])
+    except orjson.JSONDecodeError:
+        return 0
+    choices = document.get("choices") if type(document) is dict else None
+    if type(choices) is not list:
+        return 0
+    return sum(_text_bytes_of(choice) for choice in choices)
+
+
+def _text_bytes_of(choice: Any) -> int:
+    if type(choice) is not dict:
+        return 0
+    if type(choice.get("text")) is str:
+        return said_bytes(choice["text"])
+    return said_bytes(choice.get("delta"))
+
+
+def tokens_of_text(text_bytes: int) -> int:
+    """Of one event: the fewest that there may be."""
+    return text_bytes // _BYTES_PER_TOKEN_AT_MOST if text_bytes > _LONG_TOKEN_BYTES else 1
+
+
+def said_bytes(delta: Any) -> int:
+    """All text in a delta: content, reasoning, arguments of calls."""
+    if type(delta) is str:
+        return len(orjson.dumps(delta)) - 2
+    if type(delta) is dict:
+        return sum(said_bytes(inner) for name, inner in delta.items() if name not in _NOT_SAID)
+    return sum(map(said_bytes, delta)) if type(delta) is list else 0
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
@@ -256,6 +441,8 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
 def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
+    if len(body) > _LARGE_BYTES:
+        return _large_answer(body, renaming)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -265,6 +452,24 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     usage = usage_in(parsed.get("usage"))
     produced = usage is not None and usage.completion_tokens > 0
     return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
+
+
+def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
+    try:
+        parsed = _whole_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer("not a JSON object") from error
+    usage = usage_in(parsed.usage)
+    produced = usage is not None and usage.completion_tokens > 0
+    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
+
+
+def _all_aborted(choices: msgspec.Raw) -> bool:
+    try:
+        found = _choices_decoder.decode(choices)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return bool(found) and all(choice.finish_reason in ("abort", "error") for choice in found)
 
 
 def first_sign(events: bytes) -> Sign:

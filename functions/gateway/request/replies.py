@@ -1,5 +1,6 @@
 """Replies: requests to engines, headers to clients, and the answer that each kind of failure earns."""
 
+import re
 import zlib
 
 import orjson
@@ -11,6 +12,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.http.sink import Headers, MoreHeaders, Sink
+from functions.gateway.intake.fields import ignored_header
 from functions.gateway.intake.routes import Route
 from functions.gateway.metrics import Metrics
 from functions.gateway.request.dialects import OPENAI, Dialect
@@ -19,6 +21,7 @@ from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed
 
 _RETRY_AFTER_MAX_S = 4
+_COMMAND_LINE_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
@@ -58,6 +61,8 @@ def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
     """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
+    if admitted.ignored_fields:
+        quota = ((b"x-shoal-ignored", ignored_header(admitted.ignored_fields)), *quota)
     return quota if admitted.split is None else ((b"x-shoal-rollout", admitted.split.header()), *quota)
 
 
@@ -144,6 +149,8 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
     """What an engine's error status means: the caller's mistake, passed on, or a failure of the attempt."""
     if status in (400, 413, 422):
         message, param = engine_error(renaming.everywhere(body))
+        if _COMMAND_LINE_OPTION.search(message):
+            return _not_set_up(message, param)
         code = "context_length_exceeded" if "context length" in message else "invalid_request"
         return ErrorAnswer(400, "invalid_request_error", code, message or "The engine refused the request.", param)
     if status in (404, 405, 501) and _lacks_route(status, body):
@@ -154,6 +161,21 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
     if status in (429, 503):
         return Failure.OVERLOADED
     return Failure.ENGINE_ERROR
+
+
+def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
+    """Engines name the options that their operator might have started them with, which are no caller's business."""
+    if "tool choice" in message or "tool_choice" in message:
+        text = (
+            "This model calls no tools. Leave `tools` out, send `tool_choice: none`, or ask the operator for a model "
+            "that does."
+        )
+        return ErrorAnswer(400, "invalid_request_error", "tools_not_offered", text, "tools")
+    named = f" (`{param}`)" if param else ""
+    text = (
+        f"This model's engines are not set up for what the request asks for{named}. Leave it out, or ask the operator."
+    )
+    return ErrorAnswer(400, "invalid_request_error", "not_offered", text, param)
 
 
 def _lacks_route(status: int, body: bytes) -> bool:

@@ -49,6 +49,8 @@ class Admitted(msgspec.Struct, frozen=True):
     is_first_turn: bool = True  # of the conversation, as far as the request shows
     trace_id: str = ""  # of the caller's `traceparent`
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
+    wants_counts: bool = False  # the caller asked for the usage so far with every event
+    ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent
 
     def let_go_of_body(self) -> None:
         """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
@@ -74,6 +76,7 @@ class Timeline:
     first_token_s: float = 0.0
     ended_s: float = 0.0
     queued_s: float = 0.0  # of the time to routing: in the admission queue
+    paused_s: float = 0.0  # of the time since the first token: the client did not read
     load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
 
     def server_timing(self) -> bytes:
@@ -128,6 +131,7 @@ class Ended(msgspec.Struct, frozen=True):
     snapshot_epoch: int
     status: int
     code: str  # of the error that it ended with, or empty
+    gave_up: bool  # its caller's own deadline passed, and no clock of the platform's
     begun: bool  # the client has the beginning of a stream
     ticket: Ticket | None  # in the admission queue, or among those dispatched
     entry: RequestQuota  # its reservation of the tenant's limits
@@ -147,12 +151,25 @@ class Ended(msgspec.Struct, frozen=True):
     prediction: Prediction | None  # None: there was none
     sent_s: float
     gaps: Gaps | None
-    events: int  # of the stream, with choices: about one a token
+    events: int  # of the stream, with choices
+    tokens: int  # of these, about: as the engine told with its events, or the fewest that there may be
     last: tuple[bytes, ...]  # what the engine said last, at most a few KB
 
     # how it came where it was answered
     cascade: CascadeOutcome | None
     degraded_from: str  # the model that was asked for, where another pool was asked instead
+
+    @property
+    def inter_token_s(self) -> float | None:
+        """The mean between two tokens of a stream, as its engine made them; None: there were not two.
+
+        Neither events of many tokens nor a client that reads slowly, both of the caller's choosing, make it longer.
+        """
+        timeline = self.timeline
+        if not self.admitted.stream or not timeline.first_token_s or self.tokens < 2:
+            return None
+        streamed_s = timeline.ended_s - timeline.first_token_s - timeline.paused_s
+        return max(0.0, streamed_s) / (self.tokens - 1)
 
 
 EndListener = Callable[[Ended], None]

@@ -137,15 +137,16 @@ class Tries:
             return False
         return self._services.hedging.is_late(admitted, attempt, now_s)
 
-    def due_s(self, admitted: Admitted) -> float:
+    def due_s(self, admitted: Admitted, now_s: float) -> float:
         """Before this neither of the two is true, unless another attempt begins; monotonic."""
         limits, attempt = self._services.limits, self.attempt
         if attempt is None or attempt.over:
             return _NEVER_S
         if attempt.begun:
             return attempt.waiting_since_s + limits.idle_s
-        if not admitted.stream:
-            return _NEVER_S
-        if admitted.routing.hedge_after_s is not None:
+        if admitted.stream and admitted.routing.hedge_after_s is not None:
             return 0.0  # how late is too late moves with the pool's first tokens
-        return attempt.waiting_since_s + min(limits.first_byte_s, limits.idle_s)
+        given_up_s = attempt.waiting_since_s + min(limits.first_byte_s, limits.idle_s) if admitted.stream else _NEVER_S
+        if self.second is not None:
+            return given_up_s
+        return min(given_up_s, self._services.hedging.look_again_s(admitted, attempt, now_s))

@@ -19,6 +19,7 @@ _SECOND_LOOK_S = 0.1
 # What the kernel takes in for a connection, and so about what one read brings: uvloop would take 256,000 bytes at once,
 # of which a relay makes six copies. A round trip of 0.2 ms leaves it 150 MB/s.
 _RECEIVE_BYTES = 32 * 1024
+_WITHOUT_BODY_BYTES = 64 * 1024  # of heads, chunk sizes and trailers at a stretch: the parser keeps a header to its end
 
 
 class AnswerReceiver(Protocol):
@@ -86,6 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_paused",
         "_pool",
         "_transport",
+        "_without_body_bytes",
         "fresh",
         "idle_since_s",
         "on_body",
@@ -105,6 +107,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._content_type = self.retry_after = b""  # of the answer under way
         self._head_seen = False
+        self._without_body_bytes = 0  # since the last piece of a body
         self._complete = False
         self._keep = False
         self._paused = False
@@ -116,6 +119,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._answer = answer
         self._content_type = self.retry_after = b""
         self._head_seen = self._complete = False
+        self._without_body_bytes = 0
         if self.usable:
             cast(asyncio.Transport, self._transport).write(request)
         else:
@@ -164,8 +168,15 @@ class UpstreamConnection(asyncio.Protocol):
         if body:  # what came in one read goes on as one piece
             piece = body[0] if len(body) == 1 else b"".join(body)
             body.clear()
+            self._without_body_bytes = 0
             if answer is not None:  # whom the head has not sent away
                 answer.on_body(piece)
+        else:
+            self._without_body_bytes += len(data)
+            if self._without_body_bytes > _WITHOUT_BODY_BYTES and not self._complete:
+                self._fail(Failure.BAD_ANSWER, f"over {_WITHOUT_BODY_BYTES} bytes of a head, or of trailers")
+                self._close()
+                return
         if self._complete and self._answer is not None:
             self._finish(self._answer)
 

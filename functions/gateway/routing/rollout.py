@@ -4,10 +4,16 @@ Counted is a request that came by a channel's name and ended in an answer or in 
 
     answered    status 200, to its end
     failed      500 and above, or an error inside a stream that had begun
-    neither     4xx (the caller's), 499 (left), and 503 for want of room: they say nothing about the version
+    neither     4xx (the caller's), 499 (left), 504 by the caller's own deadline, and 503 for want of room: they say
+                nothing about the version
 
 A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
-first token counts wherever one came, the mean between tokens and the whole time only of whole answers.
+first token counts wherever one came, the mean between tokens and the whole time only of whole answers, without the
+time in which the client did not read.
+
+A tenant chooses what it sends, and by its sessions to which group. So where several call a model, one of them counts
+for as many requests of a group as all others together, and FREE_REQUESTS; what it sends beyond is not counted.
+Worked example (test_one_tenants_share_is_capped): of 1,000 requests of one tenant and 50 of another, 150 and 50 count.
 
 Counts are cumulative from when this process first saw the stage; `heartbeats` has them for the registry, each second
 what changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
@@ -19,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from functions.api.ids import ModelId, RolloutId
+from functions.api.ids import ModelId, RolloutId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
@@ -29,6 +35,8 @@ from functions.gateway.routing.splits import Splits, SplitUse
 
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
+FREE_REQUESTS = 100  # of one tenant, in each group of a stage: twice what a rollout asks for by default
+MAX_TENANTS = 256  # of a stage, whose shares are known; more than these have small ones
 FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
 _MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
 
@@ -53,6 +61,21 @@ class _Stage:
     candidate: GroupStats = field(default_factory=GroupStats)
     control: GroupStats = field(default_factory=GroupStats)
     changed: bool = True
+    shares: dict[Group, dict[TenantId, int]] = field(default_factory=lambda: {"candidate": {}, "control": {}})
+
+    def counts(self, group: Group, tenant: TenantId) -> bool:
+        """Whether one more request of this tenant counts; it is then its."""
+        shares = self.shares[group]
+        own = shares.get(tenant, 0)
+        others = self.group(group).requests - own
+        if own >= others + FREE_REQUESTS and not self._is_only(tenant):
+            return False
+        if own or len(shares) < MAX_TENANTS:
+            shares[tenant] = own + 1
+        return True
+
+    def _is_only(self, tenant: TenantId) -> bool:
+        return all(shares.keys() <= {tenant} for shares in self.shares.values())
 
     def group(self, group: Group) -> GroupStats:
         return self.candidate if group == "candidate" else self.control
@@ -72,27 +95,38 @@ class RolloutEvidence:
         self._sequence = 0
         self._whole_s = float("-inf")
 
-    def ended(self, use: SplitUse, status: int, code: str, timeline: Timeline, gaps: int) -> None:
-        """One exchange has ended; `gaps` are those between a stream's tokens, 0 where there was no stream."""
-        verdict = judge(status, code, use.group)
+    def ended(
+        self,
+        use: SplitUse,
+        tenant: TenantId,
+        answer: tuple[int, str],
+        timeline: Timeline,
+        *,
+        inter_token_s: float | None = None,
+    ) -> None:
+        """One exchange has ended that its caller did not end: `answer` is its status and code; the last of a stream."""
+        verdict = judge(*answer, use.group)
         if verdict is None:
             return
-        stats = self._stats(use, use.group)
+        stats = self._counted(use, use.group, tenant)
+        if stats is None:
+            return
         stats.requests += 1
         if timeline.first_token_s:
             stats.ttft_ms.add((timeline.first_token_s - timeline.received_s) * 1000)
         if verdict == "failed":
             stats.errors += 1
             return
-        stats.total_ms.add((timeline.ended_s - timeline.received_s) * 1000)
-        if gaps > 0:
-            stats.inter_token_ms.add((timeline.ended_s - timeline.first_token_s) * 1000 / gaps)
+        stats.total_ms.add((timeline.ended_s - timeline.received_s - timeline.paused_s) * 1000)
+        if inter_token_s is not None:
+            stats.inter_token_ms.add(inter_token_s * 1000)
 
-    def candidate_unavailable(self, use: SplitUse) -> None:
+    def candidate_unavailable(self, use: SplitUse, tenant: TenantId) -> None:
         """No replica had the candidate; the request goes on as control's and is counted there too."""
-        stats = self._stats(use, "candidate")
-        stats.requests += 1
-        stats.errors += 1
+        stats = self._counted(use, "candidate", tenant)
+        if stats is not None:
+            stats.requests += 1
+            stats.errors += 1
 
     def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:
         """Candidate's and control's, of a stage that was seen."""
@@ -131,15 +165,19 @@ class RolloutEvidence:
 
     # inside
 
-    def _stats(self, use: SplitUse, group: Group) -> GroupStats:
+    def _counted(self, use: SplitUse, group: Group, tenant: TenantId) -> GroupStats | None:
+        """Where one more request of this tenant is to be added; None: it has its share."""
         key = (use.rollout, use.stage)
         stage = self._stages.get(key)
         if stage is None:
             stage = self._stages[key] = _Stage(use.model, self._clock())
             while len(self._stages) > MAX_STAGES:
                 self._stages.popitem(last=False)
-        stage.changed, stage.touched_s = True, self._clock()
+        stage.touched_s = self._clock()
         self._stages.move_to_end(key)
+        if not stage.counts(group, tenant):
+            return None
+        stage.changed = True
         return stage.group(group)
 
     def _said(self, key: tuple[RolloutId, int], stage: _Stage) -> StageStats:
@@ -182,7 +220,7 @@ class Rollouts:
     def candidate_unavailable(self, admitted: Admitted) -> None:
         """No replica has the new version of a model in rollout; the old one is asked instead."""
         if admitted.split is not None and admitted.route.output is not None:
-            self.evidence.candidate_unavailable(admitted.split)
+            self.evidence.candidate_unavailable(admitted.split, admitted.caller.tenant)
 
     def answering(self, admitted: Admitted) -> None:
         """A stream's first bytes go to the client."""
@@ -196,8 +234,10 @@ class Rollouts:
             return
         if ended.status == 200 or ended.begun:
             self.splits.answering(split)
-        if ended.admitted.route.output is not None:
-            self.evidence.ended(split, ended.status, ended.code, ended.timeline, max(0, ended.events - 1))
+        if ended.admitted.route.output is not None and not ended.gave_up:
+            tenant = ended.admitted.caller.tenant
+            answer, between_s = (ended.status, ended.code), ended.inter_token_s
+            self.evidence.ended(split, tenant, answer, ended.timeline, inter_token_s=between_s)
 
     def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
         """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""

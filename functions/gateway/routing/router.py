@@ -32,6 +32,7 @@ from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.homes import SessionHomes
+from functions.gateway.routing.silence import Silence
 
 _UNSEEN_MAX_S = 60.0
 
@@ -77,6 +78,7 @@ class Router:
         self._other = other
         self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
+        self.silence = Silence()
         self.homes = SessionHomes(clock)
         self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
         self._alike: bytes | None = None  # the last one that was none
@@ -151,12 +153,15 @@ class Router:
 
     def started(self, slot: InFlightSlot) -> None:
         """A stream's first token has come."""
-        self._fleet.started(slot.replica_id, slot.sent_s, self._clock(), slot.prefill_tokens)
+        now_s = self._clock()
+        self._fleet.started(slot.replica_id, slot.sent_s, now_s, slot.prefill_tokens)
         self.load.start(slot)
+        self.silence.speaks(slot, now_s)
 
     def left(self, slot: InFlightSlot) -> None:
         """An attempt is over, however it ended."""
         self.load.leave(slot)
+        self.silence.pauses(slot)
 
     def ended(self, ended: Ended) -> None:
         """A request has ended; one that was answered whole says how its replica does."""
@@ -176,8 +181,11 @@ class Router:
         return 0.0
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
-        """A few times a second: forget old sessions, and eject who does much worse than his fellows. Who that was."""
+        """A few times a second: forget old sessions, avoid who says nothing, and eject who does much worse than his
+        fellows. Who that was."""
         self.homes.expire()
+        for replica_id in self.silence.mute(self.load.in_flight, now_s):
+            self._fleet.refuse(replica_id, now_s)
         return self._fleet.judge(now_s)
 
     def _assume_started(self, now_s: float) -> None:

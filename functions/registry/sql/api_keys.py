@@ -74,16 +74,16 @@ def revoke(write: Write, tenant: str, key_id: str) -> bool:
 
 def of_tenant(connection: Connection, tenant: str, after: str, limit: int) -> list[StoredKey]:
     query = select(api_keys).where(api_keys.c.tenant == tenant, api_keys.c.id > after)
-    return [_stored(row) for row in connection.execute(query.order_by(api_keys.c.id).limit(limit))]
+    return [stored(row) for row in connection.execute(query.order_by(api_keys.c.id).limit(limit))]
 
 
 def changed(connection: Connection, after: int, upto: int) -> list[StoredKey]:
     touched = (api_keys.c.change > after, api_keys.c.change <= upto)
     query = select(api_keys).where(*touched).order_by(api_keys.c.change, api_keys.c.id)
-    return [_stored(row) for row in connection.execute(query)]
+    return [stored(row) for row in connection.execute(query)]
 
 
-def _stored(row: Row[Any]) -> StoredKey:
+def stored(row: Row[Any]) -> StoredKey:
     return StoredKey(
         id=row.id,
         tenant=row.tenant,

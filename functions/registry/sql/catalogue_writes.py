@@ -8,12 +8,12 @@ Neighbours: `rollout_writes` moves a channel step by step; `catalogue` reads.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, insert, select, update
 
 from functions.registry.sql import artifacts, catalogue
 from functions.registry.sql.catalogue import StoredChannel, StoredModel
 from functions.registry.sql.errors import Refused
-from functions.registry.sql.tables import channels, models, rollouts, versions
+from functions.registry.sql.tables import channel_ends, channels, models, rollouts, versions
 from functions.registry.sql.transaction import Write
 
 # How much of the published snapshot a tenant's models take: an estimate from above, made of the lengths of names.
@@ -104,7 +104,8 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
     _check_room_for_version(before, new, limits)
     if row is not None:
         same = (versions.c.model == new.model, versions.c.name == new.name)
-        write.connection.execute(update(versions).where(*same).values(deleted=False))
+        again = {"deleted": False, "since_unix_s": later(write, since_of(row))}
+        write.connection.execute(update(versions).where(*same).values(**again))
     else:
         _check_room_for_name(write, new, limits)
         write.connection.execute(
@@ -116,6 +117,7 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
                 created_unix_s=write.now_unix_s,
                 created_by=write.actor.name,
                 deleted=False,
+                since_unix_s=write.now_unix_s,
             )
         )
     _refuse_over_share(write, new.tenant, limits)
@@ -136,7 +138,8 @@ def point(write: Write, model: StoredModel, channel: str, version: str, limits: 
         message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
         raise Refused("limit", "too_many_channels", message)
     lock_version = before.lock_version + 1 if before is not None else write.change
-    after = StoredChannel(version, lock_version, write.now_unix_s)
+    moved_unix_s = later(write, before.moved_unix_s if before is not None else _ended(write, model.id, channel))
+    after = StoredChannel(version, lock_version, moved_unix_s)
     values = {"version": version, "lock_version": after.lock_version, "moved_unix_s": after.moved_unix_s}
     if before is None:
         write.connection.execute(insert(channels).values(model=model.id, name=channel, **values))
@@ -155,6 +158,7 @@ def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
         raise Refused("missing", "channel_not_found", f"{model.id} has no channel {channel}")
     _refuse_while_rolling(write, model.id, channel)
     write.connection.execute(delete(channels).where(channels.c.model == model.id, channels.c.name == channel))
+    end_channel(write, model.id, channel, later(write, model.channels[channel].moved_unix_s))
     touch(write, model.id)
     write.audited("channel.deleted", f"{model.id}:{channel}", model.tenant, version=model.channels[channel].version)
 
@@ -169,8 +173,7 @@ def delete_version(write: Write, model: StoredModel, name: str) -> None:
         message = f"channel {naming[0]} of {model.id} names {name}; move or delete the channel first"
         raise Refused("conflict", "version_in_use", message, naming[0])
     _refuse_while_rolling(write, model.id, None)
-    here = (versions.c.model == model.id, versions.c.name == name)
-    write.connection.execute(update(versions).where(*here).values(deleted=True))
+    stamp_version(write, model.id, name, deleted=True)
     artifacts.released(write, (version.digest,), model.tenant)
     touch(write, model.id)
     write.audited("version.deleted", f"{model.id}@{name}", model.tenant, digest=version.digest)
@@ -180,11 +183,50 @@ def delete_model(write: Write, model: StoredModel) -> None:
     """With its channels and versions; the names of these stay taken."""
     _refuse_while_rolling(write, model.id, None)
     write.connection.execute(delete(channels).where(channels.c.model == model.id))
-    write.connection.execute(update(versions).where(versions.c.model == model.id).values(deleted=True))
+    for channel, it in model.channels.items():
+        end_channel(write, model.id, channel, later(write, it.moved_unix_s))
+    for version in model.versions:
+        stamp_version(write, model.id, version.name, deleted=True)
     write.connection.execute(update(models).where(models.c.id == model.id).values(deleted=True))
     artifacts.released(write, [version.digest for version in model.versions], model.tenant)
     touch(write, model.id)
     write.audited("model.deleted", model.id, model.tenant)
+
+
+# Since when something is so, for other regions: never before what it follows, however clocks are set.
+CLOCK_STEP_S = 0.001
+MAX_ENDS = 100  # of a model: what was taken away long ago is known everywhere
+
+
+def later(write: Write, before_unix_s: float | None) -> float:
+    return write.now_unix_s if before_unix_s is None else max(write.now_unix_s, before_unix_s + CLOCK_STEP_S)
+
+
+def since_of(row: Row[Any]) -> float:
+    return float(row.created_unix_s if row.since_unix_s is None else row.since_unix_s)
+
+
+def stamp_version(write: Write, model: str, name: str, *, deleted: bool) -> None:
+    here = (versions.c.model == model, versions.c.name == name)
+    row = write.connection.execute(select(versions).where(*here)).one()
+    stamped = {"deleted": deleted, "since_unix_s": later(write, since_of(row))}
+    write.connection.execute(update(versions).where(*here).values(**stamped))
+
+
+def end_channel(write: Write, model: str, channel: str, since_unix_s: float) -> None:
+    here = (channel_ends.c.model == model, channel_ends.c.name == channel)
+    write.connection.execute(delete(channel_ends).where(*here))
+    write.connection.execute(insert(channel_ends).values(model=model, name=channel, since_unix_s=since_unix_s))
+    of_model = select(channel_ends.c.since_unix_s).where(channel_ends.c.model == model)
+    oldest = write.connection.scalar(of_model.order_by(channel_ends.c.since_unix_s.desc()).offset(MAX_ENDS).limit(1))
+    if oldest is not None:
+        old = (channel_ends.c.model == model, channel_ends.c.since_unix_s <= oldest)
+        write.connection.execute(delete(channel_ends).where(*old))
+
+
+def _ended(write: Write, model: str, channel: str) -> float | None:
+    here = (channel_ends.c.model == model, channel_ends.c.name == channel)
+    return write.connection.scalar(select(channel_ends.c.since_unix_s).where(*here))
 
 
 def existing(write: Write, model_id: str) -> StoredModel:

@@ -61,6 +61,7 @@ versions = Table(
     Column("created_unix_s", Float, nullable=False),
     Column("created_by", Text, nullable=False),
     Column("deleted", Boolean, nullable=False),
+    Column("since_unix_s", Float),  # when it was made, deleted or made again, last; NULL: as it was created
     Index("versions_by_digest", "digest"),
     Index("versions_alive", "model", sqlite_where=text("deleted = 0"), postgresql_where=text("NOT deleted")),
 )
@@ -74,6 +75,15 @@ channels = Table(
     Column("lock_version", BigInteger, nullable=False),
     Column("moved_unix_s", Float, nullable=False),
     ForeignKeyConstraint(["model", "version"], ["versions.model", "versions.name"]),
+)
+
+# Channels that were taken away, for other regions, which must not bring them back.
+channel_ends = Table(
+    "channel_ends",
+    metadata,
+    Column("model", Id, primary_key=True),
+    Column("name", Id, primary_key=True),
+    Column("since_unix_s", Float, nullable=False),
 )
 
 # Content that somebody brought in. The same digest may belong to several tenants; none can see that another has it.

@@ -43,13 +43,15 @@ _requests = msgspec.json.Decoder(ModelledRequest)
 class _Relay:
     """One answer: its first event, and its last with the counts."""
 
-    __slots__ = ("done", "error", "events", "usage")
+    __slots__ = ("done", "error", "events", "tokens", "usage")
+
+    is_counted = False
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.done = False
         self.error: bytes | None = None
-        self.events = 0
+        self.events = self.tokens = 0
 
     @property
     def passed(self) -> int:
@@ -57,15 +59,15 @@ class _Relay:
 
     def feed(self, data: bytes) -> bytes:
         if data is _FIRST:
-            self.events = 1
+            self.events = self.tokens = 1
             return data
         prompt_tokens, completion_tokens, cached_tokens = map(int, data.split())
         self.usage, self.done = Usage(prompt_tokens, completion_tokens, cached_tokens), True
-        self.events = completion_tokens
+        self.events = self.tokens = completion_tokens
         return data
 
 
-def _relay(renaming: Renaming, wants_usage: bool, event_bytes: int) -> _Relay:
+def _relay(renaming: Renaming, wants_usage: bool, wants_counts: bool, event_bytes: int) -> _Relay:
     return _Relay()
 
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from functions.api.ids import TenantId
 from functions.artifacts import directories
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
-from functions.artifacts.ingest import Expectation, Ingest, Ingested, IngestPolicy, Upload
+from functions.artifacts.ingest import Expectation, Ingest, Ingested, IngestPolicy, StagingBudget, Upload
 from functions.artifacts.ingest.ingest import object_keys
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import ADAPTER_LIMITS, hex_of
@@ -394,3 +395,57 @@ def test_many_uploads_at_once_do_not_meet(ingest: Ingest, tmp_path: Path) -> Non
     assert len(found) == 12
     assert len({ingested.digest for ingested in found.values()}) == 4
     assert list(shared.staging_root.iterdir()) == []
+
+
+# what all uploads of a process have on the disk together
+
+MIB = 1024**2
+
+
+def bounded(tmp_path: Path, max_bytes: int) -> Ingest:
+    policy = IngestPolicy(reserve_free_bytes=0)
+    return Ingest(MemoryStore(), tmp_path / "staging", policy, budget=StagingBudget(max_bytes))
+
+
+def junk(upload: Upload, size_mib: int) -> int:
+    """How much of it was taken."""
+    taken = 0
+    with upload.file("adapter_model.safetensors") as writer:
+        for _ in range(size_mib):
+            writer.write(bytes(MIB))
+            taken += 1
+    return taken
+
+
+def test_two_uploads_of_junk_stay_within_the_volume(tmp_path: Path) -> None:
+    """An emptyDir's limit shows nowhere on the node's disk: two uploads of 2.2 GB had the pod evicted."""
+    ingest = bounded(tmp_path, 256 * MIB)
+    with ingest.upload(ACME) as first, ingest.upload(TenantId("globex")) as second:
+        assert junk(first, 100) == 100
+        with pytest.raises(CacheFailed, match="no room to receive this"):
+            junk(second, 200)
+        assert ingest.budget.held_bytes <= 256 * MIB
+        used = sum(path.stat().st_size for path in ingest.staging_root.rglob("*") if path.is_file())
+        assert used <= ingest.budget.held_bytes
+    assert ingest.budget.held_bytes == 0
+    with ingest.upload(ACME) as upload:
+        assert junk(upload, 100) == 100
+
+
+def test_one_tenant_leaves_room_for_the_next() -> None:
+    budget, had = StagingBudget(3072), []
+    with ExitStack() as stack:
+        for tenant in ("a", "b", "c"):
+            room = stack.enter_context(budget.reservation(tenant))
+            with pytest.raises(CacheFailed):
+                for size_bytes in range(1, 3073):
+                    room.up_to(size_bytes)
+            had.append(room.held_bytes)
+    assert had == [1536, 768, 384] and budget.held_bytes == 0
+
+
+def test_what_comes_from_the_store_counts_too(tmp_path: Path) -> None:
+    ingest = Ingest(MemoryStore(), tmp_path / "staging")
+    digest = ingest_directory(ingest, make_adapter(tmp_path / "adapter")).digest
+    with pytest.raises(CacheFailed, match="no room to receive this"):
+        replace(ingest, budget=StagingBudget(1)).check(digest, EXPECT)

@@ -10,7 +10,8 @@ from functions.cli.cluster.access import MODELS, SYSTEM
 from functions.cli.cluster.secret_plan import KINDS, Where, plan
 from tests.manifests.checks.references import documented_secrets
 
-WORDS = ("read-s3", "registry-s3", "gateway-s3", "database-password", "git-token", "git-webhook-secret")
+_OPTIONAL = ("git-token", "git-webhook-secret", "regions-token")
+WORDS = ("read-s3", "registry-s3", "gateway-s3", "database-password", *_OPTIONAL)
 GIVEN = {word: word.encode() for word in WORDS}
 There = dict[Where, dict[str, bytes]]
 

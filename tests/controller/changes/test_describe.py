@@ -122,6 +122,7 @@ def words(**sections: Any) -> list[str]:
         ),
         ({"pools": (PoolEntry(PoolName("base"), 2048, 2, 8),)}, "pool base: replicas 2 -> 2 to 8"),
         ({"routing": (replace(ROUTING, session_ttl_s=60.0),)}, "routing default: session.ttl 300 s -> 60 s"),
+        ({"routing": (replace(ROUTING, unknown_fields="pass"),)}, "routing default: unknownFields strip -> pass"),
         ({"routing": (replace(ROUTING, hedge_after_s=0.5),)}, "routing default: retry.hedgeAfter never -> 0.5 s"),
         (
             {"routing": (replace(ROUTING, cascade=(CascadeEntry(PoolName("a"), PoolName("b")),)),)},

@@ -71,6 +71,6 @@ def bench(tmp_path: Path, beginning: Path) -> Bench:
     """Nothing is on the branch yet; GOOD is in the working copy."""
     repository = Repository(tmp_path / "gitops.git")
     socket = tmp_path / "controller.sock"
-    repository.ensure(socket)
+    repository.ensure([socket])
     shutil.copytree(beginning, tmp_path / "checkout", symlinks=True)
     return Bench(repository, tmp_path / "checkout", socket)

@@ -105,7 +105,7 @@ def test_the_environment_of_the_pusher_does_not_reach_the_judge(bench: Bench, tm
 def test_a_repository_that_was_damaged_is_made_good_by_the_next_start(bench: Bench) -> None:
     (bench.repository.path / "hooks" / "pre-receive").unlink()
     (bench.repository.path / "shoal.config").unlink()
-    bench.repository.ensure(bench.socket)
+    bench.repository.ensure([bench.socket])
     bench.commit({"tenants.yaml": "kind: Tenant\n"})
     assert bench.push().returncode != 0
 

@@ -1,8 +1,11 @@
 """What a pusher is told: what would change, and how it went."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from functions.api.problems import Problem, SourceLocation
+from functions.cli.diff import processes_changed
 from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.review import (
     SHOWN_CHANGES,
@@ -57,6 +60,31 @@ spec: {pool: base, replicas: {min: 1, max: 4}, scaleUp: ["queue_seconds > 9: +1"
 def test_the_same_once_more_changes_nothing() -> None:
     same = load(served(), tenant("acme", "ci"), base())
     assert changes_in_words(same, same) == ("no change",)
+
+
+def test_a_push_that_replaces_replicas_is_not_called_no_change() -> None:
+    before, after = (load(served(args=f'"--max-model-len=2048", "--seed={seed}"'), base()) for seed in (1, 2))
+    headline, *lines = changes_in_words(before, after)
+    assert headline == "no change to what is offered, but to processes"
+    assert lines == ["pool base: other arguments; its replicas are replaced one at a time, each drained first"]
+
+
+def test_diff_tells_of_processes_against_the_branch_of_this_machine(bench: Bench) -> None:
+    bench.force({})
+    candidate = load(served(args='"--max-model-len=2048", "--seed=1"'), tenant("acme", "ci"), base())
+    for repository, told in ((bench.repository.path, 1), (bench.repository.path / "none", 0)):
+        layout = SimpleNamespace(gitops_dir=repository)
+        lines = processes_changed(SimpleNamespace(layout=layout), candidate)  # type: ignore[arg-type]
+        assert len(lines) == told and all("its replicas are replaced" in line for line in lines)
+
+
+@pytest.mark.servers
+def test_a_push_is_told_what_it_changes_where_no_controller_runs(bench: Bench) -> None:
+    assert bench.push().returncode == 0
+    bench.commit({"pool.yaml": served(args='"--max-model-len=2048", "--seed=1"'), "tenants.yaml": tenant("acme")})
+    pushed = bench.push()
+    assert pushed.returncode == 0, pushed.stderr
+    assert "tenant acme: key ci revoked" in pushed.stderr and "its replicas are replaced one at a time" in pushed.stderr
 
 
 def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:

@@ -1,7 +1,9 @@
 """A prompt that fails two replicas is refused, others are not for long."""
 
+from hashlib import blake2b
+
 from functions.api.ids import ReplicaId
-from functions.decisions.health.quarantine import HOLD_S, MAX_SUSPECTS, Quarantine
+from functions.decisions.health.quarantine import HOLD_S, KNOWN_HOLD_S, MAX_SUSPECTS, AnsweredLately, Quarantine
 
 R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
 
@@ -36,7 +38,7 @@ def test_worked_example_of_the_prologue() -> None:
 def test_what_is_answered_is_no_longer_suspected() -> None:
     quarantine = Quarantine()
     quarantine.struck(b"ping", R0, 0.0)
-    quarantine.answered(b"ping")
+    quarantine.answered(b"ping", 0.5)
     quarantine.struck(b"ping", R1, 1.0)
     assert quarantine.held_for_s(b"ping", 1.0) == 0.0 and len(quarantine) == 1
 
@@ -53,3 +55,32 @@ def test_the_table_is_bounded() -> None:
     for number in range(MAX_SUSPECTS + 10):
         quarantine.struck(number.to_bytes(4, "big"), R0, float(number))
     assert len(quarantine) == MAX_SUSPECTS
+
+
+def test_what_was_answered_before_is_held_later_and_not_for_long() -> None:
+    """A health check, the same each ten seconds, that was in flight on both engines when these failed."""
+    quarantine, check = Quarantine(), print_of("health check")
+    for now_s in range(0, 900, 10):
+        quarantine.answered(check, float(now_s))
+    for replica in (R0, R1):
+        quarantine.struck(check, replica, 900.0)
+    assert quarantine.held_for_s(check, 901.0) == 0.0
+    for replica in (R0, R1):
+        quarantine.struck(check, replica, 910.0)
+    assert quarantine.held_for_s(check, 910.0) == KNOWN_HOLD_S, "something is wrong with it, or with both engines"
+    assert quarantine.held_for_s(check, 910.0 + KNOWN_HOLD_S) == 0.0
+
+
+def test_what_is_answered_is_remembered_for_a_span_and_bounded() -> None:
+    answered = AnsweredLately()
+    prints = [print_of(f"request {number}") for number in range(100_000)]
+    for fingerprint in prints:
+        answered.add(fingerprint, 0.0)
+    assert all(answered.has(fingerprint, AnsweredLately.SPAN_S) for fingerprint in prints[::1000])
+    taken_for_known = sum(answered.has(print_of(f"other {number}"), 1.0) for number in range(10_000))
+    assert taken_for_known < 300, "3 in 100 at most"
+    assert not any(answered.has(fingerprint, 3 * AnsweredLately.SPAN_S) for fingerprint in prints[::1000])
+
+
+def print_of(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=16).digest()

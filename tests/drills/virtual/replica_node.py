@@ -14,13 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import uvicorn
 from uvicorn.server import ServerState
 
 from functions.api.ids import EngineName
 from functions.decisions.routing.choice import ReplicaView
 from functions.engines.sim.app import build_app
-from functions.engines.sim.connection import OpenProtocol
+from functions.engines.sim.connection import BOUNDS, CONNECTIONS, OpenProtocol
 from functions.engines.sim.faults import Faults
 from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.parts import EngineParts
@@ -31,6 +30,9 @@ from functions.engines.sim.settings import Settings, read_settings
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.routing.load_client import LoadAnswer
+from functions.http.connections import Connections
+from functions.http.guarded import Guard
+from functions.http.listening import config_of
 from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop
 from tests.drills.virtual.pipes import Network
@@ -197,12 +199,12 @@ class Replica:
             loaded = parts.adapters.get(name)
             assert loaded is not None
             self._tasks.append(loop.create_task(parts.engine.load_adapter(loaded)))
-        config = uvicorn.Config(
-            build_app(parts), lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=5
-        )
+        guard = Guard(BOUNDS, Connections(CONNECTIONS), clock=loop.time, sweeps_itself=False)
+        config = config_of(build_app(parts), guard)
+        config.timeout_keep_alive = 5
         config.load()
         state = self._server = ServerState()
-        self.network.listen(self.node, (self.name, PORT), lambda: OpenProtocol(config, state, {}, _loop=loop))
+        self.network.listen(self.node, (self.name, PORT), lambda: OpenProtocol(guard, config, state, {}, _loop=loop))
         parts.lifecycle.move(Phase.SERVING)
         self._tasks.append(loop.create_task(parts.engine.run()))
 

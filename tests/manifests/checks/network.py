@@ -9,7 +9,12 @@ from tests.manifests.workloads import Workload, workloads
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 # Namespaces of others, and the labels by which an operator marks those whose names differ (manifests/README.md).
 FOREIGN = ({NAMESPACE_LABEL: "kube-system"}, {NAMESPACE_LABEL: "knative-serving"}, {"shoal.dev/ingress": "true"})
-FOREIGN_LABELS = (*FOREIGN, {"shoal.dev/monitoring": "true"}, {"shoal.dev/git-server": "true"})
+FOREIGN_LABELS = (
+    *FOREIGN,
+    {"shoal.dev/monitoring": "true"},
+    {"shoal.dev/git-server": "true"},
+    {"shoal.dev/regions": "true"},
+)
 ENGINE_PORT = 8080
 QUEUE_PROXY_PORTS = {8012, 8112, 9090, 9091}  # Knative's sidecar: requests, requests with TLS, its own and our metrics
 

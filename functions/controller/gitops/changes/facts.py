@@ -295,6 +295,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (RoutingEntry, "retry_max_attempts"): _Field("retry.maxAttempts"),
     (RoutingEntry, "session_ttl_s"): _Field("session.ttl"),
     (RoutingEntry, "spread_above_utilization_ratio"): _Field("spreadAbove.utilization"),
+    (RoutingEntry, "unknown_fields"): _Field("unknownFields"),
 }
 _TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Describe]] = {
     AdmissionEntry: {("bands",): _bands},

@@ -4,38 +4,42 @@
     202                    fetched as soon as may be
     200                    nothing to do: another branch, another event, a ping
     401                    no signature, or not by our secret
-    404 405 400 413 429    another path; another method; no request; a body over BODY_MAX_BYTES; too many requests
+    404 405 413 429        another path; another method; a body over BODY_MAX_BYTES; too many requests
+    400 408 431            no request; one that does not come in time; a head that is too large
 
 What is told is never believed: the body says only which branch may have moved, and what it is now is read from the
 remote. So a delivery that is played again fetches once more, and nothing else.
 
-Bounds: CONNECTIONS_MAX at a time, each READ_WITHIN_S for its request, PER_MINUTE requests in all, whoever they are
-from; whoever floods it delays pushes to the next poll. Signatures are compared in constant time, after the whole body
-was read. Neighbours: `git_side` fetches; `process` tells the leader, where another process was told.
+Bounds: CONNECTIONS_MAX at a time, of which the longest silent one gives way, each READ_WITHIN_S for its head and as
+long for its body (`functions.http`), PER_MINUTE requests in all, whoever they are from; whoever floods it delays pushes
+to the next poll. Signatures are compared in constant time, after the whole body was read. Neighbours: `git_side`
+fetches; `process` tells the leader, where another process was told.
 """
 
 import asyncio
 import hashlib
 import hmac
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-import h11
 import orjson
+from starlette.types import Receive, Scope, Send
 
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.http.connections import Connections
+from functions.http.guarded import Bounds, Guard
+from functions.http.listening import serve
 
 PATH = "/hooks/git"
 BODY_MAX_BYTES = 2 * 1024 * 1024  # a push of 2,000 commits is about 1 MB
-CONNECTIONS_MAX = 16
+CONNECTIONS_MAX = 64
 READ_WITHIN_S = 10.0
 PER_MINUTE, BURST = 300, 60
 SECRET_MIN_CHARS = 16
-_HEAD_MAX_BYTES = 16 * 1024
-_READ_BYTES = 64 * 1024
-_LINGER_S = 1.0
+BOUNDS = Bounds(head_s=READ_WITHIN_S, body_s=READ_WITHIN_S, keep_alive_s=READ_WITHIN_S, write_stall_s=READ_WITHIN_S)
 
 # by header: what comes before the hex digits of HMAC-SHA256(secret, body)
 _SIGNATURES = {
@@ -61,8 +65,8 @@ class Reply(NamedTuple):
 
 
 class _Request(NamedTuple):
-    method: bytes
-    path: bytes
+    method: str
+    path: str
     headers: Headers
     body: bytes
 
@@ -100,22 +104,42 @@ class Webhook:
         on_result: Callable[[Result], None] = lambda _: None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self._secret, self._branch = secret, branch
         self._on_push, self._on_result = on_push, on_result
         self._clock = clock
         self._bucket = TokenBucket(PER_MINUTE, BURST, 60, self._now_us())
-        self._open = 0
+        self._bounds = bounds
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """OSError where that cannot be."""
-        return await asyncio.start_server(self._connected, host, port, limit=_READ_BYTES)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        connections = Connections(CONNECTIONS_MAX, on_closed=lambda reason: self._on_result("limited"))
+        guard = Guard(self._bounds, connections, on_refused=lambda status: self._on_result("malformed"))
+        return await serve(self, socket.create_server((host, port), family=family), guard)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        reply = self._limited()
+        if reply is None:
+            body = await _read(receive)
+            headers = dict(scope["headers"])
+            reply = _TOO_LARGE if body is None else self.reply(_Request(scope["method"], scope["path"], headers, body))
+        self._on_result(reply.result)
+        if reply.result == "unsigned":
+            _log.warning("a webhook delivery was refused: %s", reply.text)
+        content = f"{reply.text}\n".encode()
+        answered = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(content))]
+        answered += [(b"connection", b"close"), *([(b"retry-after", b"60")] if reply.status == 429 else [])]
+        await send({"type": "http.response.start", "status": reply.status, "headers": answered})
+        await send({"type": "http.response.body", "body": content})
 
     def reply(self, request: _Request) -> Reply:
         """What to say to a whole request, and whether to fetch."""
-        if request.path.partition(b"?")[0] != PATH.encode():
+        if request.path != PATH:
             return Reply(404, f"git servers tell of pushes at {PATH}", "malformed")
-        if request.method != b"POST":
+        if request.method != "POST":
             return Reply(405, "POST it", "malformed")
         if not is_signed(request.headers, request.body, self._secret):
             return Reply(401, "not signed with this installation's webhook secret", "unsigned")
@@ -125,41 +149,6 @@ class Webhook:
         return Reply(202, f"{self._branch} is fetched", "taken")
 
     # inside
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            self._on_result("limited")
-            return
-        self._open += 1
-        try:
-            async with asyncio.timeout(READ_WITHIN_S):
-                await self._serve(reader, writer)
-        except (TimeoutError, OSError, h11.ProtocolError):
-            pass  # whoever it was is gone, or is no HTTP client
-        finally:
-            self._open -= 1
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX_BYTES)
-        reply = self._limited()
-        if reply is None:
-            try:
-                request = await _read(connection, reader, writer)
-            except h11.RemoteProtocolError as error:
-                reply = Reply(400, str(error)[:200], "malformed")
-            else:
-                reply = self.reply(request) if request is not None else _TOO_LARGE
-        self._on_result(reply.result)
-        if reply.result == "unsigned":
-            _log.warning("a webhook delivery was refused: %s", reply.text)
-        writer.write(_written(reply))
-        await writer.drain()
-        writer.write_eof()
-        async with asyncio.timeout(_LINGER_S):  # what was not read would make the answer get lost
-            while await reader.read(_READ_BYTES):
-                pass
 
     def _limited(self) -> Reply | None:
         bucket = self._bucket
@@ -176,35 +165,14 @@ class Webhook:
 _TOO_LARGE = Reply(413, f"a body of at most {BODY_MAX_BYTES} bytes", "malformed")
 
 
-async def _read(
-    connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> _Request | None:
-    """The request; None where its body is too large. RemoteProtocolError where it is none."""
-    head: h11.Request | None = None
-    body = bytearray()
+async def _read(receive: Receive) -> bytes | None:
+    """The body, None where it is too large; it is read to its end all the same, or the answer would get lost."""
+    body, size_bytes = bytearray(), 0
     while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            if connection.they_are_waiting_for_100_continue:
-                writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-            connection.receive_data(await reader.read(_READ_BYTES))
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > BODY_MAX_BYTES:
-                return None
-        elif isinstance(event, h11.EndOfMessage) and head is not None:
-            return _Request(head.method, head.target, dict(head.headers), bytes(body))
-        else:
-            raise h11.RemoteProtocolError("no whole request")
-
-
-def _written(reply: Reply) -> bytes:
-    """The answer, after which the connection ends. Written by hand: the request may have been none."""
-    reasons = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
-    reasons |= {405: "Method Not Allowed", 413: "Content Too Large", 429: "Too Many Requests"}
-    more = "retry-after: 60\r\n" if reply.status == 429 else ""
-    body = f"{reply.text}\n".encode()
-    head = f"HTTP/1.1 {reply.status} {reasons[reply.status]}\r\ncontent-type: text/plain; charset=utf-8\r\n{more}"
-    return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+        message = await receive()
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes <= BODY_MAX_BYTES:
+            body += part
+        if not message.get("more_body", False):
+            return bytes(body) if size_bytes <= BODY_MAX_BYTES else None

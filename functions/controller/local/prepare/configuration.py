@@ -23,6 +23,7 @@ from functions.controller.gitops.repository import BRANCH, Repository
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.prepare.secret_files import DemoKey, ensure_demo_keys, hashed
 from functions.controller.local.prepare.steps import CannotPrepare
+from functions.controller.local.regions import control_sockets
 
 SHIPPED = "shipped"
 SOURCE_DIRS = ("inferenceservices", "policies", "registry")
@@ -34,7 +35,7 @@ def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
     """Make the repository, bring `shipped` up to date; what the operator should know, a line each."""
     repository = Repository(layout.gitops_dir)
     try:
-        repository.ensure(layout.control_socket)
+        repository.ensure(control_sockets(layout))
         return _ship(repository, layout, shipped_files(layout, project_dir))
     except GitFailed as error:
         raise CannotPrepare(f"the repository {layout.gitops_dir} cannot be prepared: {error}") from error

@@ -39,6 +39,7 @@ class Composition:
         self._asked = asked
         self._body = body
         self._sink = sink
+        self.tenant = asked.tenant.name
         self._task: asyncio.Task[None] | None = None
         self._round: Answering | None = None  # the one under way
         self._rounds = self._calls = 0

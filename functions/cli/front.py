@@ -1,0 +1,132 @@
+"""`shoal front`: one address for all regions of this machine, by haproxy, with a configuration for it.
+
+    home            by a consistent hash of the key: a client stays in its region, with what is cached of its prompts
+    another region  the connection failed, the answer was 503 (which says: no room here), or nothing came back at all
+    never again     a byte of the answer went out, or the request is larger than the front's buffer
+
+A 503 is the platform's: a tenant's own limit (429) and a failure after tries (502, 504) are passed on. What keeps state
+in a region (files, batches, uploads) is not repeated where nothing came back. The same configuration serves in front of
+clusters: only the addresses differ (docs/how-to/regions.md).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from functions.cli.context import read_settings
+from functions.cli.refused import Refused
+from functions.controller.local.files import replace_file
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ports import plan_ports
+from functions.controller.local.regions import regions_of
+from functions.fleet.regions import RegionAddress, RegionsUnreadable
+
+HAPROXY = "haproxy"
+BUFFER_BYTES = 65_536  # a request up to this size can be sent to another region; two buffers a connection
+# What an engine may be at, so that it may be done once more where nothing came back; all else keeps state.
+REPEATED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/classify",
+    "/v1/score", "/v1/rerank", "/v1/tokenize", "/v1/detokenize", "/v1/models",
+)  # fmt: skip
+
+
+def configuration(regions: Mapping[str, RegionAddress], *, port: int, certificate: Path, ca_file: Path) -> str:
+    """haproxy's configuration. Pure."""
+    servers = "\n".join(
+        f"    server {name} {_host_and_port(address.gateway_url or '')}" for name, address in sorted(regions.items())
+    )
+    return f"""\
+# Written by `shoal front`.
+global
+    tune.bufsize {BUFFER_BYTES}
+    ssl-default-bind-options ssl-min-ver TLSv1.2
+    log stdout format raw local0 notice
+
+defaults
+    mode http
+    log global
+    timeout connect 2s
+    timeout http-request 30s
+    timeout http-keep-alive 75s
+    timeout client 15m    # silence; longer than any deadline of a request
+    timeout server 15m
+    timeout queue 5s
+    option http-buffer-request    # all of it, or a full buffer: only what is held whole can be sent again
+    retries 3
+    option redispatch 1
+    balance hdr(authorization)
+    hash-type consistent
+    option httpchk
+    http-check send meth GET uri /readyz ver HTTP/1.1 hdr host localhost
+    http-check expect status 200
+{_errors()}
+    default-server ssl verify required ca-file {ca_file} verifyhost localhost check inter 1s fall 2 rise 2 maxconn 10000
+
+frontend front
+    bind 127.0.0.1:{port} ssl crt {certificate} alpn h2,http/1.1
+    acl repeated path {" ".join(REPEATED)}
+    use_backend answers if repeated
+    default_backend state
+    http-response set-header x-shoal-region %s
+
+backend answers
+    retry-on conn-failure 503 empty-response
+{servers}
+
+backend state
+    retry-on conn-failure 503
+{servers}
+"""
+
+
+def _errors() -> str:
+    """Errors of the front's own, in the shape that all others have."""
+    told = (
+        (502, "upstream_failed", "the region failed before it answered: send the request again"),
+        (503, "no_region", "no region can be reached: try again"),
+        (504, "upstream_timeout", "the region did not answer in time"),
+    )
+    lines = []
+    for status, code, message in told:
+        body = f'{{"error":{{"message":"{message}","type":"server_error","param":null,"code":"{code}"}}}}'
+        lines.append(f"    http-error status {status} content-type application/json string '{body}' hdr retry-after 1")
+    return "\n".join(lines)
+
+
+def front(*, print_only: bool) -> None:
+    """Run haproxy before the regions of this machine until it is ended."""
+    settings = read_settings()
+    layout = StateLayout.at(settings.state_dir)
+    try:
+        regions = regions_of(layout)
+    except RegionsUnreadable as error:
+        raise Refused(str(error)) from error
+    if not regions:
+        raise Refused("there are no regions here: `shoal up --region a` and `shoal up --region b` make two")
+    folder = layout.root / "front"
+    certificate, file = folder / "server.pem", folder / "haproxy.cfg"
+    port = plan_ports(settings).gateway
+    text = configuration(regions, port=port, certificate=certificate, ca_file=layout.ca_file)
+    if print_only:
+        sys.stdout.write(text)
+        return
+    program = shutil.which(HAPROXY)
+    if program is None:
+        raise Refused(f"{HAPROXY} is not installed here: `apt-get install haproxy` brings it, `--print` shows its file")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    replace_file(certificate, layout.server_cert_file.read_bytes() + layout.server_key_file.read_bytes())
+    replace_file(file, text.encode())
+    checked = subprocess.run([program, "-c", "-q", "-f", str(file)], capture_output=True, text=True, check=False)
+    if checked.returncode != 0:
+        raise Refused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
+    sys.stderr.write(f"https://localhost:{port} for the regions {', '.join(sorted(regions))}; Ctrl-C ends it\n")
+    sys.stderr.flush()
+    os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - signals are haproxy's own affair
+
+
+def _host_and_port(url: str) -> str:
+    scheme, _, authority = url.partition("://")
+    return authority if ":" in authority else f"{authority}:{443 if scheme == 'https' else 80}"

@@ -1,0 +1,66 @@
+"""Regions on one machine: `shoal up --region a` is a whole installation of its own, beside the others.
+
+    .shoal/regions/a/          its state: bus, store, database, logs, ports, its own internal token
+    .shoal/regions.json        which there are, and where (`functions.fleet.regions`)
+    .shoal/{gitops.git,tls,models,secrets}   what all share: repository, authority, base weights, pepper, demo keys, and
+                                             the token that opens what registries tell each other
+
+A region keeps the ports that it was given first, 200 above those of the one before.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from functions.controller.local.files import replace_file
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.settings import LocalSettings
+from functions.fleet.regions import MAX_REGIONS, RegionAddress, RegionsUnreadable, read_regions
+
+PORTS_APART = 200
+HIGHEST_BASE = 65_300
+
+
+class TooManyRegions(Exception):
+    """The message says how many there may be."""
+
+
+def regions_of(home: StateLayout) -> dict[str, RegionAddress]:
+    """Those that were ever started here; none where the file is not there. RegionsUnreadable where it is wrong."""
+    return read_regions(home.regions_file) if home.regions_file.exists() else {}
+
+
+def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddress:
+    """The region's place among the others; a new one gets the lowest ports that none has. Under the caller's lock."""
+    known = regions_of(layout)
+    if name in known:
+        return known[name]
+    if len(known) >= MAX_REGIONS:
+        raise TooManyRegions(f"there are {len(known)} regions, which is the limit: {', '.join(sorted(known))}")
+    taken = {address.port_base for address in known.values()}
+    bases = range(first_base + PORTS_APART, HIGHEST_BASE, PORTS_APART)
+    base = next((base for base in bases if base not in taken), None)
+    if base is None:
+        raise TooManyRegions(
+            f"no ports are left above {first_base} for a region {name}: choose a lower SHOAL_PORT_BASE"
+        )
+    address = RegionAddress(f"https://127.0.0.1:{base + 4}", f"https://127.0.0.1:{base + 3}", base)
+    replace_file(layout.regions_file, msgspec.json.format(msgspec.json.encode(known | {name: address}), indent=1))
+    return address
+
+
+def settings_of(settings: LocalSettings, address: RegionAddress) -> LocalSettings:
+    """The settings with the region's own ports, and no other."""
+    ports: dict[str, int | None] = {name: None for name in LocalSettings.model_fields if name.startswith("port_")}
+    return settings.model_copy(update=ports | {"port_base": address.port_base or settings.port_base})
+
+
+def control_sockets(layout: StateLayout) -> list[Path]:
+    """Of every controller that may follow the repository: this one's, the plain fleet's, and the other regions'."""
+    home = StateLayout(layout.home)
+    try:
+        names = sorted(regions_of(home))
+    except RegionsUnreadable:
+        names = []
+    layouts = [layout, home, *(StateLayout.at(layout.home, name) for name in names)]
+    return list(dict.fromkeys(each.control_socket for each in layouts))

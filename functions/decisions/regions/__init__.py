@@ -1,0 +1,1 @@
+"""What regions take over from one another."""

@@ -1,0 +1,227 @@
+"""Memory bound on bodies and answers, all connections of the process together, until they are written to a socket.
+
+Each body and each answer has a bound of its own (`Limits.body_bytes`, `answer_bytes`) and a time; 9,500 connections
+with such a body each would still be 37 GB, and 70 clients that read 32 MB slowly 2 GB. So what is large shares
+`Limits.uploads_bytes`:
+
+    the first 64 KiB of each         free: nothing is counted, and what is small is never refused for what is large
+    a body beyond                    as it comes, 64 KiB at a time, until its engine has it, or its request has ended
+    a larger length was announced    refused with its head where there is no room for the first of these steps
+    an answer beyond                 as it comes, 64 KiB at a time: refused, and paid for, where there is no room
+    what a client has not read       whatever it is: it is written already, and counts until it is read
+    a tenant has at most             as much as it leaves free: held by it <= limit - held by all
+
+An announced length takes nothing: of a burst most bodies are whole before the last begin, and whoever announces and
+sends nothing must keep nobody out (test_what_is_announced_takes_no_room_before_it_comes).
+
+Worked example (test_a_tenant_has_at_most_as_much_as_it_leaves_free): of 256 MiB one tenant gets 128, a second one that
+comes then 64, a third 32: whoever comes first leaves room for the next. Together with what is free, 9,500 connections
+hold 256 MiB + 9,500 x 64 KiB = 850 MiB at most (`memory` has the whole sum).
+
+Where there is no room, clients that read more slowly than `Limits.slow_reader_bytes_per_s` are closed first, the
+largest first: they hold what others need. Whoever reads slowly keeps its request's place among its tenant's, too.
+
+Who sends more than the free bytes is known: `Gateway.precheck` has seen a key. Files (`/v1/files`) go on to the store
+as they come, a few at a time, and are not among these.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from functions.api.ids import TenantId
+from functions.decisions.admission.drain_rate import retry_after_s
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer, Refused, unavailable
+from functions.gateway.limits import Limits
+from functions.gateway.tenant_limits import TenantShares
+
+FREE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
+_STEP_BYTES = 64 * 1024
+_AFTER_S = 2.0  # a body of 4 MiB on a line of 16 Mbit/s
+_GRACE_S = 2.0  # in which a reader's rate is no rate yet
+
+_log = logging.getLogger(__name__)
+
+
+class Reader(Protocol):
+    """A client that has not read all of an answer."""
+
+    @property
+    def unread_bytes(self) -> int: ...
+
+    def give_way(self) -> None:
+        """Close at once."""
+
+
+class Hold:
+    """One body or answer on its way. Ends once, at the latest with its connection."""
+
+    __slots__ = ("_held", "_refusal", "bound_bytes", "held_bytes", "tenant")
+
+    def __init__(self, held: "HeldBytes", tenant: TenantId, refusal: Callable[[], ErrorAnswer]) -> None:
+        self._held = held
+        self._refusal = refusal
+        self.tenant = tenant
+        self.held_bytes = 0
+        self.bound_bytes = FREE_BYTES  # up to here it may come without a call
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def came(self, size_bytes: int) -> None:
+        """So much of it is here, which is more than `bound_bytes`; raises Refused (503) where there is no room."""
+        taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
+        self._held.take(self.tenant, taken_bytes - self.held_bytes, self._refusal)
+        self.held_bytes = self.bound_bytes = taken_bytes
+
+    def end(self) -> None:
+        """Nobody needs it any more, or it will never be whole."""
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        if held_bytes:
+            self._held.give_back(self.tenant, held_bytes)
+
+
+@dataclass(slots=True)
+class _Unread:
+    """What waits for one reader."""
+
+    tenant: TenantId
+    at_first_bytes: int
+    held_bytes: int  # as it was last looked at
+    since_s: float
+    leave: Callable[[], None]  # its place among its tenant's requests
+
+
+class HeldBytes:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        *,
+        on_refused: Callable[[str], None],
+        on_cut: Callable[[], None],
+        occupy: Callable[[TenantId], Callable[[], None]],
+    ) -> None:
+        """`on_refused` gets a metric label; `occupy` takes a place among a tenant's requests, and gives its release."""
+        self._limit_bytes = limits.uploads_bytes
+        self._least_bytes_per_s = limits.slow_reader_bytes_per_s
+        self._clock = clock
+        self._on_refused, self._on_cut, self._occupy = on_refused, on_cut, occupy
+        self._shares = TenantShares()
+        self._unread: dict[Reader, _Unread] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        return self._shares.held
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of these, what clients have not read."""
+        return sum(unread.held_bytes for unread in self._unread.values())
+
+    def body(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Hold:
+        """Before a body is read; raises Refused (503)."""
+
+        def refusal() -> ErrorAnswer:
+            self._on_refused("uploads_full")
+            return _no_room_for_body(request_id)
+
+        if (announced_bytes or 0) > FREE_BYTES:
+            self._check(tenant, FREE_BYTES + _STEP_BYTES, refusal)
+        return Hold(self, tenant, refusal)
+
+    def answer(self, tenant: TenantId, request_id: str) -> Hold:
+        """Before an answer is collected."""
+
+        def refusal() -> ErrorAnswer:
+            self._on_refused("answers_full")
+            return errors.no_room_for_answer(retry_after_s(_AFTER_S, request_id))
+
+        return Hold(self, tenant, refusal)
+
+    def take(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
+        self._check(tenant, size_bytes, refusal)
+        self._shares.take(tenant, size_bytes)
+
+    def give_back(self, tenant: TenantId, size_bytes: int) -> None:
+        self._shares.give_back(tenant, size_bytes)
+
+    # clients that read
+
+    def waits(self, reader: Reader, tenant: TenantId) -> None:
+        """So much was written that it waits for its client; until `gone`, once or more often."""
+        size_bytes = reader.unread_bytes
+        if size_bytes <= FREE_BYTES or reader in self._unread:
+            return
+        self._shares.take(tenant, size_bytes)
+        self._unread[reader] = _Unread(tenant, size_bytes, size_bytes, self._clock(), self._occupy(tenant))
+
+    def gone(self, reader: Reader) -> None:
+        """It has read all, or has left. Does nothing where it did not wait."""
+        unread = self._unread.pop(reader, None)
+        if unread is not None:
+            self._shares.give_back(unread.tenant, unread.held_bytes)
+            unread.leave()
+
+    # inside
+
+    def _check(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
+        if not self._has_room(tenant, size_bytes):
+            self._look_at_readers()
+            for reader in self._slow():
+                if self._has_room(tenant, size_bytes):
+                    return
+                self._cut(reader)
+        if not self._has_room(tenant, size_bytes):
+            raise Refused(refusal())
+
+    def _has_room(self, tenant: TenantId, size_bytes: int) -> bool:
+        return self._shares.held_by(tenant) + size_bytes <= self._limit_bytes - self.held_bytes - size_bytes
+
+    def _look_at_readers(self) -> None:
+        for reader, unread in self._unread.items():
+            read_bytes = unread.held_bytes - reader.unread_bytes
+            if read_bytes > 0:
+                unread.held_bytes -= read_bytes
+                self._shares.give_back(unread.tenant, read_bytes)
+
+    def _slow(self) -> list[Reader]:
+        """Those below the least rate, the largest first."""
+        now_s = self._clock()
+        found = []
+        for reader, unread in self._unread.items():
+            waited_s = now_s - unread.since_s
+            read_bytes = unread.at_first_bytes - unread.held_bytes
+            if waited_s >= _GRACE_S and read_bytes < waited_s * self._least_bytes_per_s:
+                found.append((unread.held_bytes, reader))
+        return [reader for _, reader in sorted(found, key=lambda each: -each[0])]
+
+    def _cut(self, reader: Reader) -> None:
+        unread = self._unread[reader]
+        waited_s = self._clock() - unread.since_s
+        _log.warning(
+            "a client of %s is closed: it has read %d of %d bytes in %.0f s, and others need the memory",
+            unread.tenant, unread.at_first_bytes - unread.held_bytes, unread.at_first_bytes, waited_s,
+        )  # fmt: skip
+        self.gone(reader)
+        self._on_cut()
+        reader.give_way()
+
+
+def _no_room_for_body(request_id: str) -> ErrorAnswer:
+    after_s = retry_after_s(_AFTER_S, request_id)
+    message = (
+        f"The gateway holds as much in large bodies and answers as it has room for. Send it again in {after_s} s; "
+        f"bodies of up to {FREE_BYTES // 1024} KiB are taken now."
+    )
+    return unavailable(message, "overloaded", after_s)

@@ -1,0 +1,220 @@
+"""Listening: sockets whose connections are counted from their accept, TLS handshakes included.
+
+    listen      one socket, any protocol: a plain one by the loop's own server, one with TLS by `TlsListener`
+    serve       one socket, an ASGI application behind `GuardedHttp`
+    GuardedServer   uvicorn's server (drain, signals) over sockets that are listened to here
+
+A loop's own server says nothing of a connection before its handshake is over, which a client may leave unfinished for a
+minute. `TlsListener` accepts by itself: each handshake has a time, counts as a connection, and gives way as one.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from functions.http.connections import Connections, address_of
+from functions.http.guarded import Guard, GuardedHttp
+
+_log = logging.getLogger(__name__)
+_ACCEPTS_AT_ONCE = 64  # then others have their turn
+_WITHOUT_DESCRIPTORS_S = 1.0
+_BACKLOG = 2048
+
+
+class Handshake:
+    """A connection without TLS yet."""
+
+    def __init__(self, accepted: socket.socket, now_s: float) -> None:
+        self._accepted = accepted
+        self.due_s = float("inf")  # the transport has its time
+        self.idle_since_s: float | None = now_s
+
+    def check(self, now_s: float) -> None:
+        """Nothing: see `due_s`."""
+
+    def give_way(self) -> None:
+        with contextlib.suppress(OSError):  # it has just been reset
+            self._accepted.shutdown(socket.SHUT_RDWR)  # the handshake fails, and closes
+
+
+MakeProtocol = Callable[["Handshake | None"], asyncio.Protocol]
+
+
+class Server(Protocol):
+    """As uvicorn uses one."""
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+class TlsListener:
+    """Accepts on the loop's thread, and has handshakes made beside one another."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        make_protocol: MakeProtocol,
+        connections: Connections,
+        *,
+        handshake_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._listener, self._tls, self._make_protocol = listener, tls, make_protocol
+        self._connections, self._handshake_s, self._clock = connections, handshake_s, clock
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._open = True
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accept nobody else; handshakes go on."""
+        if not self._open:
+            return
+        self._open = False
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Until every handshake is over."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # of descriptors, say: the others have to end first
+                _log.warning("connections cannot be accepted: %s; tried again in %.0f s", error, _WITHOUT_DESCRIPTORS_S)
+                self._loop.remove_reader(self._listener)
+                self._retry = self._loop.call_later(_WITHOUT_DESCRIPTORS_S, self._accept_again)
+                return
+            self._begin(accepted, address_of(peer))
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _begin(self, accepted: socket.socket, address: str) -> None:
+        accepted.setblocking(False)
+        handshake = Handshake(accepted, self._clock())
+        if not self._connections.add(handshake, address):
+            accepted.close()  # before TLS there is no way to say why
+            return
+        task = self._loop.create_task(self._shake(handshake, accepted), name="handshake")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _shake(self, handshake: Handshake, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(handshake),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_s,
+            )
+        except (OSError, ssl.SSLError) as error:
+            _log.debug("a handshake failed: %s", error)
+        finally:
+            self._connections.discard(handshake)  # does nothing where the connection stands for it
+
+
+async def listen(
+    listener: socket.socket,
+    make_protocol: MakeProtocol,
+    connections: Connections,
+    *,
+    tls: ssl.SSLContext | None,
+    handshake_s: float,
+    clock: Callable[[], float],
+    backlog: int = _BACKLOG,
+) -> Server:
+    """Serve a socket that is bound, from now on until the server is closed."""
+    if tls is None:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: make_protocol(None), sock=listener, backlog=backlog)
+    listener.listen(backlog)
+    return TlsListener(listener, tls, make_protocol, connections, handshake_s=handshake_s, clock=clock)
+
+
+def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedHttp, **more: Any) -> Config:
+    """uvicorn's configuration for one of our servers."""
+    return Config(
+        app,
+        http=cast(Any, functools.partial(protocol, guard)),
+        ws="none",  # an upgrade would be answered before anybody looks at it
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # who calls is whoever holds the socket: an agent's control goes by it
+        timeout_keep_alive=int(guard.bounds.keep_alive_s),
+        **more,
+    )
+
+
+async def serve(app: ASGIApp, listener: socket.socket, guard: Guard) -> asyncio.Server:
+    """An application on a socket of its own, on the running loop; without a drain."""
+    config = config_of(app, guard)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: GuardedHttp(guard, config, state, {}), sock=listener)
+
+
+class GuardedServer(uvicorn.Server):
+    """uvicorn's server over sockets whose handshakes are counted and timed."""
+
+    def __init__(self, config: Config, guard: Guard) -> None:
+        super().__init__(config)
+        self._guard = guard
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        await super().startup([])  # it listens to nothing itself
+        for listener in sockets or ():
+            await self.listen(listener)
+
+    async def listen(self, listener: socket.socket) -> None:
+        guard, config = self._guard, self.config
+
+        def make_protocol(handshake: Handshake | None) -> asyncio.Protocol:
+            made = cast(GuardedHttp, config.http_protocol_class(config, self.server_state, self.lifespan.state))  # type: ignore[call-arg]
+            if handshake is not None:
+                made.stands_for = handshake
+            return made
+
+        server = await listen(
+            listener,
+            make_protocol,
+            guard.connections,
+            tls=config.ssl,
+            handshake_s=guard.bounds.head_s,
+            clock=guard.clock,
+            backlog=config.backlog,
+        )
+        self.servers.append(cast(asyncio.base_events.Server, server))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nobody else, and wait for whoever was accepted: a connection without TLS yet, uvicorn ignores."""
+        for server in self.servers:
+            server.close()
+        for server in self.servers:
+            if isinstance(server, TlsListener):
+                await server.wait_closed()
+        await super().shutdown(sockets)

@@ -1,0 +1,1 @@
+"""Regions: what this registry tells the registries of others, and takes over from them."""

@@ -1,0 +1,329 @@
+"""Following the other regions: what their registries tell is merged with what this one knows, and their use is charged.
+
+    a page of changes      keys at once: a revoked one waits behind nobody's gigabytes
+                           models into a line, the newest of each, from which two at a time are taken over
+    a model                merge (pure) → content of new versions into our own store → one transaction a fact
+    what is in the way     held: told to the operator, and tried again every 5 s: git or the store may be on its way
+    each second            what their buses granted is charged to ours (`functions.fleet.quota_regions`)
+
+Nothing of it is kept over a restart: a registry that starts reads all, and finds most of it here already. The list of
+regions is a file that may change; one that leaves it is forgotten, what came from it stays.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from functions.api.ids import Digest, ModelId, TenantId
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.ingest import Expectation
+from functions.decisions.regions.facts import KeyFact, ModelFacts
+from functions.decisions.regions.merge import Held, merge, merge_key
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.quota_regions import SILENT_S, RegionBus
+from functions.fleet.regions import RegionAddress, read_regions
+from functions.fleet.tasks import Supervised
+from functions.registry.errors import ApiError
+from functions.registry.ingesting import Ingesting
+from functions.registry.metrics import RegionStanding
+from functions.registry.regions import taking
+from functions.registry.regions.client import WAIT_S, RegionAccess, RegionAway, RegionClient, RegionContent
+from functions.registry.services import RegistryServices
+from functions.registry.sql import artifacts, region_facts
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.errors import DatabaseUnavailable, Refused
+from functions.registry.sql.transaction import Write
+from functions.registry.version_content import no_store
+
+LOOK_S = 5.0  # at the list of regions
+RETRY_S = 5.0
+LIMITS_S = 1.0
+AT_ONCE = 2  # models; a new version may be a gigabyte
+MAX_TOLD = 100  # held facts in an answer
+
+_log = logging.getLogger(__name__)
+_ANYBODY = TenantId("")
+_IN_THE_WAY = (Refused, ApiError, ArtifactError)
+
+
+@dataclass(slots=True)
+class OtherRegion:
+    """One of them, as far as it was heard."""
+
+    name: str
+    url: str
+    lineage: str = ""
+    change: int = 0
+    heard_s: float | None = None  # monotonic
+    waiting: dict[str, ModelFacts] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    held: dict[str, tuple[Held, ...]] = field(default_factory=dict)  # by model, or key
+    tried_again: dict[str, ModelFacts] = field(default_factory=dict)
+    keys_again: dict[str, KeyFact] = field(default_factory=dict)
+    taken: int = 0  # facts
+    used_began: str = ""
+    used_upto: str = "0"
+    tasks: Supervised = field(default_factory=Supervised)
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(f"region:{self.name}")
+
+
+class RegionsFollower:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        region: str,
+        file: Path,
+        access: RegionAccess,
+        services: RegistryServices,
+        bus: RegionBus,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.region = region
+        self.others: dict[str, OtherRegion] = {}
+        self._file = file
+        self._access = access
+        self._client = RegionClient(access)
+        self._services = services
+        self._bus = bus
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Follow the list of regions until cancelled; RegionsUnreadable where it cannot be read."""
+        while True:
+            await self._look(await asyncio.to_thread(read_regions, self._file))
+            await asyncio.sleep(LOOK_S)
+
+    async def close(self) -> None:
+        for other in self.others.values():
+            await other.tasks.close()
+        await self._client.close()
+
+    def is_connected(self, other: OtherRegion) -> bool:
+        return other.heard_s is not None and self._clock() - other.heard_s < SILENT_S
+
+    def standings(self) -> list[RegionStanding]:
+        return [
+            RegionStanding(other.name, self.is_connected(other), len(other.held), other.taken)
+            for other in self.others.values()
+        ]
+
+    def described(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "region": other.name,
+                "registry_url": other.url,
+                "connected": self.is_connected(other),
+                "heard_s_ago": None if other.heard_s is None else round(self._clock() - other.heard_s, 1),
+                "change": other.change,
+                "waiting": len(other.waiting),
+                "taken": other.taken,
+                "held": [
+                    {"subject": each.subject, "code": each.code, "message": each.message}
+                    for some in list(other.held.values())[:MAX_TOLD]
+                    for each in some
+                ],
+            }
+            for other in sorted(self.others.values(), key=lambda other: other.name)
+        ]
+
+    async def _look(self, listed: dict[str, RegionAddress]) -> None:
+        wanted = {name: address.registry_url for name, address in listed.items() if name != self.region}
+        for name, other in list(self.others.items()):
+            if wanted.get(name) != other.url:
+                await other.tasks.close()
+                del self.others[name]
+        for name, url in wanted.items():
+            if name not in self.others:
+                other = self.others[name] = OtherRegion(name, url)
+                self._begin(other)
+
+    def _begin(self, other: OtherRegion) -> None:
+        away = (RegionAway, DatabaseUnavailable, BusUnavailable)
+        parts: dict[str, Callable[[OtherRegion], Awaitable[None]]] = {
+            "changes": self._follow, "models": self._take_waiting, "retries": self._try_again, "limits": self._charge,
+        }  # fmt: skip
+        for what, run in parts.items():
+            other.tasks.forever(f"region {other.name}: {what}", functools.partial(run, other), expected=away)
+
+    # -- what they tell -----------------------------------------------------------------------------------------------
+
+    async def _follow(self, other: OtherRegion) -> None:
+        wait_s = 0.0  # the first answer of a run comes at once, and says that the region is heard
+        while True:
+            page = await self._client.changes(other.url, other.change, wait_s)
+            other.heard_s = self._clock()
+            if (other.lineage and page.lineage != other.lineage) or page.change < other.change:
+                _log.warning("region %s has another database than before: all of it is read anew", other.name)
+                other.lineage, other.change, wait_s = page.lineage, 0, 0.0
+                continue
+            for key in page.keys:
+                await self._take_key(other, key)
+            other.waiting |= {model.id: model for model in page.models}
+            other.news.set()
+            other.lineage, other.change = page.lineage, page.change
+            wait_s = 0.0 if page.more else WAIT_S
+
+    async def _take_waiting(self, other: OtherRegion) -> None:
+        while True:
+            await other.news.wait()
+            other.news.clear()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(AT_ONCE):
+                        group.create_task(self._take_some(other))
+            except ExceptionGroup as several:
+                raise several.exceptions[0] from None
+
+    async def _take_some(self, other: OtherRegion) -> None:
+        while other.waiting:
+            model = other.waiting.pop(next(iter(other.waiting)))
+            try:
+                held = await self._take_model(other, model)
+            except BaseException:
+                other.waiting.setdefault(model.id, model)
+                other.news.set()
+                raise
+            self._note(other, model.id, held)
+            if held:
+                other.tried_again[model.id] = model
+
+    async def _try_again(self, other: OtherRegion) -> None:
+        while True:
+            await asyncio.sleep(RETRY_S)
+            again, other.tried_again = other.tried_again, {}
+            other.waiting = again | other.waiting  # what was told since is newer
+            keys, other.keys_again = other.keys_again, {}
+            for key in keys.values():
+                await self._take_key(other, key)
+            if again:
+                other.news.set()
+
+    def _note(self, other: OtherRegion, subject: str, held: tuple[Held, ...]) -> None:
+        if held and held != other.held.get(subject):
+            for each in held:
+                _log.warning("region %s: %s is held (%s): %s", other.name, each.subject, each.code, each.message)
+        if held:
+            other.held[subject] = held
+        else:
+            other.held.pop(subject, None)
+
+    # -- taking it over -----------------------------------------------------------------------------------------------
+
+    async def _take_key(self, other: OtherRegion, fact: KeyFact) -> None:
+        services = self._services
+        try:
+            ours = (await self._read(lambda c: region_facts.keys_of(c, (fact.id,)))).get(fact.id)
+            decided = merge_key(ours, fact)
+            if isinstance(decided, KeyFact):
+                if ours is None:
+                    services.declared.require_tenant(fact.tenant)
+                write = lambda write: taking.take_key(write, fact, services.max_keys_per_tenant)  # noqa: E731
+                await self._write(other, write)
+            self._note(other, fact.id, (decided,) if isinstance(decided, Held) else ())
+        except _IN_THE_WAY as error:
+            self._note(other, fact.id, (_held(fact.id, error),))
+            other.keys_again[fact.id] = fact
+
+    async def _take_model(self, other: OtherRegion, theirs: ModelFacts) -> tuple[Held, ...]:
+        """What is in the way of some of it; the rest is taken over."""
+        services, limits = self._services, self._services.limits
+        if services.declared.git_model(ModelId(theirs.id)) is not None:
+            return ()  # git's, which all regions read
+        ours = (await self._read(lambda c: region_facts.models_of(c, (theirs.id,)))).get(theirs.id)
+        taken = merge(ours, theirs)
+        held = list(taken.held)
+
+        async def step(subject: str, work: Callable[[Write], None], before: Awaitable[None] | None = None) -> None:
+            try:
+                if before is not None:
+                    await before
+                await self._write(other, work)
+            except _IN_THE_WAY as error:
+                held.append(_held(subject, error))
+
+        model, partial = theirs.id, functools.partial
+        for version in taken.versions:
+            content = self._bring(other, theirs, Digest(version.digest))
+            work = partial(taking.take_version, model=theirs, fact=version, limits=limits)
+            await step(f"{model}@{version.name}", work, content)
+        for channel in taken.channels:
+            policy_of = services.declared.policy
+            moved = partial(taking.take_channel, model=theirs, fact=channel, policy_of=policy_of, limits=limits)
+            await step(f"{model}:{channel.name}", moved)
+        for version in taken.gone:
+            await step(f"{model}@{version.name}", partial(taking.take_away, model=theirs, fact=version))
+        for version in taken.kept:
+            await step(f"{model}@{version.name}", partial(taking.keep_version, model=theirs, fact=version))
+        if taken.model_ends:
+            await step(model, partial(taking.end_model, model=theirs))
+        return tuple(held)
+
+    async def _bring(self, other: OtherRegion, model: ModelFacts, digest: Digest) -> None:
+        """The content of a version into this region's store, as the tenant's."""
+        services, ingesting = self._services, self._services.ingesting
+        tenant = services.declared.require_tenant(model.tenant)
+        services.declared.require_base(model.base)
+        async with services.checks.of(_ANYBODY, digest, "regions"):  # one at a time, for whichever tenants
+            if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
+                return
+            if ingesting is None:
+                raise no_store()
+            expect = await services.expectation(tenant, model.base)
+            await self._fetch(ingesting, other, digest, expect)
+        _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
+
+    async def _fetch(self, ingesting: Ingesting, other: OtherRegion, digest: Digest, expect: Expectation) -> None:
+        async with ingesting.place_soon(None):
+            with contextlib.closing(RegionContent(self._access, other.url)) as source:
+
+                def bring() -> None:
+                    ingested = ingesting.ingest.from_source(source, digest, expect)
+                    ingesting.keep(ingested, "", expect, other.actor)
+
+                await ingesting.run(bring)
+
+    async def _read(self, work: Callable[[Any], Any]) -> Any:
+        database = self._services.database
+        return await database.run(lambda: database.read(work), for_operator=True)
+
+    async def _write(self, other: OtherRegion, work: Callable[[Write], None]) -> None:
+        database = self._services.database
+        await database.run(lambda: database.write(other.actor, work), for_operator=True)
+        other.taken += 1
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    async def _charge(self, other: OtherRegion) -> None:
+        while True:
+            await self._charge_once(other)
+            await asyncio.sleep(LIMITS_S)
+
+    async def _charge_once(self, other: OtherRegion) -> None:
+        """All that was granted there since the last time, page by page; from the beginning, where that is needed."""
+        is_whole, more = other.used_upto == "0", True
+        while more:
+            used = await self._client.used(other.url, other.used_upto)
+            other.heard_s = self._clock()
+            if used.began != other.used_began and not is_whole:
+                charged = None
+            else:
+                charged = await self._bus.charge(other.name, used, is_whole=is_whole)
+            if charged is None:
+                other.used_upto, is_whole = "0", True
+                continue
+            other.used_began, other.used_upto, more = used.began, used.upto, used.more
+
+
+def _held(subject: str, error: Exception) -> Held:
+    code = error.code if isinstance(error, Refused | ApiError) else type(error).__name__
+    return Held(subject, str(code), error.message if isinstance(error, ApiError) else str(error))

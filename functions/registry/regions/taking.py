@@ -1,0 +1,138 @@
+"""Taking over a fact of another region: one audited transaction each, by the functions that the API's own routes use.
+
+So a tenant's limits, the audit and the rollouts are the same however a version came. What is taken keeps the fact's own
+time (`functions.decisions.regions.merge`). Refused where something is in the way: then nothing has changed.
+"""
+
+from sqlalchemy import insert, select, update
+
+from functions.api.ids import ModelId
+from functions.decisions.regions.facts import ChannelFact, KeyFact, ModelFacts, VersionFact
+from functions.decisions.rollout.events import RolledBack
+from functions.registry.channel_moves import Move, PolicyOf
+from functions.registry.sql import api_keys, catalogue_writes, region_facts, rollout_writes, rollouts
+from functions.registry.sql.api_keys import StoredKey
+from functions.registry.sql.catalogue_writes import Limits, NewVersion
+from functions.registry.sql.errors import Refused
+from functions.registry.sql.tables import channels, models, versions
+from functions.registry.sql.transaction import Write
+
+CLOCKS_DIFFER_S = 5.0
+
+
+def take_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Limits) -> None:
+    """The content is in this region's store, and its row with the tenant's artifacts."""
+    policy = model.rollout if _is_new(write, model.id) else None
+    new = NewVersion(model.id, model.tenant, model.base, fact.name, fact.digest, fact.artifact_uri, policy)
+    if not catalogue_writes.put_version(write, new, limits):
+        write.audited("version.again", f"{model.id}@{fact.name}", model.tenant, since_unix_s=fact.since_unix_s)
+        catalogue_writes.touch(write, model.id)
+    _stamp(write, model.id, fact)
+
+
+def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
+    """Deleted there. One that never was here keeps its row all the same: its name stays taken."""
+    here = (versions.c.model == model.id, versions.c.name == fact.name)
+    row = write.connection.execute(select(versions).where(*here)).one_or_none()
+    if row is None:
+        _ensure_row(write, model)
+        values = {"created_unix_s": write.now_unix_s, "created_by": write.actor.name, "since_unix_s": fact.since_unix_s}
+        gone = {"model": model.id, "name": fact.name, "digest": fact.digest, "artifact_uri": fact.artifact_uri}
+        write.connection.execute(insert(versions).values(**gone, **values, deleted=True))
+        write.audited("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+        catalogue_writes.touch(write, model.id)
+    elif not row.deleted:
+        catalogue_writes.delete_version(write, catalogue_writes.existing(write, model.id), fact.name)
+    else:
+        write.audited("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+        catalogue_writes.touch(write, model.id)
+    _stamp(write, model.id, fact)
+
+
+def keep_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
+    """Deleted there, in use here: it is there anew, which the others will hear."""
+    catalogue_writes.stamp_version(write, model.id, fact.name, deleted=False)
+    catalogue_writes.touch(write, model.id)
+    write.audited("version.kept", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+
+
+def take_channel(write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: Limits) -> None:
+    """Moved there: moved here, by a rollout of this region's own where the model's policy has stages.
+
+    Refused where such a rollout was taken back here: a person decides whether it is tried again.
+    """
+    if fact.version is None:
+        _take_channel_away(write, model, fact)
+        return
+    stored = catalogue_writes.existing(write, model.id)
+    pointed = stored.channels.get(fact.name)
+    active = rollouts.active_of(write.connection, model.id, fact.name)
+    if active is not None and active.rollout.to_version != fact.version:
+        event = RolledBack(by=write.actor.name, reason=f"{model.id}:{fact.name} was moved to {fact.version} there")
+        rollout_writes.apply(write, active.rollout.id, event, None, limits)
+    elif active is None and pointed is not None and pointed.version != fact.version:
+        _refuse_again(write, model.id, fact)
+    moved = Move(ModelId(model.id), fact.name, fact.version, policy_of, limits).apply(write)
+    if moved.rollout is None:
+        here = (channels.c.model == model.id, channels.c.name == fact.name)
+        write.connection.execute(update(channels).where(*here).values(moved_unix_s=fact.since_unix_s))
+        if not moved.is_new:  # it points there already, since another moment
+            catalogue_writes.touch(write, model.id)
+            write.audited("channel.moved", f"{model.id}:{fact.name}", model.tenant, version=fact.version)
+
+
+def end_model(write: Write, model: ModelFacts) -> None:
+    catalogue_writes.delete_model(write, catalogue_writes.existing(write, model.id))
+
+
+def take_key(write: Write, fact: KeyFact, max_keys: int) -> None:
+    """A new key, or that one is revoked."""
+    if fact.id not in region_facts.keys_of(write.connection, (fact.id,)):
+        stored = StoredKey(
+            fact.id, fact.tenant, fact.hmac_sha256, fact.scopes, fact.max_class, fact.expires_unix_s,
+            limits=fact.limits,
+        )  # fmt: skip
+        api_keys.create(write, stored, max_keys)
+    if fact.revoked:
+        api_keys.revoke(write, fact.tenant, fact.id)
+
+
+def _take_channel_away(write: Write, model: ModelFacts, fact: ChannelFact) -> None:
+    stored = catalogue_writes.existing(write, model.id)
+    if fact.name in stored.channels:
+        catalogue_writes.delete_channel(write, stored, fact.name)
+    else:
+        write.audited("channel.deleted", f"{model.id}:{fact.name}", model.tenant)
+        catalogue_writes.touch(write, model.id)
+    catalogue_writes.end_channel(write, model.id, fact.name, fact.since_unix_s)
+
+
+def _refuse_again(write: Write, model: str, fact: ChannelFact) -> None:
+    last = rollouts.last_id_of(write.connection, model, fact.name)
+    found = rollouts.find(write.connection, last) if last else None
+    if (
+        found is None
+        or found.rollout.to_version != fact.version
+        or found.rollout.created_unix_s < fact.since_unix_s - CLOCKS_DIFFER_S
+    ):
+        return
+    message = f"{model}:{fact.name} was moved to {fact.version} there; here {last} is {found.rollout.state}"
+    raise Refused("conflict", "taken_back_here", f"{message}: resume it, or move the channel back there", last)
+
+
+def _stamp(write: Write, model: str, fact: VersionFact) -> None:
+    here = (versions.c.model == model, versions.c.name == fact.name)
+    write.connection.execute(update(versions).where(*here).values(since_unix_s=fact.since_unix_s))
+
+
+def _is_new(write: Write, model: str) -> bool:
+    deleted = write.connection.scalar(select(models.c.deleted).where(models.c.id == model))
+    return deleted is None or bool(deleted)
+
+
+def _ensure_row(write: Write, model: ModelFacts) -> None:
+    known = write.connection.execute(select(models.c.id).where(models.c.id == model.id)).one_or_none()
+    if known is None:
+        row = {"id": model.id, "tenant": model.tenant, "base": model.base, "rollout": model.rollout}
+        made = {"created_unix_s": write.now_unix_s, "change": write.change, "deleted": True}
+        write.connection.execute(insert(models).values(**row, **made))

@@ -1,0 +1,146 @@
+"""Limits over regions on a real Valkey, two databases of which are two regions' buses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from functions.fleet.quota_leases import (
+    MICRO,
+    NO_LIMIT,
+    Grant,
+    Group,
+    LeaseAnswer,
+    LeaseRequest,
+    RateRequest,
+    ValkeyQuotaBroker,
+)
+from functions.fleet.quota_regions import RegionBus, Used
+from tests.fleet.conftest import PASSWORD, valkey_port
+
+__all__ = ["valkey_port"]
+pytestmark = pytest.mark.servers
+SLOW_S = 1_000_000  # so that the clock does not matter
+
+
+@dataclass
+class Bus:
+    gateways: ValkeyQuotaBroker
+    region: RegionBus
+
+    async def ask(self, tokens: float, *, places: int = 0, held: int = 0, account: str = "acme") -> Grant | None:
+        answer = await self.answer(tokens, places=places, held=held, account=account)
+        return answer.granted[0].grants[0] if answer.granted[0].ok else None
+
+    async def answer(self, tokens: float, *, places: int = 0, held: int = 0, account: str = "acme") -> LeaseAnswer:
+        rate = RateRequest(2, 60, 100 * MICRO, SLOW_S, int(tokens * MICRO), 1)
+        limit = 5 if places or held else NO_LIMIT
+        is_urgent = places >= 0  # a round gives places back
+        return await self.gateways.ask("g0", [Group(is_urgent, (LeaseRequest(account, limit, held, places, (rate,)),))])
+
+
+@pytest.fixture
+async def buses(valkey_port: int) -> AsyncIterator[tuple[Bus, Bus]]:
+    urls = [f"valkey://127.0.0.1:{valkey_port}/{number}" for number in (0, 1)]
+    made = tuple(Bus(ValkeyQuotaBroker(url, password=PASSWORD), RegionBus(url, password=PASSWORD)) for url in urls)
+    await made[0].gateways._client.flushall()
+    for bus in made:
+        await bus.gateways.ask("g0", ())
+        await bus.region.read()  # from now on it counts
+    yield made[0], made[1]
+    for bus in made:
+        await bus.gateways.close()
+        await bus.region.close()
+
+
+async def tell(of: Bus, to: Bus, after: str = "0", *, is_whole: bool | None = None) -> tuple[Used, int | None]:
+    used = await of.region.read(after)
+    return used, await to.region.charge("a", used, is_whole=after == "0" if is_whole is None else is_whole)
+
+
+async def test_what_was_granted_there_is_charged_here_once(buses: tuple[Bus, Bus]) -> None:
+    a, b = buses
+    first, charged = await tell(a, b)
+    assert charged == 0
+    assert await a.ask(70) is not None
+    after, charged = await tell(a, b, first.upto)
+    assert charged == 70 * MICRO
+    assert await tell(a, b, first.upto) is not None  # the same once more, by another registry of the region
+    assert await b.ask(40) is None
+    granted = await b.ask(30)
+    assert granted is not None and granted.left_micro[0] == pytest.approx(0, abs=100_000)
+    assert await a.ask(-20) is not None  # given back there: there is as much more here
+    await tell(a, b, after.upto)
+    assert await b.ask(20) is not None and await b.ask(1) is None
+
+
+async def test_the_other_region_counts_as_a_gateway_and_holds_its_places(buses: tuple[Bus, Bus]) -> None:
+    a, b = buses
+    first, _ = await tell(a, b)
+    assert (await b.answer(0)).gateways == 2
+    held = await a.ask(0, places=4)
+    assert held is not None and held.places == 4
+    await tell(a, b, first.upto)
+    assert await b.ask(0, places=2) is None
+    assert (await b.ask(0, places=1)) is not None
+    assert await b.region._client.hget("shoal:quota:account:acme", "s:region:a") is not None
+    await a.ask(0, places=-4, held=4)
+    await tell(a, b, first.upto)
+    assert (await b.ask(0, places=4, held=1)) is not None
+
+
+async def test_what_was_spent_while_nobody_was_heard_is_not_charged(buses: tuple[Bus, Bus]) -> None:
+    a, b = buses
+    first, _ = await tell(a, b)
+    await b.region._client.delete("shoal:quota:region:a")  # as after ten seconds of silence
+    assert await a.ask(70) is not None
+    used, charged = await tell(a, b, first.upto)
+    assert charged is None  # all of it has to be read
+    whole, charged = await tell(a, b)
+    assert charged == 0
+    assert await b.ask(100) is not None
+    assert await a.ask(10) is not None
+    assert (await tell(a, b, whole.upto))[1] == 10 * MICRO
+    assert used.began == whole.began
+
+
+async def test_a_bus_that_began_anew_counts_anew(buses: tuple[Bus, Bus]) -> None:
+    a, b = buses
+    await tell(a, b)
+    await a.ask(50)
+    await tell(a, b)
+    await a.gateways._client.flushdb()
+    await a.region.read()
+    await asyncio.sleep(0.01)
+    await a.gateways.ask("g0", ())
+    await a.ask(30)
+    assert (await tell(a, b, is_whole=False))[1] is None
+    assert (await tell(a, b))[1] == 0
+    await a.ask(5)
+    assert (await tell(a, b))[1] == 5 * MICRO
+
+
+async def test_pages_end_between_moments_and_lose_nobody(buses: tuple[Bus, Bus]) -> None:
+    a, _ = buses
+    for number in range(12):
+        await a.ask(1, account=f"t{number}")
+    seen: dict[str, int] = {}
+    after, more = "0", True
+    while more:
+        page = await a.region.read(after, most=5)
+        for account in page.accounts:
+            seen[account.key] = int(account.rates[0].granted_micro)
+        after, more = page.upto, page.more
+    assert seen == {f"shoal:quota:account:t{number}": MICRO for number in range(12)}
+    assert (await a.region.read(after)).accounts == ()
+
+
+async def test_a_region_that_nobody_follows_counts_nothing(valkey_port: int) -> None:
+    url = f"valkey://127.0.0.1:{valkey_port}/2"
+    broker = ValkeyQuotaBroker(url, password=PASSWORD)
+    await broker._client.flushdb()
+    rate = RateRequest(2, 60, 100 * MICRO, SLOW_S, MICRO, 1)
+    await broker.ask("g0", [Group(True, (LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,)),))])
+    assert set(await broker._client.hkeys("shoal:quota:account:acme")) == {b"2"}  # type: ignore[misc]
+    await broker.close()

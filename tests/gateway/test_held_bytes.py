@@ -1,0 +1,388 @@
+"""Large bodies and answers share what they may hold; small ones, and other tenants, do not suffer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.api.ids import TenantId
+from functions.gateway.errors import Refused
+from functions.gateway.http.held_bytes import FREE_BYTES, HeldBytes, Hold
+from tests.gateway import sse
+from tests.gateway.client_rig import CHAT_BODY, Wire, post
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import Playing
+from tests.gateway.lane_steps import answered
+from tests.gateway.test_quotas import both_lanes, new_wire
+from tests.gateway.world import ACME_KEY, BOT_V1, GLOBEX_KEY, limits
+
+MIB = 1024 * 1024
+ROOM = limits(uploads_bytes=8 * MIB)
+A, B, C = (TenantId(name) for name in "abc")
+
+
+class Room(HeldBytes):
+    """With a clock of its own, and a memory of what it said."""
+
+    def __init__(self, limit_bytes: int = 256 * MIB) -> None:
+        self.now_s = 0.0
+        self.refused: list[str] = []
+        self.cut = 0
+        self.occupied = 0
+        super().__init__(
+            limits(uploads_bytes=limit_bytes),
+            lambda: self.now_s,
+            on_refused=self.refused.append,
+            on_cut=self._on_cut_one,
+            occupy=self._occupied,
+        )
+
+    def _on_cut_one(self) -> None:
+        self.cut += 1
+
+    def _occupied(self, tenant: TenantId) -> Callable[[], None]:
+        self.occupied += 1
+
+        def leave() -> None:
+            self.occupied -= 1
+
+        return leave
+
+
+@dataclass(eq=False)
+class Reading:
+    """A client that reads as the test says."""
+
+    unread_bytes: int
+    closed: bool = False
+
+    def give_way(self) -> None:
+        self.closed = True
+
+
+def uploads(limit_bytes: int = 256 * MIB) -> tuple[Room, list[str]]:
+    room = Room(limit_bytes)
+    return room, room.refused
+
+
+def test_a_tenant_has_at_most_as_much_as_it_leaves_free() -> None:
+    room, refused = uploads()
+    most = []
+    for tenant in (A, B, C):
+        had: list[Hold] = []
+        with pytest.raises(Refused):
+            while True:
+                had.append(room.body(tenant, 4 * MIB, "r"))
+                had[-1].came(4 * MIB)
+        most.append(sum(upload.held_bytes for upload in had) // MIB)
+    assert most == [128, 64, 32]
+    assert len(refused) == 3
+    assert room.held_bytes == 224 * MIB
+
+
+def test_what_is_announced_takes_no_room_before_it_comes() -> None:
+    room, refused = uploads()
+    bodies = [room.body(A, MIB, "r") for _ in range(256)]
+    assert room.held_bytes == 0
+    for upload in bodies:
+        upload.came(MIB)
+        upload.end()
+    assert not refused
+
+
+def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
+    room, _ = uploads(8 * MIB)
+    room.body(A, 4 * MIB, "r").came(4 * MIB)
+    with pytest.raises(Refused) as refused:
+        room.body(A, 4 * MIB, "r")
+    answer = refused.value.answer
+    assert (answer.status, answer.code) == (503, "overloaded")
+    assert answer.retry_after_s in (2, 3)
+    assert f"Send it again in {answer.retry_after_s} s" in answer.message and "64 KiB" in answer.message
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, C]), st.none() | st.integers(0, 4 * MIB), st.integers(0, 4 * MIB)), max_size=12
+    ),
+    st.data(),
+)
+def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
+    bodies: list[tuple[TenantId, int | None, int]], data: st.DataObject
+) -> None:
+    room, _ = uploads(16 * MIB)
+    held: list[Hold] = []
+    for tenant, announced_bytes, came_bytes in bodies:
+        try:
+            upload = room.body(tenant, announced_bytes, "r")
+            held.append(upload)
+            if came_bytes > upload.bound_bytes:
+                upload.came(came_bytes)
+                assert upload.bound_bytes >= came_bytes
+        except Refused:
+            assert room.held_bytes > 0
+        assert room.held_bytes == sum(each.held_bytes for each in held) <= 16 * MIB
+        one_ends: bool = data.draw(st.booleans())
+        if held and one_ends:
+            ended = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            ended.end()
+            ended.end()
+    for upload in held:
+        upload.end()
+    assert room.held_bytes == 0
+
+
+# answers, and clients that read them slowly
+
+
+def test_bodies_and_answers_share_the_room() -> None:
+    room, refused = uploads(16 * MIB)
+    room.body(A, 4 * MIB, "r").came(4 * MIB)
+    answer = room.answer(A, "r")
+    answer.came(4 * MIB)
+    with pytest.raises(Refused) as over:
+        answer.came(5 * MIB)
+    assert (over.value.answer.status, over.value.answer.code) == (503, "no_room_for_answer")
+    assert over.value.answer.retry_after_s in (2, 3) and refused == ["answers_full"]
+    room.answer(B, "r").came(4 * MIB)
+
+
+def test_what_is_not_read_counts_whatever_it_is_until_it_is_read() -> None:
+    room, _ = uploads(16 * MIB)
+    reader = Reading(12 * MIB)
+    room.waits(reader, A)
+    room.waits(reader, A)
+    assert (room.held_bytes, room.unread_bytes, room.occupied) == (12 * MIB, 12 * MIB, 1)
+    room.gone(reader)
+    room.gone(reader)
+    assert (room.held_bytes, room.unread_bytes, room.occupied) == (0, 0, 0)
+
+
+def test_what_is_small_is_not_looked_at() -> None:
+    room, _ = uploads()
+    room.waits(Reading(FREE_BYTES), A)
+    assert room.held_bytes == 0 and room.occupied == 0
+
+
+def test_a_slow_reader_is_closed_where_others_need_the_memory_and_not_before() -> None:
+    """64 KiB a second of 8 MiB; at 128 KiB/s it would stay."""
+    room, refused = uploads(16 * MIB)
+    slow, fast = Reading(8 * MIB), Reading(6 * MIB)
+    room.waits(slow, A)
+    room.waits(fast, B)
+    room.now_s, slow.unread_bytes, fast.unread_bytes = 60.0, 8 * MIB - 60 * 65536, 0
+    room.body(B, None, "r").came(MIB)
+    assert not slow.closed, "there was room: what the fast one has read counts no more"
+    room.body(B, None, "r").came(5 * MIB)
+    assert slow.closed and not fast.closed and (room.cut, refused, room.occupied) == (1, [], 1)
+
+
+def test_the_largest_goes_first_and_no_more_than_have_to() -> None:
+    room, refused = uploads(16 * MIB)
+    small, large, third = Reading(2 * MIB), Reading(9 * MIB), Reading(3 * MIB)
+    for reader, tenant in ((small, A), (large, B), (third, C)):
+        room.waits(reader, tenant)
+    room.now_s = 10.0
+    room.body(C, None, "r").came(MIB)
+    assert [reader.closed for reader in (small, large, third)] == [False, True, False] and refused == []
+
+
+def test_a_reader_that_has_just_begun_is_not_judged() -> None:
+    room, refused = uploads(16 * MIB)
+    reader = Reading(15 * MIB)
+    room.waits(reader, A)
+    room.now_s = 1.9
+    with pytest.raises(Refused):
+        room.body(B, None, "r").came(2 * MIB)
+    assert not reader.closed and refused == ["uploads_full"]
+
+
+# on the wire
+
+
+def held(p: Play) -> float | None:
+    p.world.gauges.scrape()
+    return p.gateway.services.metrics.registry.get_sample_value("shoal_upload_bytes")
+
+
+async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
+    """A body of which all but the last byte has come."""
+    wire = await new_wire(p, lane)
+    wire >> post(b"", length=size_bytes, key=key) >> b" " * (size_bytes - 1)
+    await p.settle()
+    return wire
+
+
+@both_lanes
+async def test_what_comes_has_room_or_is_refused_and_holds_none(play: Playing, lane: str) -> None:
+    p = play("r0", limits=ROOM)
+    first = await begun(p, lane, 3 * MIB)
+    assert held(p) == 3 * MIB
+    second = await begun(p, lane, 3 * MIB)
+    assert held(p) == 3 * MIB
+    assert (second.answer.status, second.answer.code) == (503, "overloaded")
+    assert second.answer.headers["retry-after"] in ("2", "3")
+    shed = p.gateway.services.metrics.registry.get_sample_value("shoal_shed_total", {"reason": "uploads_full"})
+    assert shed == 1
+    other = await begun(p, lane, 2 * MIB, GLOBEX_KEY)
+    assert not other.answers, "another tenant's has room"
+    first >> b" "
+    await p.settle()
+    assert first.statuses == [400], "it was whole, and is no JSON"
+    assert held(p) == 2 * MIB
+    other.leaves()
+    await p.settle()
+    assert held(p) == 0
+    third = await begun(p, lane, 3 * MIB)
+    assert not third.answers
+
+
+@both_lanes
+async def test_what_is_announced_is_refused_before_it_comes_where_nothing_of_it_has_room(
+    play: Playing, lane: str
+) -> None:
+    p = play("r0", limits=ROOM)
+    for _ in range(4):  # whoever announces keeps nobody out
+        silent = await new_wire(p, lane)
+        silent >> post(b"", length=4 * MIB)
+    await begun(p, lane, 4 * MIB)
+    wire = await new_wire(p, lane)
+    wire >> post(b"", length=4 * MIB)
+    await p.settle()
+    assert (wire.answer.status, wire.answer.code) == (503, "overloaded")
+    assert not silent.answers and held(p) == 4 * MIB
+
+
+@both_lanes
+async def test_small_bodies_pass_while_there_is_no_room(play: Playing, lane: str) -> None:
+    p = play("r0", limits=ROOM)
+    await begun(p, lane, 4 * MIB)
+    slow = await begun(p, lane, FREE_BYTES)
+    assert not slow.answers and held(p) == 4 * MIB
+    wire = await new_wire(p, lane)
+    await answered(wire)
+    await p.settle()
+    assert wire.statuses == [200]
+
+
+@both_lanes
+async def test_a_body_without_a_length_takes_room_as_it_comes(play: Playing, lane: str) -> None:
+    p = play("r0", limits=ROOM)
+    wire = await new_wire(p, lane)
+    wire >> post(b"", transfer_encoding="chunked")
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    wire >> chunk
+    await p.settle()
+    assert held(p) == 0, "64 KiB are free"
+    for _ in range(60):
+        wire >> chunk
+        await p.settle()
+    assert held(p) == 61 * 0x10000
+    other = await new_wire(p, lane)
+    other >> post(b"", transfer_encoding="chunked")
+    for _ in range(4):
+        other >> chunk
+        await p.settle()
+    assert (other.answer.status, other.answer.code) == (503, "overloaded"), "of 8 MiB half are the tenant's"
+    wire >> b"0\r\n\r\n"
+    await p.settle()
+    assert wire.statuses == [400] and held(p) == 0
+
+
+async def test_a_body_that_is_given_up_holds_nothing(play: Playing) -> None:
+    p = play("r0", limits=ROOM)
+    wire = await begun(p, "fast", 4 * MIB)
+    assert held(p) == 4 * MIB
+    wire.after(30.0)
+    assert wire.answer.code == "request_timeout", "whatever trickles has 30 s"
+    assert held(p) == 0
+    assert len(wire.lane._body) == 0, "it is let go at once, not with its connection"
+
+
+async def test_an_expected_body_is_not_asked_for_where_it_has_no_room(play: Playing) -> None:
+    p = play("r0", limits=ROOM)
+    await begun(p, "fast", 4 * MIB)
+    wire = Wire(p) >> post(b"", length=4 * MIB, expect="100-continue")
+    assert wire.statuses == [503], "no 100 Continue"
+    wire = Wire(p) >> post(b"", length=len(CHAT_BODY), expect="100-continue") >> CHAT_BODY
+    await p.connects()
+    assert wire.statuses == [100]
+
+
+# answers on the wire
+
+
+def large(size_bytes: int) -> bytes:
+    return sse.whole(BOT_V1, "x" * size_bytes)
+
+
+async def unread(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
+    """A whole answer of which the client has read nothing."""
+    wire = await new_wire(p, lane)
+    wire >> post(CHAT_BODY, key=key)
+    await p.settle()
+    upstream = await p.connects() if p.dials else p.engine
+    wire.transport.unread_bytes = size_bytes
+    upstream.answers(200, large(size_bytes))
+    await p.settle()
+    wire.stops_reading()
+    await p.settle()
+    return wire
+
+
+def value(p: Play, name: str, **labels: str) -> float:
+    p.world.gauges.scrape()
+    return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@both_lanes
+async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lane: str) -> None:
+    """70 clients that read 30 MB at 17 KB/s took 2 GB."""
+    p = play("r0", limits=ROOM)
+    first = await unread(p, lane, 3 * MIB)
+    assert held(p) == value(p, "shoal_unread_bytes") == 3 * MIB
+    second = await unread(p, lane, 3 * MIB)
+    assert second.statuses[-1] == 503 and second.answers[-1].code == "no_room_for_answer"
+    assert value(p, "shoal_shed_total", reason="answers_full") == 1
+    second.transport.unread_bytes = 0
+    second.reads_on()
+    p.world.clock.forward(10.0)
+    third = await unread(p, lane, 3 * MIB)
+    assert third.statuses[-1] == 200 and first.cut, "who reads nothing gives way"
+    assert value(p, "shoal_connections_closed_total", reason="slow_reader") == 1
+    for wire in (first, second, third):
+        wire.leaves()
+    await p.settle()
+    assert held(p) == 0
+
+
+@both_lanes
+async def test_an_answer_that_is_not_read_keeps_its_requests_place(play: Playing, lane: str) -> None:
+    p = play("r0", limits=ROOM)
+    wire = await unread(p, lane, MIB)
+    quotas = p.gateway.services.quotas
+    assert quotas.in_flight(TenantId("acme")) == 1
+    wire.transport.unread_bytes = 0
+    wire.reads_on()
+    assert quotas.in_flight(TenantId("acme")) == 0 and held(p) == 0
+    wire.leaves()
+    await p.settle()
+
+
+@both_lanes
+async def test_a_large_body_counts_until_an_engine_has_answered(play: Playing, lane: str) -> None:
+    """It was forgotten once it was whole, though a request may wait with it for minutes."""
+    p = play("r0", limits=ROOM)
+    wire = await new_wire(p, lane)
+    body = CHAT_BODY.replace(b'"hi"', b'"' + b"x" * 3 * MIB + b'"')
+    wire >> post(body)
+    await p.settle()
+    assert held(p) is not None and held(p) >= 3 * MIB
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    await p.settle()
+    assert wire.statuses == [200] and held(p) == 0
+    wire.leaves()
+    await p.settle()
