@@ -34,8 +34,8 @@ _ODD_TEXTS = (
 _ODD_NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, 0.1, -0.0, 1e308, 5e-324)
 _HEADER_NAMES = (
     "Host", "Content-Type", "Content-Length", "Transfer-Encoding", "Connection", "Expect", "Upgrade", "Authorization",
-    "X-Request-Id", "X-Session-ID", "X-Shoal-Class", "X-Shoal-Deadline-Ms", "If-Match", "X-Shoal-Fence", "Range", "Cookie",
-    "Accept-Encoding", "Content-Encoding", "traceparent", "X-Forwarded-For", "Trailer", "TE", "Content-Disposition",
+    "X-Request-Id", "X-Session-ID", "X-Shoal-Class", "X-Shoal-Deadline-Ms", "If-Match", "X-Shoal-Fence", "Range",
+    "Cookie", "Accept-Encoding", "Content-Encoding", "traceparent", "X-Forwarded-For", "Trailer", "TE", "Content-Disposition",
 )  # fmt: skip
 _HEADER_VALUES = (
     "", "chunked", "gzip", "identity, chunked", "close", "keep-alive, upgrade", "100-continue", "h2c", "websocket", "0",
@@ -97,14 +97,17 @@ def _smuggling(rng: random.Random) -> bytes:
 
 
 def _half(rng: random.Random) -> bytes:
-    whole = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n{"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    whole = head + b"Content-Length: 9000\r\n\r\n{"
     return whole[: rng.randrange(1, len(whole))]
 
 
 def _head(rng: random.Random) -> bytes:
     line = rng.choice(
-        (b"GET / HTTP/1.1", b"GET / HTTP/1.0", b"GET / HTTP/9.9", b"GET  /  HTTP/1.1", b"GET /", b"GET http://a:99999/ HTTP/1.1",
-         b"GET /\xff\xfe HTTP/1.1", b"GET /" + b"a" * rng.choice((10, 9000, 70_000)) + b" HTTP/1.1", b"OPTIONS * HTTP/1.1",
+        (b"GET / HTTP/1.1", b"GET / HTTP/1.0", b"GET / HTTP/9.9", b"GET  /  HTTP/1.1", b"GET /",
+         b"GET http://a:99999/ HTTP/1.1",
+         b"GET /\xff\xfe HTTP/1.1", b"GET /" + b"a" * rng.choice((10, 9000, 70_000)) + b" HTTP/1.1",
+         b"OPTIONS * HTTP/1.1",
          b"CONNECT a:443 HTTP/1.1", b"GET /%zz?%&&==#x HTTP/1.1", b"\r\n\r\nGET / HTTP/1.1", b"GET /\0 HTTP/1.1")
     )  # fmt: skip
     count = rng.choice((0, 1, 3, 20, 400))
@@ -130,7 +133,8 @@ def _pipelined(rng: random.Random) -> bytes:
 
 def _other(rng: random.Random) -> bytes:
     return rng.choice(
-        (b"SSH-2.0-OpenSSH_9.6\r\n", b"*1\r\n$4\r\nPING\r\n", b"\x00\x00\x00\x08\x04\xd2\x16\x2f", b"EHLO a\r\n", b"\r\n" * 9000,
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"*1\r\n$4\r\nPING\r\n", b"\x00\x00\x00\x08\x04\xd2\x16\x2f", b"EHLO a\r\n",
+         b"\r\n" * 9000,
          b"\x05\x01\x00", b"GET\n", b"\0" * 9000, b"HTTP/1.1 200 OK\r\n\r\n", b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n")
     )  # fmt: skip
 

@@ -12,13 +12,16 @@ from functions.gateway.intake.routes import ROUTES
 from tests.fuzz.inputs import Input
 from tests.gateway.world import BOT_V1, NOW_UNIX_S, POOL, World, headers
 
+_FIELDS = """
+    model messages prompt input content role type text tools tool_choice function parameters name stream
+    n max_tokens stop logprobs response_format json_schema schema image_url url documents query seed
+    user stream_options include_usage session_id cache_salt service_tier metadata uuid tool_calls
+    arguments token_ids tokens stop_token_ids logit_bias instructions system thinking echo suffix
+"""
 DICTIONARY = (
     '{"model":"acme/bot","messages":[{"role":"user","content":"hi"}]}',
     '{"model":"acme/bot","prompt":"hi"}',
-    *(
-        f'"{word}":'
-        for word in ["model", "messages", "prompt", "input", "content", "role", "type", "text", "tools", "tool_choice", "function", "parameters", "name", "stream", "n", "max_tokens", "stop", "logprobs", "response_format", "json_schema", "schema", "image_url", "url", "documents", "query", "seed", "user", "stream_options", "include_usage", "session_id", "cache_salt", "service_tier", "metadata", "uuid", "tool_calls", "arguments", "token_ids", "tokens", "stop_token_ids", "logit_bias", "instructions", "system", "thinking", "echo", "suffix"]
-    ),
+    *(f'"{word}":' for word in _FIELDS.split()),
     '"user"', '"system"', '"tool"', '"image_url"', '"acme/bot:canary"', "null", "true", "1e999", "-1", "[[1]]",
     "18446744073709551616", '"\\ud800"', "\\u0000",
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """An engine's events to a client's: whole events go out, in order, whatever the engine writes and however it is cut.
 
-First byte: the dialect, and whether the client wants usage. Second: how the bytes are cut. What went out when the
-bytes came one by one is what went out when they came at once, up to where an answer was found to be bad. But for one
-thing: an engine that names its model a second time in one event, behind the first choice, has that second name renamed
-in the events that are looked at and not in those that begin as the one before. No engine does.
+First byte: the dialect, and whether the client wants usage, at the end and with every event. Second: how the bytes are
+cut. What went out when the bytes came one by one is what went out when they came at once, up to where an answer was
+found to be bad. But for one thing: an engine that names its model a second time in one event, behind the first choice,
+has that second name renamed in the events that are looked at and not in those that begin as the one before. No engine
+does.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ DICTIONARY = (
     'event: response.completed\ndata: {"response":{"model":"engine-name","usage":{"output_tokens":0}}}\n\n',
     "event: error\ndata: {}\n\n",
     ": ping\n\n",
+    'data: {"model":"engine-name","choices":[{"index":0,"delta":{}}],"usage":{"completion_tokens":2}}\n\n',
     '"model":"engine-name"',
     '"usage":',
     '"prompt_tokens_details":{"cached_tokens":1}',
@@ -39,10 +41,10 @@ _DIALECTS = (OPENAI, RESPONSES, ANTHROPIC, POOLING)
 def check(data: bytes) -> None:
     given = Input(data)
     choice, size = given.byte(), given.byte()
-    dialect, keep_usage = _DIALECTS[choice % 4], bool(choice & 4)
+    dialect, keeps = _DIALECTS[choice % 4], (bool(choice & 4), bool(choice & 8))
     answer = given.rest()
-    whole, whole_is_bad = _fed(dialect, keep_usage, [answer])
-    cut, cut_is_bad = _fed(dialect, keep_usage, segments(answer, size or 1))
+    whole, whole_is_bad = _fed(dialect, keeps, [answer])
+    cut, cut_is_bad = _fed(dialect, keeps, segments(answer, size or 1))
     if not (whole_is_bad or cut_is_bad):
         assert _renamed(whole) == _renamed(cut), (whole, cut)
     for out in (whole, cut):
@@ -57,8 +59,8 @@ def _renamed(events: bytes) -> bytes:
     return Renaming(ENGINE, PUBLIC).fields(events)
 
 
-def _fed(dialect: Dialect, keep_usage: bool, pieces: Iterable[bytes]) -> tuple[bytes, bool]:
-    relay = dialect.relay(Renaming(ENGINE, PUBLIC), keep_usage, _MAX_EVENT_BYTES)
+def _fed(dialect: Dialect, keeps: tuple[bool, bool], pieces: Iterable[bytes]) -> tuple[bytes, bool]:
+    relay = dialect.relay(Renaming(ENGINE, PUBLIC), *keeps, _MAX_EVENT_BYTES)
     out = b""
     try:
         for piece in pieces:
