@@ -47,6 +47,14 @@ _ANY_REQUEST = (400, 408, 431, 500, 503)  # of the listener, and of whatever a r
 _BY_TOKEN_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not looked at here
 _BRINGS_ARTIFACTS = {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{version}"}
 
+_ALSO_ANSWERED = {
+    ("put", "/v1/models/{tenant}/{name}/versions/{version}"): {
+        "201": {"description": "Registered; 200: it was before"}
+    },
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): {"202": {"description": "A rollout moves it"}},
+    ("post", "/v1/artifacts"): {"200": {"description": "The tenant had this content before"}},
+}
+
 
 def install_document(app: FastAPI, require_token: Callable[[Request], None]) -> None:
     """Adds the route; `require_token` raises ApiError for whoever does not show the internal token."""
@@ -75,6 +83,7 @@ def whole(app: FastAPI) -> dict[str, Any]:
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
             operation["responses"].pop("422", None)  # parameters that are wrong are refused with 400, as all errors are
+            operation["responses"] |= _ALSO_ANSWERED.get((method, path), {})
             for status in refusals_of(method, path, operation):
                 operation["responses"][str(status)] = _refused(status) | operation["responses"].get(str(status), {})
             operation["security"] = [] if path in _OPEN else [{"token": []}]

@@ -31,7 +31,7 @@ _AT_ONCE = 4  # connections to each listener
 # Refusals that are ours and say why: load that this makes, or what this fleet does not have.
 _GATEWAY_503 = frozenset({"overloaded", "no_capacity", "model_not_ready", "deadline_exceeded", "too_many_waiters"})
 _REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads"})
-_AGENT_503 = frozenset({"reason"})
+_AGENT_503 = frozenset({"reason", "the engine's metrics do not come"})
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def report(
         outcomes = sender.outcomes
         counts = " ".join(f"{status}:{count}" for status, count in sorted(outcomes.statuses.items()))
         bad = f"failures {len(outcomes.failures)} hangs {len(outcomes.hangs)} unreachable {len(outcomes.unreachable)}"
-        print(f"  {listener.name:12} {outcomes.inputs:6}  {bad} 503 with a reason {outcomes.overloaded}  {counts}")
+        print(f"  {listener.name:12} {outcomes.inputs:6}  {bad} refused with a reason {outcomes.overloaded}  {counts}")
     print("  RSS in MB: at the start, after the first part, at the end")
     for name in processes:
         print(f"  {name:24} " + " ".join(f"{part[name]:8.1f}" for part in memory))

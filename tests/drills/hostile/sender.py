@@ -30,7 +30,7 @@ class Outcomes:
 
     sent: Counter[str] = field(default_factory=Counter)  # by sort
     statuses: Counter[int] = field(default_factory=Counter)
-    overloaded: int = 0  # 503 with a reason of ours
+    overloaded: int = 0  # 502, 503 or 504 with a reason of ours
     failures: list[str] = field(default_factory=list)  # 5xx, with the input
     hangs: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Sender:
         self.outcomes.statuses[answer.status] += 1
         if answer.status < 500:
             return
-        if answer.status in (503, 504) and answer.code in self._listener.may_refuse:
+        if answer.status in (502, 503, 504) and answer.code in self._listener.may_refuse:
             self.outcomes.overloaded += 1
         else:
             self.outcomes.failures.append(f"{answer.status} {bytes(answer.body[:300])!r} to {given.data[:1500]!r}")
@@ -197,6 +197,8 @@ class _Answer:
         except orjson.JSONDecodeError:
             return ""
         error = found.get("error", found) if isinstance(found, dict) else {}
+        if isinstance(error, str):
+            return error.partition(":")[0]
         if not isinstance(error, dict):
             return ""
         return str(error.get("code") or error.get("type") or ("reason" if "reason" in error else ""))
