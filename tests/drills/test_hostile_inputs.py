@@ -6,7 +6,10 @@ each input was follows from the seed; a finding names its input.
 """
 
 import asyncio
+import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,37 @@ def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
     still_answers(fleet)
 
 
+@pytest.mark.parametrize("role", ["gateway", "registry"])
+def test_answers_are_as_the_document_says(fleet: Fleet, role: str, tmp_path: Path) -> None:
+    """Requests made from the document, in all phases; what waits for news by design is left out.
+
+    The gateway is not asked for a deadline: of a millisecond, 504 is the answer.
+    """
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed: make an environment of the dev extra's lock")
+    key = fleet.key("acme") if role == "gateway" else internal_token(fleet)
+    url = f"https://localhost:{fleet.port_base + PORTS[role]}/openapi.json"
+    options = ["--checks", CHECKS, "--max-time", "90", "--max-examples", "20", "--seed", str(SEED), "--no-color"]
+    options += ["--warnings", "off", "--request-timeout", "60", "--continue-on-failure", "--tls-verify", fleet.ca_file]
+    left_out = ["--exclude-path-regex", "/v1/snapshot|/internal/v1/changes"]
+    argv = [sys.executable, "-m", "schemathesis.cli", "run", url, *options, *left_out]
+    (tmp_path / "schemathesis.toml").write_text(CONFIGURATION.format(key=key))
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    print(done.stdout[-1500:])
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+CHECKS = ",".join(
+    f"{what}_conformance" for what in ("status_code", "content_type", "response_schema", "response_headers")
+) + ",not_a_server_error"  # fmt: skip
+PORTS = {"gateway": 3, "registry": 4}
+CONFIGURATION = """
+headers = {{ Authorization = "Bearer {key}" }}
+[parameters]
+"header.X-Shoal-Deadline-Ms" = 60000
+"""
+
+
 async def send(senders: list[Sender], share: dict[str, float], count: int) -> None:
     total = sum(share.values())
     jobs = [(sender, -int(-count * weight // total)) for sender, weight in zip(senders, share.values(), strict=True)]
@@ -72,7 +106,7 @@ async def send(senders: list[Sender], share: dict[str, float], count: int) -> No
 
 def listeners_of(fleet: Fleet) -> list[Listener]:
     base = fleet.port_base
-    token = (fleet.state_dir / "secrets" / "internal-token").read_text().strip()
+    token = internal_token(fleet)
     keys = [fleet.key("acme"), fleet.key("globex")]
     gateway = of_document(fleet, f"https://localhost:{base + 3}/openapi.json", "")
     registry = of_document(fleet, f"https://localhost:{base + 4}/openapi.json", token)
@@ -96,6 +130,10 @@ def listeners_of(fleet: Fleet) -> list[Listener]:
             Listener(f"peers of {slot}", peer, False, peer_routes, _AGENT_503),
         ]
     return found
+
+
+def internal_token(fleet: Fleet) -> str:
+    return (fleet.state_dir / "secrets" / "internal-token").read_text().strip()
 
 
 def of_document(fleet: Fleet, url: str, token: str) -> list[Operation]:
