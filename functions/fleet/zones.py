@@ -72,6 +72,6 @@ async def _ask(client: httpx.AsyncClient, url: str, token: str, asked: tuple[Ask
             url, params=dict([asked]), headers={"authorization": f"Bearer {token}"}, timeout=_TIMEOUT
         )
         return msgspec.json.decode(answer.content, type=ZoneAnswer).zone if answer.status_code == 200 else ""
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _log.debug("the own zone is not known yet: %s", error)
         return ""

@@ -119,11 +119,13 @@ class _Relayed(StreamingResponse):
             await self._held.aclose()
 
 
-def _sent_headers(request: Request, key: str) -> dict[str, str]:
-    sent = {name: request.headers[name] for name in _SENT if name in request.headers}
+def _sent_headers(request: Request, key: str) -> dict[bytes, bytes]:
+    """As bytes, since text would have to be ASCII, and a header may have any byte from 0x80 on."""
+    sent = {name.encode(): request.headers[name].encode("latin-1") for name in _SENT if name in request.headers}
     if announced_bytes(request.scope["headers"]) == 0:
-        sent["content-length"] = "0"
-    return {**sent, "accept-encoding": "identity", "authorization": key, "x-request-id": request.state.request_id}
+        sent[b"content-length"] = b"0"
+    own = {b"authorization": key.encode("latin-1"), b"x-request-id": request.state.request_id.encode()}
+    return {**sent, **own, b"accept-encoding": b"identity"}
 
 
 def _answer_headers(given: Mapping[str, str]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def decode(line: bytes) -> TraceRow:
     """The row of a line; RowInvalid."""
     try:
         return _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RowInvalid(str(error)) from error
 
 

@@ -51,6 +51,17 @@ async def test_every_stream_hears_its_own_echo() -> None:
     assert [spoken(events) for events in heard] == texts
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHAT, chat(model="\ud800")), ("/v1/completions", {"prompt": "a", "model": "\ud800"})],
+)
+async def test_a_name_that_is_no_text_is_refused_in_words(path: str, body: dict[str, Any]) -> None:
+    """JSON can spell half a surrogate pair; no answer in UTF-8 can."""
+    async with serving() as (_, http, _):
+        answer = await http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert answer.status_code == 404 and answer.json()["error"]["message"], answer.text
+
+
 async def test_a_client_that_leaves_frees_its_blocks_at_once() -> None:
     async with serving() as (parts, http, _):
         async with http.stream("POST", CHAT, json=chat(**LONG)) as answer:

@@ -209,6 +209,23 @@ def test_a_whole_answer_is_an_object(dialect: Dialect, body: bytes) -> None:
         dialect.whole(body, Renaming("a", "a"))
 
 
+DEEP = b"[" * 5000 + b"]" * 5000  # as no tenant may send, and an engine that has lost its way may
+
+
+@pytest.mark.parametrize("dialect", [RESPONSES, ANTHROPIC, POOLING])
+def test_a_whole_answer_that_is_nested_without_end_is_a_bad_one(dialect: Dialect) -> None:
+    with pytest.raises(BadAnswer):
+        dialect.whole(b'{"x":%b}' % DEEP, Renaming("a", "a"))
+
+
+@pytest.mark.parametrize(("dialect", "name"), [(RESPONSES, b"response.completed"), (ANTHROPIC, b"message_delta")])
+def test_usage_of_an_event_that_is_nested_without_end_is_unknown(dialect: Dialect, name: bytes) -> None:
+    event = b'event: %b\ndata: {"x":%b}\n\n' % (name, DEEP)
+    relay = dialect.relay(Renaming("a", "a"), True, True, 1024 * 1024)
+    assert relay.feed(event) == event and relay.usage is None
+    dialect.first_sign(event)
+
+
 def test_a_pooled_answer_is_counted_and_renamed() -> None:
     body = orjson.dumps({"model": ENGINE, "data": [{"embedding": [0.1] * 9}], "usage": {"prompt_tokens": 5}})
     answer = POOLING.whole(body, Renaming(ENGINE, PUBLIC))

@@ -69,6 +69,7 @@ def says(status: int, body: bytes, seen: list[bytes] | None = None) -> Talk:
         (500, b"<html>", LoadAnswer("unreachable", "status 500")),
         (422, b"not json", LoadAnswer("refused")),
         (422, b'{"reason":7}', LoadAnswer("refused")),
+        (422, b'{"x":' + b"[" * 1500, LoadAnswer("refused")),
         (422, b'{"reason":"' + b"x" * 1000 + b'"}', LoadAnswer("refused", "x" * 300)),
         (422, b'{"reason":"' + b"x" * 100_000 + b'"}', LoadAnswer("refused")),
     ],

@@ -113,6 +113,13 @@ def test_files_and_batches_are_described_where_they_are_offered() -> None:
     assert {"after", "purpose", "limit", "order"} <= {one.get("name") for one in listing}
 
 
+def test_every_part_of_a_path_is_a_parameter() -> None:
+    for path, methods in whole()["paths"].items():
+        for method, operation in methods.items():
+            named = {part["name"] for part in operation["parameters"] if part.get("in") == "path"}
+            assert named == set(re.findall(r"\{(\w+)\}", path)), f"{method} {path}"
+
+
 def test_references_lead_somewhere_and_schemas_are_schemas() -> None:
     made = whole()
     for part in parts(made):

@@ -369,3 +369,12 @@ def test_a_large_answer_that_is_no_object_is_none(body: bytes) -> None:
 def test_choices_of_any_shape_in_a_large_answer(choices: bytes) -> None:
     body = b'{"choices":%b,"usage":5}%b' % (choices, b" " * 70_000)
     assert read_whole(body, Renaming("a", "a")).aborted is False
+
+
+def test_what_is_nested_without_end_is_a_bad_answer_and_counts_nothing() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    assert read_usage(b'{"x":%b}' % deep) is None
+    with pytest.raises(BadAnswer):
+        read_whole(b'{"x":%b,"y":"%b"}' % (deep, b"a" * 1_000_000), RENAMING)
+    with pytest.raises(BadAnswer):
+        read_whole(b'{"choices":[{"x":%b}],"y":"%b"}' % (deep, b"a" * 1_000_000), RENAMING)

@@ -128,6 +128,15 @@ async def test_a_path_that_could_be_read_otherwise_goes_nowhere(front: Front, pa
     assert front.forwarded == []
 
 
+@pytest.mark.parametrize("name", ["if-match", "content-type", "accept"])
+async def test_a_header_that_is_no_ascii_is_the_registrys_to_refuse(front: Front, name: str) -> None:
+    key = f"Bearer {key_text('acme-writer')}".encode()
+    headers = [(b"authorization", key), (name.encode(), b"\xff\xfe")]
+    told = await front.client.delete("/v1/models/acme/bot", headers=headers)
+    assert told.status_code in (400, 404, 409), told.text
+    assert front.forwarded == ["DELETE /v1/models/acme/bot"]
+
+
 async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: World, front: Front) -> None:
     catalogue.artifact("c")
     body = {"digest": digest("c"), "base_model": "base", "adapter_type": "lora", "promote_to": "stable"}

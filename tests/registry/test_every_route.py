@@ -96,12 +96,15 @@ async def test_the_document_tells_internal_routes_to_the_operator_alone(catalogu
 async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(catalogue: World) -> None:
     document = await catalogue.get("/openapi.json", "")
     refused = await catalogue.call("GET", "/v1/models", "")
-    schema = document["paths"]["/v1/models"]["get"]["responses"]["default"]["content"]["application/json"]["schema"]
+    schema = document["paths"]["/v1/models"]["get"]["responses"]["401"]["content"]["application/json"]["schema"]
     Draft202012Validator({**schema, "components": document["components"]}).validate(refused.json())
     operations = [(path, one) for path, methods in document["paths"].items() for one in methods.values()]
     without = {path for path, operation in operations if operation["security"] == []}
     assert without == {path for (_, path), heard in DOORS.items() if heard == ANYBODY}
-    assert not [path for path, operation in operations if "422" in operation["responses"]]
+    refusals = [answer for _, one in operations for status, answer in one["responses"].items() if status >= "400"]
+    assert all(answer["content"]["application/json"]["schema"] == schema for answer in refusals)
+    brought = {path for path, operation in operations if "422" in operation["responses"]}
+    assert brought == {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{version}"}
 
 
 @pytest.mark.parametrize("door", DOORS, ids=" ".join)

@@ -85,6 +85,7 @@ class Fuzzed:
     def __init__(self, runner: asyncio.Runner, world: World) -> None:
         self.runner = runner
         self.world = world
+        self.documented: set[str] = set()  # statuses, of the operation that was last sent to
         document = self._run("GET", "/openapi.json").json()
         self.operations = [
             (method.upper(), path, operation)
@@ -97,6 +98,7 @@ class Fuzzed:
 
     def send(self, data: st.DataObject) -> httpx.Response:
         method, path, operation = data.draw(st.sampled_from(self.operations), label="operation")
+        self.documented = set(operation["responses"])
         for parameter in operation.get("parameters", ()):
             if parameter["in"] == "path":
                 value = data.draw(self._path_value(parameter["name"]), label=parameter["name"])
@@ -148,6 +150,8 @@ def test_no_request_makes_the_registry_fail(fuzzed: Fuzzed, data: st.DataObject)
         error = answer.json()["error"]
         assert set(error) == {"message", "type", "param", "code"} and error["message"]
     assert answer.headers["x-request-id"]
+    is_routed = answer.status_code not in (404, 405) or "no such route" not in answer.text
+    assert str(answer.status_code) in fuzzed.documented or not is_routed, f"undocumented: {answer.status_code}"
 
 
 def test_the_audit_is_sound_after_all_that(fuzzed: Fuzzed) -> None:

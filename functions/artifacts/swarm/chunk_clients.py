@@ -108,7 +108,14 @@ class PeerClient:
                     if len(document) > _ANSWER_MAX_BYTES:
                         raise PeerFailed(Failure.BROKEN, "its bitmap is too long")
             return decode(_HaveAnswer.of(bytes(document)).have, self.count)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, TimeoutError) as error:
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            msgspec.DecodeError,
+            RecursionError,
+            ValueError,
+            TimeoutError,
+        ) as error:
             raise PeerFailed(Failure.BROKEN, repr(error)) from error
 
     def _check(self, response: httpx.Response) -> None:

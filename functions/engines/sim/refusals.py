@@ -17,7 +17,7 @@ class Refusal(Exception):
 
     def __init__(self, message: str, *, kind: str, status: int, param: str | None = None, late: bool = False) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message.encode("utf-8", "replace").decode()  # of half a surrogate pair no answer can be made
         self.kind = kind
         self.status = status
         self.param = param

@@ -6,6 +6,7 @@ of the platform's own is in it: this gateway has no internal routes, and metrics
 Neighbours: `requests`, `replies` and `headers` have the parts; `functions.gateway.http.asgi` serves the document.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from functions.gateway.openapi.replies import STRING, Schema, maybe, ref, thing
 from functions.gateway.openapi.requests import body_schema
 
 PATH = "/openapi.json"
+_PART = re.compile(r"\{(\w+)\}")
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _ABOUT = (
     "OpenAI's API for the models of a shoal fleet, and Anthropic's Messages. Fields that a body's schema does not name "
@@ -42,6 +44,7 @@ class Operation:
     refusals: tuple[int, ...] = (401, 404, 429, 500)
     reads: tuple[Header, ...] = (headers.REQUEST_ID,)  # beside the key
     is_served: bool = False  # by an engine, on a tenant's account
+    statuses: tuple[int, ...] = (200,)  # of what is no refusal
 
 
 _ENGINE_REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
@@ -151,16 +154,23 @@ _BODIES: dict[tuple[str, str], tuple[Schema, str]] = {
     ),
 }  # fmt: skip
 
+_STATUSES = {
+    ("put", "/v1/models/{tenant}/{name}/versions/{version}"): (200, 201),
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): (200, 202),
+    ("post", "/v1/artifacts"): (200, 201),
+}
+
 
 def _forwarded(method: str, path: str) -> Operation:
     body, media = _BODIES.get((method, path), (None, _JSON))
-    more = (408, 413, 415, 422) if path == "/v1/artifacts" else (412,) if method != "get" else ()
+    more = (408, 412, 413, 415, 422) if method in ("put", "post") else (412,) if method == "delete" else ()
     return Operation(
         _FORWARDED[method, path],
         {"type": "object"},
         body=body,
         body_media=media,
         refusals=(*_REGISTRY_REFUSALS, *more),
+        statuses=_STATUSES.get((method, path), (204,) if method == "delete" else (200,)),
     )
 
 
@@ -211,13 +221,16 @@ def _written(method: str, path: str, operation: Operation, parameters: list[Sche
         content[_EVENTS] = {"schema": operation.event}
     named = (*headers.ALWAYS, *(headers.SERVED + headers.QUOTA if operation.is_served else ()))
     named += headers.FILE_CONTENT if path.endswith("/content") else ()
-    answers: Schema = {"200": {"description": "Answered", "headers": _refs(named), "content": content}}
+    answered = {"description": "Answered", "headers": _refs(named)}
+    answers: Schema = {
+        str(status): answered | ({} if status == 204 else {"content": content}) for status in operation.statuses
+    }
     answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.refusals}
     if path == "/readyz":
         answers["503"] = {"description": "Not ready; `reason` says why", "content": content}
     written: Schema = {"operationId": _operation_id(method, path), "summary": operation.summary, "responses": answers}
     written["parameters"] = [
-        *(_plain(parameter) for parameter in parameters),
+        *(_plain(parameter) for parameter in parameters or _parts(path)),
         *({"$ref": f"#/components/parameters/{header.component}"} for header in operation.reads),
     ]
     if operation.body is not None:
@@ -230,6 +243,11 @@ def _written(method: str, path: str, operation: Operation, parameters: list[Sche
 def _operation_id(method: str, path: str) -> str:
     words = path.removeprefix("/v1").replace("{", "").replace("}", "").strip("/").replace("/", "_")
     return f"{method}_{words}"
+
+
+def _parts(path: str) -> list[Schema]:
+    """Of a path whose handler passes its parts on without names of its own."""
+    return [{"name": name, "in": "path", "required": True, "schema": STRING} for name in _PART.findall(path)]
 
 
 def _plain(parameter: Schema) -> Schema:

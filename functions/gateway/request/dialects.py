@@ -82,7 +82,7 @@ _reported = msgspec.json.Decoder(_Reported)
 def _counts(data: bytes) -> dict[str, Any] | None:
     try:
         found = _reported.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     inner = found.response or found.message
     return found.usage or (inner.usage if inner is not None else None)
@@ -183,7 +183,7 @@ def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
 def _check_object(body: bytes) -> None:
     try:
         _reported.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer("not a JSON object") from error
 
 

@@ -36,7 +36,7 @@ def counts_in(counts: bytes) -> Counts:
     """Of the end of an event, from `,"usage":` on."""
     try:
         return _counts_decoder.decode(counts[len(COUNTS) - 1 : -len(b"}\n\n")])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Counts()
 
 

@@ -125,7 +125,7 @@ class NamedEventRelay:
 def _tokens_in(data: bytes) -> int:
     try:
         return tokens_of_text(said_bytes(_delta_decoder.decode(data).delta))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 1
 
 

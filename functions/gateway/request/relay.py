@@ -97,7 +97,7 @@ def read_usage(document: bytes) -> Usage | None:
     """The usage of a JSON answer or event, or None where it has none."""
     try:
         return usage_in(_usage_decoder.decode(document).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -403,7 +403,7 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
 def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     try:
         parsed = _whole_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer("not a JSON object") from error
     usage = usage_in(parsed.usage)
     produced = usage is not None and usage.completion_tokens > 0
@@ -413,7 +413,7 @@ def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
 def _all_aborted(choices: msgspec.Raw) -> bool:
     try:
         found = _choices_decoder.decode(choices)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return bool(found) and all(choice.finish_reason in ("abort", "error") for choice in found)
 

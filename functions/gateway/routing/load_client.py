@@ -96,7 +96,7 @@ def _meaning(status: int, body: bytes) -> LoadAnswer:
     state = _STATES.get(status, "unreachable")
     try:
         reason = msgspec.json.decode(body, type=_Reason).reason
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         reason = ""
     printable = "".join(char if char.isprintable() else " " for char in reason[:_REASON_MAX_CHARS])
     return LoadAnswer(state, printable or (f"status {status}" if state == "unreachable" else ""))

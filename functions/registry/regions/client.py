@@ -77,7 +77,7 @@ class RegionClient:
             raise RegionAway(f"{url} answered {response.status_code}: {words}")
         try:
             return msgspec.json.decode(bytes(body), type=type_)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegionAway(f"{url} does not answer as a registry does: {error}") from error
 
 

@@ -101,6 +101,13 @@ async def test_each_failure_has_its_name(answer: httpx.Response | Exception, fai
     assert (await failure_of(answer)).failure is failure
 
 
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"chunks":12,"have":"????"}', b'{"x":' + b"[" * 1500, b"\xff"])
+async def test_what_is_no_bitmap_is_a_failure(body: bytes) -> None:
+    with pytest.raises(PeerFailed) as caught:
+        await client(httpx.Response(200, stream=Body(body))).have(PEER)
+    assert caught.value.failure is Failure.BROKEN
+
+
 @pytest.mark.parametrize(
     ("header", "after_s"),
     [("700", 0.7), (None, 0.3), ("soon", 0.3), ("-5", 0.3), ("99999999", 10.0), ("0", 0.0), ("٣", 0.3)],

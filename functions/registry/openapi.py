@@ -1,0 +1,121 @@
+"""The registry's OpenAPI document: what FastAPI knows of its routes, and of each the refusals it may answer with.
+
+Whoever shows no internal token is told of no internal route. Neighbours: `app` has the routes, `errors` the shape of
+what is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from functions.registry.errors import ApiError
+
+PATH = "/openapi.json"
+_INTERNAL = "/internal/"
+_OPEN = {"/healthz", "/readyz", "/metrics"}  # for everyone who can reach the registry
+_TEXT = {"type": "string"}
+_MAYBE = {"type": ["string", "null"]}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {"message": _TEXT, "type": _TEXT, "param": _MAYBE, "code": _MAYBE},
+        }
+    },
+}
+_MEANINGS = {
+    400: "Malformed, or a parameter or field out of range",
+    401: "The key or token is missing, malformed, unknown, revoked or expired",
+    403: "The key lacks the scope, or the route is the operator's",
+    404: "Not there, or not the caller's",
+    408: "Head or body took too long to arrive",
+    409: "Not in this state, taken, or over a limit",
+    412: "Changed since it was seen",
+    413: "The body is over the limit",
+    415: "Another media type than the route takes",
+    422: "The artifact cannot be served",
+    429: "Too many requests: try again after `retry-after`",
+    431: "Headers are over the limits",
+    500: "The registry failed",
+    503: "Full, or without its database or store: try again after `retry-after`",
+}
+_ANY_REQUEST = (400, 408, 431, 500, 503)  # of the listener, and of whatever a route stands on
+_BY_TOKEN_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not looked at here
+_BRINGS_ARTIFACTS = {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{version}"}
+
+_ALSO_ANSWERED = {
+    ("put", "/v1/models/{tenant}/{name}/versions/{version}"): {
+        "201": {"description": "Registered; 200: it was before"}
+    },
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): {"202": {"description": "A rollout moves it"}},
+    ("post", "/v1/artifacts"): {"200": {"description": "The tenant had this content before"}},
+}
+
+
+def install_document(app: FastAPI, require_token: Callable[[Request], None]) -> None:
+    """Adds the route; `require_token` raises ApiError for whoever does not show the internal token."""
+
+    @app.get(PATH, include_in_schema=False)
+    async def openapi(request: Request) -> dict[str, Any]:
+        try:
+            require_token(request)
+        except ApiError:
+            return public(app)
+        return whole(app)
+
+
+def public(app: FastAPI) -> dict[str, Any]:
+    made = whole(app)
+    return made | {"paths": {path: methods for path, methods in made["paths"].items() if _INTERNAL not in path}}
+
+
+def whole(app: FastAPI) -> dict[str, Any]:
+    made = app.openapi()
+    if "securitySchemes" in made.get("components", {}):  # FastAPI keeps what it has made
+        return made
+    components = made.setdefault("components", {})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    components.setdefault("schemas", {})["Error"] = _ERROR
+    for path, methods in made["paths"].items():
+        for method, operation in methods.items():
+            operation["responses"].pop("422", None)  # parameters that are wrong are refused with 400, as all errors are
+            operation["responses"] |= _ALSO_ANSWERED.get((method, path), {})
+            for status in refusals_of(method, path, operation):
+                operation["responses"][str(status)] = _refused(status) | operation["responses"].get(str(status), {})
+            operation["security"] = [] if path in _OPEN else [{"token": []}]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(unused, None)
+    return made
+
+
+def refusals_of(method: str, path: str, operation: Mapping[str, Any]) -> list[int]:
+    """Every status that a refusal at this route may have. A route may have fewer; none has others
+    (test_no_request_makes_the_registry_fail)."""
+    found = set(_ANY_REQUEST)
+    if path not in _OPEN:
+        found.add(401)
+        if not path.startswith(_BY_TOKEN_ALONE):
+            found |= {403, 429}
+    if method in ("put", "post", "delete"):
+        found |= {404, 409}
+    if method in ("put", "post"):
+        found |= {413, 415}
+    if "{" in path:
+        found.add(404)
+    if path == "/v1/snapshot" or any(one["name"] == "if-match" for one in operation.get("parameters", ())):
+        found.add(412)
+    if path in _BRINGS_ARTIFACTS:
+        found.add(422)
+    return sorted(found)
+
+
+def _refused(status: int) -> dict[str, Any]:
+    return {
+        "description": _MEANINGS[status],
+        "headers": {"x-request-id": {"description": "The request's id.", "schema": _TEXT}},
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }

@@ -1,0 +1,103 @@
+"""Coverage-guided fuzzing of one target, in a process of its own.
+
+    python -m tests.fuzz.run TARGET --seconds 20            what is kept of it, and what libFuzzer makes of that
+    python -m tests.fuzz.run TARGET --seconds 600 --keep    and new inputs that reach new code go into the corpus
+    python -m tests.fuzz.run TARGET --replay FILE           one input, with its traceback
+
+A finding ends the run with status 1 and leaves its input in the folder that is named. It becomes a test with the input
+written out, and a file of the corpus. Memory is bounded at 2 GB and one input at ten seconds.
+"""
+
+import argparse
+import importlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.fuzz.corpora import KEPT_MAX_BYTES, KEPT_MAX_FILES, folder_of, name_of, target_names
+from tests.fuzz.inputs import DEEP
+
+_INPUT_SECONDS = 10
+_MEMORY_MB = 2048
+_INPUT_MAX_BYTES = 4096
+_INSTRUMENTED = ["functions", "python_multipart", "prometheus_client.parser", "ruamel.yaml", "lark"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = _parse(arguments)
+    if options.replay is not None:
+        importlib.import_module(f"tests.fuzz.targets.{options.target}").check(options.replay.read_bytes())
+        return
+    import atheris
+
+    with atheris.instrument_imports(include=_INSTRUMENTED):
+        target = importlib.import_module(f"tests.fuzz.targets.{options.target}")
+    work = Path(tempfile.mkdtemp(prefix=f"shoal-fuzz-{options.target}-"))
+    found = work / "corpus"
+    found.mkdir()
+    dictionary = work / "dictionary"
+    dictionary.write_text("".join(f'"{_escaped(word)}"\n' for word in (*target.DICTIONARY, *DEEP)))
+    kept = folder_of(options.target)
+    if options.keep:
+        _keep_at_exit(found, kept)
+    atheris.Setup(
+        [
+            "fuzz",
+            f"-max_total_time={options.seconds}",
+            f"-timeout={_INPUT_SECONDS}",
+            f"-rss_limit_mb={_MEMORY_MB}",
+            f"-max_len={_INPUT_MAX_BYTES}",
+            f"-seed={options.seed}",
+            f"-artifact_prefix={work}/",
+            f"-dict={dictionary}",
+            "-print_final_stats=1",
+            "-verbosity=1",
+            str(found),
+            *([str(kept)] if kept.is_dir() else []),
+        ],
+        target.check,
+    )
+    atheris.Fuzz()
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Fuzz one target.")
+    parser.add_argument("target", choices=target_names())
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1, help="of libFuzzer's mutations")
+    parser.add_argument(
+        "--keep", action="store_true", help="new inputs that reach new code go into the corpus, the last first"
+    )
+    parser.add_argument("--replay", type=Path, help="a file with one input")
+    return parser.parse_args(arguments)
+
+
+def _escaped(word: str) -> str:
+    """As libFuzzer's dictionaries are written."""
+    return "".join(f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogatepass"))
+
+
+def _keep_at_exit(found: Path, kept: Path) -> None:
+    """libFuzzer ends the process itself, so the parent copies: this forks, and only the child fuzzes."""
+    import os
+
+    child = os.fork()
+    if child == 0:
+        return
+    _, status = os.waitpid(child, 0)
+    kept.mkdir(parents=True, exist_ok=True)
+    room = KEPT_MAX_FILES - len(list(kept.iterdir()))
+    small = sorted((file for file in found.iterdir() if file.stat().st_size <= KEPT_MAX_BYTES), key=_newest_first)
+    for file in small[: max(0, room)]:
+        shutil.copyfile(file, kept / name_of(file.read_bytes()))
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def _newest_first(file: Path) -> float:
+    return -file.stat().st_mtime
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

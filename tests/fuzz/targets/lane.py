@@ -1,0 +1,77 @@
+"""Bytes of a client on one connection: the lane, its parser, and uvicorn's behind it. No answer is a failure of ours.
+
+First byte: how the bytes are cut. The engine never answers here, so that an admitted request simply waits.
+"""
+
+import asyncio
+import logging
+from functools import cache
+
+from tests.fuzz.inputs import Input, segments
+from tests.gateway.client_rig import Server, Wire, read_answers
+from tests.gateway.engine_rig import Play
+from tests.gateway.world import ACME_KEY
+
+DICTIONARY = (
+    "POST /v1/chat/completions HTTP/1.1\r\n",
+    "POST /v1/completions HTTP/1.1\r\n",
+    "GET /v1/models HTTP/1.1\r\n",
+    "Host: a\r\n",
+    "Content-Type: application/json\r\n",
+    "Content-Length: ",
+    "Transfer-Encoding: chunked\r\n",
+    "Expect: 100-continue\r\n",
+    "Connection: close\r\n",
+    "Upgrade: h2c\r\n",
+    f"Authorization: Bearer {ACME_KEY}\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "\r\n\r\n",
+    "0\r\n\r\n",
+)
+_PER_WORLD = 200  # inputs, after which limits and figures begin anew
+
+
+@cache
+def _loop() -> asyncio.Runner:
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    return asyncio.Runner()
+
+
+class _World:
+    """A gateway for some inputs: making one costs as much as twenty of them."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    async def wire(self) -> Wire:
+        if self.left == 0:
+            self._play = Play("r0")
+            self._server = Server(self._play)
+            self.left = _PER_WORLD
+        self.left -= 1
+        return Wire(self._play, self._server)
+
+
+_world = _World()
+
+
+def check(data: bytes) -> None:
+    _loop().run(_check(Input(data)))
+
+
+async def _check(given: Input) -> None:
+    wire = await _world.wire()
+    size = given.byte()
+    for piece in segments(given.rest(), size):
+        wire >> piece
+    await wire.play.settle()
+    for answer in read_answers(bytes(wire.transport.got)):
+        assert answer.status < 500 or answer.code in {"no_capacity", "overloaded"}, answer
+    wire.leaves()
+    await wire.play.settle()
+    for _, dial in wire.play.dials:
+        dial.cancel()
+    wire.play.dials.clear()
+    await wire.play.settle()
+    assert not wire.play.gateway.services.connections, "a connection that left is still counted"
+    assert wire.play.quiet(), "a request outlives its client"

@@ -1,0 +1,78 @@
+"""An engine's events to a client's: whole events go out, in order, whatever the engine writes and however it is cut.
+
+First byte: the dialect, and whether the client wants usage, at the end and with every event. Second: how the bytes are
+cut. What went out when the bytes came one by one is what went out when they came at once, up to where an answer was
+found to be bad. But for one thing: an engine that names its model a second time in one event, behind the first choice,
+has that second name renamed in the events that are looked at and not in those that begin as the one before. No engine
+does.
+"""
+
+import contextlib
+from collections.abc import Iterable
+
+from functions.gateway.request.dialects import ANTHROPIC, OPENAI, POOLING, RESPONSES, Dialect, Relay
+from functions.gateway.request.relay import BadAnswer, Renaming, engine_error
+from tests.fuzz.inputs import Input, segments
+
+DICTIONARY = (
+    'data: {"id":"1","model":"engine-name","choices":[{"delta":{"content":"x"}}]}\n\n',
+    'data: {"model":"engine-name","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n',
+    "data: [DONE]\n\n",
+    'data: {"error":{"message":"m"}}\n\n',
+    'event: message_start\ndata: {"message":{"model":"engine-name","usage":{"input_tokens":1}}}\n\n',
+    'event: content_block_delta\ndata: {"delta":{"text":"x"}}\n\n',
+    'event: message_delta\ndata: {"usage":{"output_tokens":2}}\n\n',
+    "event: message_stop\ndata: {}\n\n",
+    'event: response.output_text.delta\ndata: {"delta":"x"}\n\n',
+    'event: response.completed\ndata: {"response":{"model":"engine-name","usage":{"output_tokens":0}}}\n\n',
+    "event: error\ndata: {}\n\n",
+    ": ping\n\n",
+    'data: {"model":"engine-name","choices":[{"index":0,"delta":{}}],"usage":{"completion_tokens":2}}\n\n',
+    '"model":"engine-name"',
+    '"usage":',
+    '"prompt_tokens_details":{"cached_tokens":1}',
+    "\r\n\r\n",
+)
+ENGINE, PUBLIC = "engine-name", "acme/bot"
+_MAX_EVENT_BYTES = 512
+_DIALECTS = (OPENAI, RESPONSES, ANTHROPIC, POOLING)
+
+
+def check(data: bytes) -> None:
+    given = Input(data)
+    choice, size = given.byte(), given.byte()
+    dialect, keeps = _DIALECTS[choice % 4], (bool(choice & 4), bool(choice & 8))
+    answer = given.rest()
+    whole, whole_is_bad = _fed(dialect, keeps, [answer])
+    cut, cut_is_bad = _fed(dialect, keeps, segments(answer, size or 1))
+    if not (whole_is_bad or cut_is_bad):
+        assert _renamed(whole) == _renamed(cut), (whole, cut)
+    for out in (whole, cut):
+        assert out == b"" or out.endswith(b"\n\n"), "half an event went out"
+    dialect.first_sign(whole)
+    engine_error(answer)
+    with contextlib.suppress(BadAnswer):
+        dialect.whole(answer, Renaming(ENGINE, PUBLIC))
+
+
+def _renamed(events: bytes) -> bytes:
+    return Renaming(ENGINE, PUBLIC).fields(events)
+
+
+def _fed(dialect: Dialect, keeps: tuple[bool, bool], pieces: Iterable[bytes]) -> tuple[bytes, bool]:
+    relay = dialect.relay(Renaming(ENGINE, PUBLIC), *keeps, _MAX_EVENT_BYTES)
+    out = b""
+    try:
+        for piece in pieces:
+            out += relay.feed(piece)
+    except BadAnswer:
+        return out, True
+    _counts_are_sane(relay, out)
+    return out, False
+
+
+def _counts_are_sane(relay: Relay, out: bytes) -> None:
+    assert 0 <= relay.events <= out.count(b"\n\n"), "more events were counted than went out"
+    if relay.usage is not None:
+        counts = (relay.usage.prompt_tokens, relay.usage.completion_tokens, relay.usage.cached_tokens)
+        assert all(0 <= count <= 10_000_000 for count in counts)
