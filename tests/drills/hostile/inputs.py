@@ -35,7 +35,8 @@ _ODD_NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400,
 _HEADER_NAMES = (
     "Host", "Content-Type", "Content-Length", "Transfer-Encoding", "Connection", "Expect", "Upgrade", "Authorization",
     "X-Request-Id", "X-Session-ID", "X-Shoal-Class", "X-Shoal-Deadline-Ms", "If-Match", "X-Shoal-Fence", "Range",
-    "Cookie", "Accept-Encoding", "Content-Encoding", "traceparent", "X-Forwarded-For", "Trailer", "TE", "Content-Disposition",
+    "Cookie", "Accept-Encoding", "Content-Encoding", "traceparent", "X-Forwarded-For", "Trailer", "TE",
+    "Content-Disposition",
 )  # fmt: skip
 _HEADER_VALUES = (
     "", "chunked", "gzip", "identity, chunked", "close", "keep-alive, upgrade", "100-continue", "h2c", "websocket", "0",
