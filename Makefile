@@ -20,7 +20,7 @@ DRILLS := tests/drills
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak cluster-test check types unit bench bench-peers docs seeds fuzz fmt lock
+.PHONY: help up down test soak cluster-test check types unit bench bench-peers docs seeds fuzz fmt lock sbom audit
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,12 @@ bench-peers: $(STAMP) ## the peers' own environments for `make bench`, made befo
 
 lock: $(STAMP) ## the locks with hashes made again after a change in pyproject.toml (ARGS="--upgrade" for every version anew)
 	$(BIN)/python requirements/lock.py $(ARGS)
+
+sbom: $(STAMP) ## what each image holds, as CycloneDX: after a change of a role's lock or a build file (images/README.md)
+	$(BIN)/python -m requirements.sbom $(ARGS)
+
+audit: $(STAMP) ## known vulnerabilities of every pin, by the advisories in SHOAL_OSV_DIR (images/README.md)
+	@$(BIN)/python -m requirements.audit $(ARGS)
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff format .

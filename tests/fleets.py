@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -288,6 +288,19 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+@contextmanager
+def free_blocks(blocks: int, first: int = 30_000, end: int = 32_400) -> Iterator[int]:
+    """As `free_ports`, of so many blocks of ports one behind the other: for several fleets that lie side by side."""
+    for base in range(first, end - blocks * _PORTS_PER_FLEET, blocks * _PORTS_PER_FLEET):
+        bases = [base + block * _PORTS_PER_FLEET for block in range(blocks)]
+        with ExitStack() as held:
+            ours = [held.enter_context(_locked(each)) for each in bases]
+            if all(ours) and all(_is_free(each + offset) for each in bases for offset in _OFFSETS):
+                yield base
+                return
+    raise AssertionError(f"no range of free ports from {first} to {end}")
 
 
 @contextmanager

@@ -38,7 +38,8 @@ _GATEWAY = (
     "Clients' endpoint: `https://localhost:8443` locally. `GET /openapi.json` has all of this with the schemas of "
     "answers, for any OpenAPI tool; files and batches are there where the gateway has a store. A body is one JSON "
     "object of at most {body} MiB, {depth} levels and {values} values; what becomes of each field, and of those that "
-    "nobody knows, is in [Fields of requests](fields.md), and null means absent. What the routes mean is in [The gateway's API](../explanation/api.md), "
+    "nobody knows, is in [Fields of requests](fields.md), and null means absent. "
+    "What the routes mean is in [The gateway's API](../explanation/api.md), "
     "headers are in [Headers](headers.md), refusals in [Error codes](errors.md)."
 )
 _REGISTRY = (

@@ -43,11 +43,13 @@ def configuration(regions: Mapping[str, RegionAddress], *, port: int, certificat
 global
     tune.bufsize {BUFFER_BYTES}
     ssl-default-bind-options ssl-min-ver TLSv1.2
-    log stdout format raw local0 notice
+    log stdout format raw local0 info
 
 defaults
     mode http
     log global
+    option httplog
+    option dontlog-normal    # what was sent on to another region, or failed
     timeout connect 2s
     timeout http-request 30s
     timeout http-keep-alive 75s

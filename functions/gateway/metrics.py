@@ -148,7 +148,7 @@ class Metrics:
         seconds.observe(timeline.ended_s - timeline.received_s)
         if timeline.first_token_s:
             ttft.observe(timeline.first_token_s - timeline.received_s)
-            between_s = ended.inter_token_s
+            between_s = ended.inter_token_s if admitted.stream else None
             if between_s is not None:
                 inter_token.observe(between_s)
         if admitted.split is not None:

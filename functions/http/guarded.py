@@ -14,7 +14,7 @@ chunks, up to the connection's end. `connections` decides who may be connected; 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, cast
@@ -61,6 +61,13 @@ TOO_SLOW = Refusal(408, "request_timeout", "The request did not arrive in time. 
 TURNED_AWAY = Refusal(503, "overloaded", "There is no connection left. Try again shortly.")
 
 Headers = list[tuple[bytes, bytes]]
+
+# ASGI, as its servers see it
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def in_words(refusal: Refusal) -> tuple[Headers, bytes]:

@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from functions.http.connections import Connections, address_of
-from functions.http.guarded import Guard, GuardedHttp
+from functions.http.guarded import ASGIApp, Guard, GuardedHttp
 
 _log = logging.getLogger(__name__)
 _ACCEPTS_AT_ONCE = 64  # then others have their turn
@@ -156,7 +155,7 @@ async def listen(
 def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedHttp, **more: Any) -> Config:
     """uvicorn's configuration for one of our servers."""
     return Config(
-        app,
+        cast(Any, app),
         http=cast(Any, functools.partial(protocol, guard)),
         ws="none",  # an upgrade would be answered before anybody looks at it
         lifespan="off",

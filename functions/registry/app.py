@@ -205,6 +205,8 @@ def make_app(
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
         stages = await active_stages(services, request, require_token(token)) if services is not None else {}
         others = regions.follower.standings() if regions is not None else ()
-        return Response(metrics.exposition(store, fleet, wall_clock(), stages, others), media_type=CONTENT_TYPE_LATEST)
+        without_facts = await services.bases_without_facts() if services is not None else []
+        text = metrics.exposition(store, fleet, wall_clock(), stages, others, without_facts=without_facts)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

@@ -52,6 +52,10 @@ class Declared:
         _, _, folder = uri.removeprefix(_VOLUME).partition("/") if uri.startswith(_VOLUME) else ("", "", "")
         return PurePosixPath(folder or base)
 
+    def base_folders(self) -> dict[str, PurePosixPath]:
+        """Of every pool that is published."""
+        return {str(pool): self.folder_of(pool) for pool in self._tables.pools}
+
     def require_policy(self, name: str) -> None:
         """`default` is always there: where nobody declares it, it is built in."""
         if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -36,7 +36,8 @@ from functions.registry.sql.transaction import Write
 #     base's name, folder → (folder, stamp of its files) as it was?  yes: the facts at hand    no: read them
 #
 # The fingerprint tells facts apart: what was checked against one is not taken as checked against another, also where a
-# pool has moved to another folder under the same name.
+# pool has moved to another folder under the same name. A base whose facts are missing is logged once, until they are
+# there and missing again; adapters over it are stored unchecked, or refused (SHOAL_REGISTRY_BASE_FACTS_REQUIRED).
 
 
 _log = logging.getLogger(__name__)
@@ -54,21 +55,34 @@ class Bases:
 
     models_dir: Path | None  # base models by folder; None: there are no facts, shapes are left to the engine
     _read: dict[str, tuple[PurePosixPath, Stamp, KnownBase]] = field(default_factory=dict)  # by base: its last
+    _missing: set[str] = field(default_factory=set)  # bases whose missing facts were logged
 
     def known(self, base: str, folder: PurePosixPath) -> KnownBase | None:
         """The base's facts as its folder has them now; None where they are not at hand: the next call looks again."""
-        directory = self.models_dir / folder if self.models_dir is not None else None
-        if directory is None or ".." in folder.parts or not directory.is_dir():
-            return None
+        found = self._find(base, folder)
+        if isinstance(found, KnownBase):
+            self._missing.discard(base)
+            return found
+        if base not in self._missing:
+            self._missing.add(base)
+            _log.warning("adapters of %s are not checked against it: %s; `shoal base facts` makes them", base, found)
+        return None
+
+    def _find(self, base: str, folder: PurePosixPath) -> KnownBase | str:
+        """The facts, or why there are none."""
+        if self.models_dir is None:
+            return "SHOAL_REGISTRY_MODELS_DIR is not set"
+        directory = self.models_dir / folder
+        if ".." in folder.parts or not directory.is_dir():
+            return f"there is no folder {directory}"
         try:
             stamp = stamp_of(directory)
             before = self._read.get(base)
             if before is not None and before[:2] == (folder, stamp):
                 return before[2]
             facts = facts_of(directory, names=(base, folder.name))
-        except ArtifactError as error:
-            _log.warning("adapters of %s are not checked against its weights: %s", base, error)
-            return None
+        except (ArtifactError, OSError) as error:
+            return str(error)
         found = KnownBase(facts, fingerprint_of(facts))
         self._read[base] = (folder, stamp, found)
         return found
@@ -90,6 +104,7 @@ class Ingesting:
     at_once: int
     at_once_per_tenant: int
     tenant_limit: ByteLimit | None = None  # of each tenant's artifacts; None: no limit. The operator has none
+    facts_required: bool = False  # refuse adapters over a base whose facts are missing
     _taken: Counter[str] = field(default_factory=Counter)
     _freed: asyncio.Event = field(default_factory=asyncio.Event)  # set when a place is given back; then another
     _bases: Bases = field(init=False)
@@ -149,10 +164,13 @@ class Ingesting:
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
         """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none.
 
-        Never behind an ingest: who names content that was checked before has nothing to wait for.
+        Never behind an ingest: who names content that was checked before has nothing to wait for. ApiError where the
+        base's facts are required and missing.
         """
-        asked = base and self.models_dir is not None
-        known = await asyncio.to_thread(self._bases.known, base, folder) if asked else None
+        known = await asyncio.to_thread(self._bases.known, base, folder) if base else None
+        if base and known is None and self.facts_required:
+            message = f"adapters over {base} cannot be checked: its facts are missing (`shoal base facts`); try later"
+            raise ApiError(503, "base_facts_missing", message)
         return Expectation(
             tenant=tenant,
             base=known.facts if known is not None else None,
@@ -160,6 +178,10 @@ class Ingesting:
             max_rank=self.max_rank,
             admits=functools.partial(self._admit, tenant) if tenant is not None else None,
         )
+
+    def without_facts(self, folders: Mapping[str, PurePosixPath]) -> list[str]:
+        """Blocks on the disk. Of these bases, with their folders, those whose facts are missing."""
+        return [base for base, folder in folders.items() if self._bases.known(base, folder) is None]
 
     async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
         """What lies at the URI, published and kept; and whether it is new to the tenant."""

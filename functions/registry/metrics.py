@@ -70,6 +70,12 @@ class Metrics:
             ["pool", "reason"],
             registry=self.collectors,
         )
+        self._without_facts = Gauge(
+            "shoal_base_facts_missing",
+            "1 for a base without facts: adapters over it are stored unchecked, or refused where facts are required.",
+            ["base"],
+            registry=self.collectors,
+        )
         self._rollouts = Gauge(
             "shoal_rollout_stage",
             "Of a rollout under way: 0 loading, then its stage.",
@@ -108,9 +114,11 @@ class Metrics:
         now_unix_s: float,
         stages: Mapping[str, int] | None = None,
         others: Iterable[RegionStanding] = (),
+        *,
+        without_facts: Iterable[str] = (),
     ) -> bytes:
         """The text that Prometheus scrapes, with the gauges as they are now; `stages` of rollouts by model, bounded by
-        who gives them; `others`: regions."""
+        who gives them; `others`: regions; and bases `without_facts`."""
         self._epoch.set(store.epoch)
         compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
@@ -125,6 +133,9 @@ class Metrics:
         self._desired.clear()
         for wanted in fleet.pools.desired():
             self._desired.labels(pool=wanted.pool, reason=wanted.cause).set(wanted.replicas)
+        self._without_facts.clear()
+        for base in without_facts:
+            self._without_facts.labels(base=base).set(1)
         self._rollouts.clear()
         for model, stage in (stages or {}).items():
             self._rollouts.labels(model=model).set(stage)

@@ -116,6 +116,8 @@ def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database)
     keys = tuple(Path(file) for file in _listed(settings.signature_key_files))
     if settings.signatures_required and not keys:
         raise SettingsWrong("SHOAL_REGISTRY_SIGNATURES_REQUIRED needs SHOAL_REGISTRY_SIGNATURE_KEY_FILES")
+    if settings.base_facts_required and settings.models_dir is None:
+        raise SettingsWrong("SHOAL_REGISTRY_BASE_FACTS_REQUIRED needs SHOAL_REGISTRY_MODELS_DIR")
     ingest = Ingest(
         store=objects,
         staging_root=settings.staging_dir or settings.state_dir / "staging",
@@ -132,6 +134,7 @@ def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database)
         at_once=settings.uploads_at_once,
         at_once_per_tenant=settings.uploads_at_once_per_tenant,
         tenant_limit=ByteLimit(settings.max_artifact_bytes_per_tenant, settings.gc_grace_s),
+        facts_required=settings.base_facts_required,
     )
 
 

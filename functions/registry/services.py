@@ -52,6 +52,12 @@ class RegistryServices:
         assert self.ingesting is not None
         return await self.ingesting.expectation(tenant, base, self.declared.folder_of(base))
 
+    async def bases_without_facts(self) -> list[str]:
+        """Bases that adapters are not checked against; none where nothing can be brought in."""
+        if self.ingesting is None:
+            return []
+        return await asyncio.to_thread(self.ingesting.without_facts, self.declared.base_folders())
+
     async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
         """One audited transaction. A caller who leaves does not undo it: it is short, and whole or not at all."""
         actor = principal.actor(request)

@@ -97,6 +97,9 @@ class RegistrySettings(BaseSettings):
     models_dir: Path | None = Field(
         None, description="Base models by pool name, or their facts: what adapters are checked against. Default: none."
     )
+    base_facts_required: bool = Field(
+        False, description="Refuse adapters over a base whose facts are missing in models_dir; else not checked there."
+    )
     max_lora_rank: int = Field(
         DEFAULT_MAX_RANK, ge=1, le=512, description="Engines are started with max_lora_rank; more would not load."
     )

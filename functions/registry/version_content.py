@@ -6,7 +6,8 @@
 
 An engine that is given another base's adapter fails inside its step, with everybody's requests in it: so what came in
 without a base, for another one, or before the base has changed, is checked again. Where no facts of the base are at
-hand (SHOAL_REGISTRY_MODELS_DIR), the engine is the one who says so.
+hand (SHOAL_REGISTRY_MODELS_DIR), the engine is the one who says so, or nothing is taken
+(SHOAL_REGISTRY_BASE_FACTS_REQUIRED).
 """
 
 from dataclasses import dataclass

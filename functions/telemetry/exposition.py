@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from starlette.types import Receive, Scope, Send
 
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard
+from functions.http.guarded import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
 
 _REFRESH_TIMEOUT_S = 2.0

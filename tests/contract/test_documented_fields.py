@@ -77,6 +77,7 @@ async def asked(http: httpx.AsyncClient, path: str, model: str, fields: dict[str
         answer = await http.post(path, json=body, timeout=SLOW_S)
         if answer.status_code != 503:
             return answer
+        await asyncio.sleep(0.1)  # until some of those under way have ended
 
 
 @LONG

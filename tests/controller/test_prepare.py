@@ -80,6 +80,17 @@ def test_secrets_are_made_once_and_for_their_owner_only(layout: StateLayout) -> 
     assert mode(layout.secrets_dir) == 0o700
 
 
+def test_a_secret_outlives_a_power_cut(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pepper of which a key was shown, and that is gone after the machine's next start, makes every key worthless."""
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    ensure_secrets(layout)
+    at = [number for number, path in enumerate(synced) if ".pepper." in path]
+    assert at and synced[at[0] + 1] == str(layout.secrets_dir.resolve()), "its content, then its name"
+
+
 def test_a_secret_that_was_cut_off_is_made_again(layout: StateLayout) -> None:
     layout.secret("pepper").touch()
     ensure_secrets(layout)

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.fleets import PROJECT, SHOAL, free_ports, git, processes_of, wait_until
+from tests.fleets import PROJECT, SHOAL, free_blocks, git, processes_of, wait_until
 
 PORTS_APART = 200
 MODEL = "smollm2-135m"
@@ -121,7 +121,7 @@ class Regions:
 
 @contextmanager
 def two_regions(state_dir: Path, *, replicas: int = 1) -> Iterator[Regions]:
-    with free_ports() as port_base:
+    with free_blocks(4) as port_base:  # the front's, and 200 for each region
         regions = Regions(state_dir, port_base)
         try:
             for name in ("a", "b"):
@@ -192,7 +192,7 @@ class Load:
     sent: list[Sent] = field(default_factory=list)
 
     async def run(self, for_s: float) -> None:
-        limits = httpx.Limits(max_connections=500, max_keepalive_connections=0)
+        limits = httpx.Limits(max_connections=500, max_keepalive_connections=100)
         async with httpx.AsyncClient(verify=self.tls, limits=limits, timeout=60, trust_env=False) as client:
             began_s = time.monotonic()
             async with asyncio.TaskGroup() as group:
@@ -224,6 +224,11 @@ class Load:
         except httpx.HTTPError as error:
             sent.failure = f"{type(error).__name__}: {error}"
         sent.ended_s = time.monotonic()
+
+    def rate_per_s(self, until_s: float) -> float:
+        """As it was: a busy machine may fall behind."""
+        before = [sent.at_s for sent in self.sent if sent.at_s < until_s]
+        return len(before) / (until_s - before[0])
 
     def told(self) -> Counter[str]:
         return Counter(f"{sent.region or '-'} {sent.failure or 'whole'}"[:120] for sent in self.sent)

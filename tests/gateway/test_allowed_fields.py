@@ -10,7 +10,7 @@ import pytest
 
 from functions.gateway.errors import Refused
 from functions.gateway.intake.intake import Intake, WireRequest
-from functions.gateway.intake.media_ids import key_media_ids
+from functions.gateway.intake.media import key_media_ids
 from functions.gateway.intake.routes import (
     CHAT,
     CLASSIFY,

@@ -134,4 +134,4 @@ def test_no_value_is_our_mistake(route: Route) -> None:
                 answers["refused"] += 1
             except Exception as error:
                 raise AssertionError(f"{route.path}: {odd!r} at {path}") from error
-    assert min(answers.values()) > 5, answers
+    assert min(answers.values()) > 2, answers

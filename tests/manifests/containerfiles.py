@@ -16,6 +16,8 @@ class Stage:
     runs: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     exposed: list[int] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)  # that its lines may use
 
 
 @dataclass
@@ -77,6 +79,10 @@ def _take(stage: Stage, word: str, rest: str) -> None:
         stage.runs.append(rest)
     elif word == "EXPOSE":
         stage.exposed += [int(port) for port in rest.split()]
+    elif word == "ARG":
+        stage.arguments.append(rest)
+    elif word == "LABEL":
+        stage.labels |= dict(pair.split("=", 1) for pair in shlex.split(rest))
     elif word == "ENV":
         stage.env |= dict(pair.split("=", 1) for pair in shlex.split(rest))
     elif word == "COPY":

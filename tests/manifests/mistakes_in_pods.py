@@ -34,6 +34,12 @@ POD_MISTAKES = [
         "no version",
     ),
     Mistake(
+        "own image by a tag",
+        image_findings,
+        lambda r: container(registry(r)).update(image="your.registry/shoal/registry:0.1.0"),
+        "pin its digest",
+    ),
+    Mistake(
         "no registry",
         image_findings,
         lambda r: container(controller(r)).update(image="controller:1"),

@@ -121,6 +121,7 @@ REGISTRY = {
     "database_url": manifests_only("a local fleet keeps SQLite in its state"),
     "database_password_file": manifests_only("a local fleet keeps SQLite in its state"),
     "models_dir": some_manifests("an overlay names the bases whose facts it has", local="always"),
+    "base_facts_required": some_manifests("production, where an unchecked adapter meets other tenants' requests"),
     "region": some_manifests("with components/region"),
     "regions_file": some_manifests("with components/region"),
     "regions_token_file": some_manifests("with components/region"),

@@ -6,7 +6,9 @@ that it reaches, has to be among what the extra asks for, transitively.
 
 import importlib.metadata
 import importlib.util
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -18,9 +20,10 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.manifests.checks.images import image_findings
 from tests.manifests.checks.settings import module_of
 from tests.manifests.containerfiles import Containerfile, read, targets
-from tests.manifests.rendering import PROJECT, Rendering
+from tests.manifests.rendering import OVERLAYS, PROJECT, Rendering, render
 from tests.manifests.workloads import workloads
 
 ROLES = {"gateway": "gateway", "registry": "registry", "controller": "controller", "agent": "replica"}  # target: extra
@@ -43,6 +46,55 @@ def test_runs_as_nobody_on_a_pinned_base(file: Path, target: str) -> None:
     parsed = read(file)
     assert parsed.user(target) == "65532:65532"
     assert _PINNED.fullmatch(parsed.image(target)), parsed.image(target)
+
+
+@pytest.mark.parametrize(("file", "target"), TARGETS, ids=[target for _, target in TARGETS])
+def test_a_base_without_a_digest_is_refused_unless_said_so(file: Path, target: str) -> None:
+    """By the build file's own line, which every role's image goes through."""
+    parsed = read(file)
+    stage = parsed.stages[target if target.startswith("engine") else "wheel"]
+    argument, consent = stage.arguments
+    check = stage.runs[0]
+    assert f"${{{argument}}}" == stage.base
+
+    def build(base: str, **given: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], argument: base, **given}
+        return subprocess.run(["sh", "-c", check], env=environment, capture_output=True, text=True, check=False)
+
+    default = parsed.arguments[argument]
+    assert build(default).returncode == 1
+    assert f"{default} has no digest" in build(default).stderr
+    assert build(default, **{consent: "no"}).returncode == 1
+    assert build(default, **{consent: "allowed"}).returncode == 0
+    assert build(f"{default}@sha256:{'0' * 64}").returncode == 0
+    named = [each.labels.get("org.opencontainers.image.base.name") for each in parsed.lineage(target)]
+    assert f"${argument}" in named
+
+
+@pytest.mark.parametrize(("file", "target"), TARGETS, ids=[target for _, target in TARGETS])
+def test_holds_the_list_of_what_is_in_it(file: Path, target: str) -> None:
+    stages = read(file).stages
+    from_stages = [stages[origin] for origin, _, _ in stages[target].copies if origin]
+    copies = [each for stage in (stages[target], *from_stages) for each in stage.copies]
+    assert ("", [f"images/sbom/{target}.cdx.json"], "/opt/shoal/sbom.cdx.json") in copies
+
+
+def test_pushed_digests_become_an_overlays_images(tmp_path: Path) -> None:
+    """By the commands of the page, over production: nothing is named by a tag then but what others publish."""
+    page = (PROJECT / "docs" / "how-to" / "kubernetes.md").read_text()
+    (commands,) = (
+        block for block in re.findall(r"```sh needs: cluster\n(.*?)```", page, re.S) if "kind: Component" in block
+    )
+    for number, (_, target) in enumerate(TARGETS):
+        (tmp_path / f"{target}.digest").write_text(f"sha256:{number:064x}")  # as podman writes it: without a line's end
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True)
+    below = os.path.relpath(OVERLAYS / "production", (tmp_path / "our-fleet").resolve())
+    lines = f"resources: [{below}]\ncomponents: [images]\n"
+    (tmp_path / "our-fleet" / "kustomization.yaml").write_text(lines)
+    rendering = render(tmp_path / "our-fleet")
+    assert list(image_findings(rendering)) == []
+    images = {each.get("image", "") for workload in workloads(rendering) for each in workload.containers} - {""}
+    assert {each for each in images if "@sha256:" not in each and not each.startswith("docker.io/valkey/")} == set()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

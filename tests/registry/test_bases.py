@@ -1,7 +1,10 @@
 """What adapters are checked against is what lies in the base's folder now."""
 
+import logging
 import os
 from pathlib import Path, PurePosixPath
+
+import pytest
 
 from functions.registry.ingesting import Bases
 from tests.registry.base_folders import MODULE, put_facts
@@ -42,3 +45,21 @@ def test_a_base_that_is_not_at_hand_is_looked_for_again(tmp_path: Path) -> None:
     assert Bases(None).known("chat", PurePosixPath("base")) is None
     put_facts(tmp_path, "base", 576)
     assert width_of(bases, "base") == 576
+
+
+def test_missing_facts_are_logged_once_until_they_come_and_go_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bases, folder = Bases(tmp_path), PurePosixPath("base")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert bases.known("chat", folder) is None
+        assert len(caplog.messages) == 1
+        assert "adapters of chat are not checked" in caplog.messages[0]
+        assert "shoal base facts" in caplog.messages[0]
+        file = put_facts(tmp_path, "base", 576)
+        assert bases.known("chat", folder) is not None
+        file.write_bytes(b"{}")
+        assert bases.known("chat", folder) is None
+        assert len(caplog.messages) == 2
+    assert "not a document of base facts" in caplog.messages[1]

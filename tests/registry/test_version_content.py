@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from functions.api.ids import TenantId
+from functions.artifacts.base_facts import FACTS_NAME
 from functions.artifacts.ingest import Ingest, IngestPolicy
 from functions.artifacts.s3 import S3Store
 from functions.registry.errors import ApiError
@@ -94,6 +95,36 @@ async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(chec
     put_facts(checking.models, "base", 24)
     assert (await checking.register(digest, "base", "three")).status_code == 422
     assert (await checking.register(digest, "base", "one")).status_code == 200  # a version stays what it is
+
+
+async def test_where_facts_are_required_nothing_is_taken_over_a_base_without_them(
+    checking: Checking, tmp_path: Path
+) -> None:
+    """Neither what names the base while it comes in nor what names it by its version, until the facts are there."""
+    ingesting = checking.services.ingesting
+    assert ingesting is not None
+    adapter = an_adapter(tmp_path / "adapter")
+    digest = (await checking.upload(adapter)).json()["digest"]
+    facts = checking.models / "base" / FACTS_NAME
+    facts.unlink()
+    assert (await checking.register(digest, "base", "unchecked")).status_code == 201
+    ingesting.facts_required = True
+    for refused in (await checking.register(digest, "base", "bot"), await checking.upload(adapter, base_model="base")):
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "base_facts_missing")
+        assert "adapters over base cannot be checked" in error_of(refused)["message"]
+    assert (await checking.register(digest, "large", "bot")).status_code == 422, "another base's facts are there"
+    put_facts(checking.models, "base", FITS)
+    assert (await checking.register(digest, "base", "bot")).status_code == 201
+
+
+async def test_metrics_name_the_bases_without_facts(checking: Checking) -> None:
+    (checking.models / "large" / FACTS_NAME).unlink()
+    page = (await checking.call("GET", "/metrics")).text
+    assert [line for line in page.splitlines() if line.startswith("shoal_base_facts_missing{")] == [
+        'shoal_base_facts_missing{base="large"} 1.0'
+    ]
+    put_facts(checking.models, "large", DOES_NOT)
+    assert "shoal_base_facts_missing{" not in (await checking.call("GET", "/metrics")).text
 
 
 async def test_many_versions_of_unchecked_content_are_registered_at_once_and_each_content_is_read_once(

@@ -204,11 +204,12 @@ class Ingest:
         cache = ArtifactCache(self.staging_root / "from-elsewhere")
         cache.root.mkdir(parents=True, exist_ok=True)
         cache.clean_garbage()
-        with self._session():
+        with self._session(), self.budget.reservation(expect.tenant) as room:
             manifest = manifests.decode_verified(read_manifest(source, digest), digest, limits)
             for entry in manifest.files:  # every name before the first byte
                 check_name(entry.path)
-            Upload(cache.root, self.policy, self._publish).check_space(manifest.total_bytes)
+            room.up_to(manifest.total_bytes)
+            Upload(cache.root, self.policy, self._publish, room).check_space(manifest.total_bytes)
             fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)
             try:
                 return self._publish(fetched, expect, manifest)

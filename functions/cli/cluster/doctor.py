@@ -16,6 +16,7 @@ from functions.cli.cluster.facts import ClusterFacts, read
 from functions.cli.cluster.finding import Finding, Level
 from functions.cli.cluster.installation_checks import INSTALLATION_CHECKS
 from functions.cli.cluster.platform_checks import PLATFORM_CHECKS
+from functions.cli.cluster.supply_checks import SUPPLY_CHECKS
 from functions.cli.terminal import make_console
 
 _MARKS: dict[Level, str] = {
@@ -27,7 +28,8 @@ _MARKS: dict[Level, str] = {
 
 
 def findings(facts: ClusterFacts, choice: ClusterChoice) -> list[Finding]:
-    return [finding for check in (*PLATFORM_CHECKS, *INSTALLATION_CHECKS) for finding in check(facts, choice)]
+    checks = (*PLATFORM_CHECKS, *INSTALLATION_CHECKS, *SUPPLY_CHECKS)
+    return [finding for check in checks for finding in check(facts, choice)]
 
 
 def doctor(choice: ClusterChoice, *, as_json: bool) -> None:

@@ -43,6 +43,8 @@ class ClusterFacts:
     pools: Items | None = ()  # InferenceServices
     runtimes: Items | None = ()
     objects: Items | None = ()  # of shoal.dev, with their kinds
+    base_facts: frozenset[str] | None = frozenset()  # folders of bases, as the ConfigMap base-facts names them
+    pods: Items | None = ()  # of both namespaces
 
 
 def read(cluster: Cluster) -> ClusterFacts:
@@ -83,6 +85,8 @@ def read(cluster: Cluster) -> ClusterFacts:
         pools=items(f"/apis/serving.kserve.io/v1beta1/{models}/inferenceservices"),
         runtimes=items(f"/apis/serving.kserve.io/v1alpha1/{models}/servingruntimes"),
         objects=_or_none(lambda: own_objects(cluster)),
+        base_facts=_or_none(lambda: _base_facts(cluster)),
+        pods=both(f"/api/v1/{system}/pods", f"/api/v1/{models}/pods"),
     )
 
 
@@ -98,6 +102,11 @@ def own_objects(cluster: Cluster) -> Items:
 def _configs(cluster: Cluster) -> dict[str, dict[str, str]]:
     found = {name: cluster.get(f"/api/v1/namespaces/{KNATIVE}/configmaps/{name}") for name in KNATIVE_CONFIGS}
     return {name: body.get("data") or {} for name, body in found.items() if body is not None}
+
+
+def _base_facts(cluster: Cluster) -> frozenset[str]:
+    found = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/configmaps/base-facts") or {}
+    return frozenset((found.get("data") or {}).keys() | (found.get("binaryData") or {}).keys())
 
 
 def _or_none(read_it: Callable[[], Read]) -> Read | None:

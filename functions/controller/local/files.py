@@ -56,10 +56,23 @@ def last_lines(path: Path, count: int) -> list[str]:
     return list(deque(text.splitlines(), maxlen=count))
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write by rename: a reader sees the old file or the new one, whole."""
+def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+    """Write by rename: a reader sees the old file or the new one, whole; `durable`: after a power cut, too."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     partial.replace(path)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

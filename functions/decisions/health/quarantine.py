@@ -21,9 +21,11 @@ Bounded: at most `MAX_SUSPECTS` requests by their fingerprints, the one struck l
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from struct import Struct
 
 from functions.api.ids import ReplicaId
 
+_three_words = Struct("<III").unpack_from
 HOLD_S = 600.0
 KNOWN_HOLD_S = 15.0
 MAX_SUSPECTS = 1024
@@ -102,34 +104,29 @@ class AnsweredLately:
 
     SPAN_S = 300.0
     _BYTES = 1 << 18
-    _WORD_BYTES = 4
-    _WORDS = 3
+    _MASK = (_BYTES << 3) - 1
 
     def __init__(self) -> None:
         self._newer, self._older = bytearray(self._BYTES), bytearray(self._BYTES)
         self._since_s = float("-inf")
 
     def add(self, fingerprint: bytes, now_s: float) -> None:
-        self._turn(now_s)
-        filter_ = self._newer
-        for place in self._places(fingerprint):
+        if now_s - self._since_s >= self.SPAN_S:
+            self._turn(now_s)
+        filter_, mask = self._newer, self._MASK
+        for word in _three_words(fingerprint):
+            place = word & mask
             filter_[place >> 3] |= 1 << (place & 7)
 
     def has(self, fingerprint: bytes, now_s: float) -> bool:
-        self._turn(now_s)
-        places = self._places(fingerprint)
+        if now_s - self._since_s >= self.SPAN_S:
+            self._turn(now_s)
+        places = [word & self._MASK for word in _three_words(fingerprint)]
         return any(
             all(filter_[place >> 3] & 1 << (place & 7) for place in places) for filter_ in (self._newer, self._older)
         )
 
     def _turn(self, now_s: float) -> None:
-        if now_s - self._since_s < self.SPAN_S:
-            return
         is_fresh = now_s - self._since_s < 2 * self.SPAN_S
         self._older = self._newer if is_fresh else bytearray(self._BYTES)
         self._newer, self._since_s = bytearray(self._BYTES), now_s
-
-    def _places(self, fingerprint: bytes) -> tuple[int, ...]:
-        size = self._WORD_BYTES
-        words = (fingerprint[start : start + size] for start in range(0, self._WORDS * size, size))
-        return tuple(int.from_bytes(word) % (self._BYTES * 8) for word in words)

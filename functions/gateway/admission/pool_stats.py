@@ -81,7 +81,8 @@ class PoolActivity:
         self._slot(pool).degraded += 1
 
     def ended(self, ended: Ended) -> None:
-        admitted, timeline, between_s = ended.admitted, ended.timeline, ended.inter_token_s
+        admitted, timeline = ended.admitted, ended.timeline
+        between_s = ended.inter_token_s if admitted.stream else None
         if not timeline.first_token_s:
             return
         slot = self._slot(admitted.model.pool)

@@ -3,7 +3,7 @@
 All of it is checked by its types before anything reads it, at every depth that something here reads: a `type` that is
 an object, or a `content` that is a number, is the caller's mistake and never ours.
 
-Neighbours: `media` judges what a part points at, `media_ids` what it is called; `field_tables` has the fields.
+Neighbours: `media` judges what a part points at, and what it is called; `field_tables` has the fields.
 """
 
 from typing import Any

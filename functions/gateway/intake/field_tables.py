@@ -8,7 +8,7 @@ Ids that a caller chooses, and what of an engine is keyed by them (each would jo
 all of them):
 
     cache_salt                  prefix cache                replaced by the tenant's own, HMAC(pepper, tenant)
-    `uuid` of a content part    caches of pictures, sounds  replaced by HMAC(pepper, tenant, uuid) (`media_ids`)
+    `uuid` of a content part    caches of pictures, sounds  replaced by HMAC(pepper, tenant, uuid) (`media`)
     session_id, X-Session-ID    cache events, hints         read here, hashed with the tenant, never sent
     prompt_cache_key            engines' affinity           the same
     request_id                  the engine's request table  refused; X-Request-Id goes as it came (an engine adds to it)

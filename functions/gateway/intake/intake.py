@@ -32,7 +32,7 @@ from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
 from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
-from functions.gateway.intake.media_ids import key_media_ids
+from functions.gateway.intake.media import key_media_ids
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
@@ -104,7 +104,10 @@ class Intake:
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
-        ignored = fields.keep_allowed(parsed, self._tables[route.path], routing.unknown_fields, route.path)
+        table = self._tables[route.path]
+        ignored: tuple[str, ...] = ()
+        if not table.passed.issuperset(parsed):
+            ignored = fields.keep_allowed(parsed, table, routing.unknown_fields, route.path)
         key_media_ids(parsed, self._pepper, caller.tenant)
         split: SplitUse | None = None
         if model.split is not None:

@@ -5,17 +5,29 @@ not of the public internet, or a name that only resolves inside. Names are not r
 waits for a resolver, and the engine would resolve again. Engines are therefore started with
 `--allowed-media-domains`, which is the other half (docs/explanation/api.md); this half holds where somebody forgot.
 
-A part may also bring an id of its caller's (`uuid`), by which engines keep pictures: it has to bring the picture too,
-since the next request may go to a replica that has never seen it. `media_ids` makes the id its tenant's own.
+A part may also bring an id of its caller's (`uuid`). An engine keeps what it made of a picture under that id, and looks
+there before it looks at the picture; a prefix cache's salt does not reach these caches. As its caller wrote it, an id
+would show one tenant what another sent under it, or under the hash that a picture without an id is kept by, and let it
+put another picture there. So
 
-Neighbours: `content` asks for every content part; `functions.artifacts.ingest.addresses` knows the public internet.
+    engine's id = HMAC(pepper, tenant, caller's id)     also for tenants that share a prefix cache: that is checked by
+                                                        its content, these are not
+
+and a part that only has an id is refused: the next request may go to a replica that has never seen the picture.
+
+Neighbours: `content` asks for every content part, `intake` for the ids once the caller is known;
+`functions.artifacts.ingest.addresses` knows the public internet.
 """
 
+import hashlib
+import hmac
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from functions.api.ids import TenantId
 from functions.artifacts.ingest.addresses import is_allowed
+from functions.gateway.intake.json_body import JsonObject
 
 _POINTERS = ("image_url", "audio_url", "video_url", "file_url", "source", "url", "image", "audio", "video", "file")
 _MEDIA = frozenset((*_POINTERS, "input_image", "input_file", "document", "uuid"))
@@ -25,6 +37,14 @@ _NAMED_BY_ID = (
     *("audio_url", "input_audio", "video_url"),
 )
 _ID_MAX_CHARS = 256
+_HEX_DIGITS = 32
+# Fields that may have content parts.
+_WITH_PARTS = frozenset(
+    (
+        *("messages", "input", "system", "query", "queries", "text_1", "data_1"),
+        *("documents", "items", "text_2", "data_2"),
+    )
+)
 _INSIDE = (".local", ".internal", ".localhost", ".svc", ".cluster.local", ".home.arpa", ".lan")
 _URL_MAX_CHARS = 2_048
 _DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of what a body may be
@@ -93,3 +113,33 @@ def _is_outside(host: str) -> bool:
         last = host.rsplit(".", 1)[-1]
         looks_numeric = last.isdigit() or last.startswith("0x")  # 127.1 and 0x7f.1 are addresses to many resolvers
         return not looks_numeric and not host.endswith(_INSIDE)
+
+
+def key_media_ids(body: JsonObject, pepper: bytes, tenant: TenantId) -> None:
+    """Replace each id in a body whose fields were checked: in parts, and in all that is made of parts."""
+    within: list[Any] = []  # messages, items, documents, outputs of tools; then what is in them
+    for name, value in body.items():
+        if name not in _WITH_PARTS:
+            continue
+        if type(value) is dict:
+            within.append(value)
+        elif type(value) is list and value and type(value[0]) is not int:  # token ids, of which there may be many
+            within += value
+    for part in within:  # which grows
+        if type(part) is not dict:
+            continue
+        if "uuid" in part:
+            part["uuid"] = _keyed(part["uuid"], pepper, tenant)
+        if "source" in part and type(part["source"]) is dict and type(part["source"].get("content")) is list:
+            within += part["source"]["content"]
+        if type(part.get("content")) is list:
+            within += part["content"]
+        if "output" in part and type(part["output"]) is list:
+            within += part["output"]
+
+
+def _keyed(uuid: Any, pepper: bytes, tenant: TenantId) -> str | None:
+    if type(uuid) is not str:  # of what is no content part, and nothing reads it
+        return None
+    named = b"\0".join((b"media-id", tenant.encode(), uuid.encode()))
+    return hmac.digest(pepper, named, hashlib.sha256).hex()[:_HEX_DIGITS]

@@ -1,9 +1,9 @@
 """Settlement of a request: what it cost, and the charge for it. The one place where that is decided.
 
 What the engine counted is charged, with the last event that came where the answer was broken off (the client left, the
-replica was lost); where it does not count as it goes, what was delivered by events and their text (`relay`), and the
-prompt as it was estimated, also where the client left before anything came, or its own
-deadline passed: else whoever leaves early has engines read for nothing. Attempts that failed before anything was
+replica was lost); where it does not count as it goes, what was delivered by events and their text (`event_counts`), and
+the prompt as it was estimated, also where the client left before anything came, or its own deadline passed: else
+whoever leaves early has engines read for nothing. Attempts that failed before anything was
 delivered cost the tenant nothing, and neither does the loser of two attempts at once: the platform's faults and its
 haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
 (`CascadeSpend`): the policy wants both.

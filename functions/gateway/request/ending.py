@@ -78,7 +78,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         sent_s=attempt.sent_s if attempt is not None else 0.0,
         gaps=attempt.gaps if attempt is not None else None,
         events=attempt.events if attempt is not None else 0,
-        tokens=attempt.tokens if attempt is not None else 0,
+        tokens=attempt.tokens if attempt is not None and admitted.stream else 0,
         last=attempt.last if attempt is not None else (),
         cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
         degraded_from=plan.requested_model if plan is not None else "",

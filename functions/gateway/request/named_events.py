@@ -4,7 +4,8 @@
 name, and an event that arrives in pieces waits for its end. A `Grammar` says which names end the stream, which are
 failures, and where usage stands; nothing else differs between the two.
 
-No engine counts as it goes here, so an event is a token, and a long one as many as its text has at least (`relay`).
+No engine counts as it goes here, so an event is a token, and a long one as many as its text has at least
+(`event_counts`).
 Neighbours: `relay` is the same for `data:`-only streams; `dialects` has the grammars.
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from functions.gateway.request.relay import BadAnswer, Renaming, Sign, Usage, outgrown, said_bytes, tokens_of_text
+from functions.gateway.request.event_counts import said_bytes, tokens_of_text
+from functions.gateway.request.relay import BadAnswer, Renaming, Sign, Usage, outgrown
 
 _EVENT_END = b"\n\n"
 _NAME = b"event: "

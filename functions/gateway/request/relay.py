@@ -12,16 +12,24 @@ once and compared from then on, with one memcmp in place of three searches; an e
 
 Tokens are counted by the engine, not by events, of which one may have any number (`stream_interval`, speculation, an
 engine that is busy): each event tells the usage of its choice so far. That is cut off again, unless the caller wants
-it, and read only now and then and at the end, so that an answer that is broken off is charged as far as it came.
-Where an engine does not tell, an event is a token, unless it is longer than an event of one: then eight bytes of its
-text are one, which is no more than there are (text under common vocabularies has four bytes a token).
-Worked example (test_without_counts_long_events_are_counted_by_their_text): two events of 4,000 bytes are 1,000 tokens.
+it, and read only now and then and at the end, so that an answer that is broken off is charged as far as it came
+(`event_counts`, also for engines that do not tell).
 """
 
 from typing import Any, Literal
 
 import msgspec
 import orjson
+
+from functions.gateway.request.event_counts import (
+    COUNTS,
+    COUNTS_ENDS,
+    LONG_TOKEN_BYTES,
+    counts_in,
+    taken_apart,
+    text_bytes_in,
+    tokens_of_text,
+)
 
 _EVENT_END = b"\n\n"
 _DONE = b"data: [DONE]"
@@ -32,13 +40,8 @@ _COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
 _CHOICE = b'"choices":[{'
 _ERROR = b'data: {"error"'
-_COUNTS = b',"usage":{'
-_COUNTS_ENDS = (b"}}\n\n", b"}}}\n\n")  # as the last field of an event, with details at its own end or without
 _INDEX_BYTES = 12  # `"index":0,"d`: of a choice, by which the counts of several are kept apart
 _COUNTED_EVERY = 16  # events
-_BYTES_PER_TOKEN_AT_MOST = 8
-_LONG_TOKEN_BYTES = 16
-_NOT_SAID = frozenset(("role", "type", "id"))
 _OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
 _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
 
@@ -72,13 +75,6 @@ class _WithUsage(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
-class _Counts(msgspec.Struct):
-    """Of one choice, so far; `total_tokens` and the rest are not read."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 class _Whole(msgspec.Struct):
     """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
 
@@ -94,7 +90,6 @@ _whole_decoder = msgspec.json.Decoder(_Whole)
 _choices_decoder = msgspec.json.Decoder(list[_Choice])
 _LARGE_BYTES = 64 * 1024
 _usage_decoder = msgspec.json.Decoder(_WithUsage)
-_counts_decoder = msgspec.json.Decoder(_Counts)
 _MAX_TOKENS = 10_000_000
 
 
@@ -204,7 +199,7 @@ class StreamRelay:
             return self._total
         prompt = completion = 0
         for counts in self._counts.values():
-            told = _counts_in(counts)
+            told = counts_in(counts)
             prompt = max(prompt, told.prompt_tokens)
             completion += told.completion_tokens
         return usage_of(prompt, completion, 0)
@@ -229,7 +224,7 @@ class StreamRelay:
             length = len(beginning)
             if data.find(b"\n", length) != len(data) - len(_EVENT_END):
                 return self._several(data) or self._event_by_event(data)
-            counts_at = data.rfind(_COUNTS, length)  # one event a read: what most reads are
+            counts_at = data.rfind(COUNTS, length)  # one event a read: what most reads are
             if counts_at < 0:
                 self.events += 1
                 self.tokens += 1 if len(data) <= self._short_bytes else self._tokens_in(data)
@@ -248,7 +243,7 @@ class StreamRelay:
 
     def _ends_with_counts(self, end: bytes) -> bool:
         """Whether nothing but a usage stands here; asked of one that is longer than those before."""
-        if end[end.find(b"}") :] not in _COUNTS_ENDS:
+        if end[end.find(b"}") :] not in COUNTS_ENDS:
             return False
         self._counts_bytes, self._all_counted = len(end), True
         return True
@@ -260,9 +255,9 @@ class StreamRelay:
 
     def _tokens_in(self, event: bytes) -> int:
         """Of an event without counts; `event` may have its end, or not."""
-        text_bytes = _text_bytes_in(event)
+        text_bytes = text_bytes_in(event)
         if self._short_bytes == 0 and text_bytes > 0:
-            self._short_bytes = len(event) - text_bytes + _LONG_TOKEN_BYTES
+            self._short_bytes = len(event) - text_bytes + LONG_TOKEN_BYTES
         return tokens_of_text(text_bytes)
 
     def _with_held(self, data: bytes) -> bytes:
@@ -306,7 +301,7 @@ class StreamRelay:
             if not data.startswith(beginning, start) or data[line_end - 1 : end] != _OBJECT_EVENT_END:
                 return b""
             at = start + length
-            counts_at = data.rfind(_COUNTS, at, end)
+            counts_at = data.rfind(COUNTS, at, end)
             tokens += 1
             if counts_at < 0:
                 self._all_counted = False
@@ -359,13 +354,16 @@ class StreamRelay:
         """An event with choices: learn how it begins, and take out what it counts."""
         self._learn(event)
         self.events += 1
-        usage, rest = _taken_apart(event) if _COUNTS in event else (None, event)
+        try:
+            usage, rest = taken_apart(event) if COUNTS in event else (None, event)
+        except orjson.JSONDecodeError as error:
+            raise BadAnswer("an event that is not JSON") from error
         if usage is None:
             self.tokens += self._tokens_in(event + _EVENT_END)
             self._all_counted = False
             return event
         at = event.find(_CHOICE) + len(_CHOICE)
-        self._counts[event[at : at + _INDEX_BYTES]] = _COUNTS[:-1] + orjson.dumps(usage) + _OBJECT_EVENT_END
+        self._counts[event[at : at + _INDEX_BYTES]] = COUNTS[:-1] + orjson.dumps(usage) + _OBJECT_EVENT_END
         self._all_counted = True
         self.tokens += 1
         self._recount()
@@ -379,58 +377,6 @@ class StreamRelay:
             self._total = usage
             self.tokens = max(self.tokens, usage.completion_tokens)
         return usage is not None
-
-
-def _taken_apart(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
-    """The usage of an event with choices, and the event without it."""
-    try:
-        document = orjson.loads(event[len(b"data: ") :])
-    except orjson.JSONDecodeError as error:
-        raise BadAnswer("an event that is not JSON") from error
-    usage = document.pop("usage", None)
-    return (usage, b"data: " + orjson.dumps(document)) if type(usage) is dict else (None, event)
-
-
-def _counts_in(counts: bytes) -> _Counts:
-    """Of the end of an event, from `,"usage":` on."""
-    try:
-        return _counts_decoder.decode(counts[len(_COUNTS) - 1 : -len(_OBJECT_EVENT_END)])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Counts()
-
-
-def _text_bytes_in(event: bytes) -> int:
-    """Of the texts of an event's choices, as they are written there; 0 where it is not an event as they should be."""
-    try:
-        document = orjson.loads(event[len(b"data: ") :])
-    except orjson.JSONDecodeError:
-        return 0
-    choices = document.get("choices") if type(document) is dict else None
-    if type(choices) is not list:
-        return 0
-    return sum(_text_bytes_of(choice) for choice in choices)
-
-
-def _text_bytes_of(choice: Any) -> int:
-    if type(choice) is not dict:
-        return 0
-    if type(choice.get("text")) is str:
-        return said_bytes(choice["text"])
-    return said_bytes(choice.get("delta"))
-
-
-def tokens_of_text(text_bytes: int) -> int:
-    """Of one event: the fewest that there may be."""
-    return text_bytes // _BYTES_PER_TOKEN_AT_MOST if text_bytes > _LONG_TOKEN_BYTES else 1
-
-
-def said_bytes(delta: Any) -> int:
-    """All text in a delta: content, reasoning, arguments of calls."""
-    if type(delta) is str:
-        return len(orjson.dumps(delta)) - 2
-    if type(delta) is dict:
-        return sum(said_bytes(inner) for name, inner in delta.items() if name not in _NOT_SAID)
-    return sum(map(said_bytes, delta)) if type(delta) is list else 0
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):

@@ -52,6 +52,22 @@ def mapping(status: Body | None = None, **annotations: str) -> Body:
     return body("llm.example.com", SYSTEM, good if status is None else status, spec, annotations=annotations)
 
 
+def pod(image: str, running: str, name: str = "gateway") -> Body:
+    containers = [{"name": name, "image": image}, {"name": "queue-proxy", "image": "knative/queue:v1.23"}]
+    said = [{"name": name, "imageID": f"{image.partition(':')[0]}@{running}"}]
+    return body(f"{name}-x", SYSTEM, {"phase": "Running", "containerStatuses": said}, {"containers": containers})
+
+
+def registry_with(*folders: str, required: bool = False) -> Body:
+    items = [{"key": folder, "path": f"{folder}/shoal-base-facts.json"} for folder in folders]
+    volume = {"name": "base-facts", "configMap": {"name": "base-facts", "items": items}}
+    env = [{"name": "SHOAL_REGISTRY_BASE_FACTS_REQUIRED", "value": "true"}] if required else []
+    template = {"spec": {"containers": [{"name": "registry", "env": env}], "volumes": [volume]}}
+    return body("registry", spec={"template": template})
+
+
+ONE, OTHER = (f"sha256:{digit * 64}" for digit in "12")
+BASE = {"id": "llama", "type": "base", "versions": [{"name": "v1", "artifact": "pvc://shoal-models/llama-8b"}]}
 REDIRECTED = {"networking.knative.dev/http-protocol": "Redirected"}
 SECRETS = {place: {kind.key: kind.content.encode()} for kind in KINDS for place in kind.places}
 GATEWAY = body("gateway", labels={"networking.knative.dev/visibility": "cluster-local"})
@@ -82,11 +98,13 @@ GOOD = ClusterFacts(
     jobs=(body("buckets", SYSTEM, {"conditions": [{"type": "Complete", "status": "True"}]}),),
     deployments=(deployment("controller", SYSTEM),),
     stateful_sets=(body("bus", SYSTEM, {"readyReplicas": 1}, {"replicas": 1}),),
-    services=(GATEWAY, body("registry")),
+    services=(GATEWAY, registry_with("llama-8b")),
     mappings=(mapping(**REDIRECTED),),
     pools=(pool(),),
     runtimes=(body("shoal-vllm", MODELS),),
-    objects=({**body("acme"), "kind": "tenants"},),
+    objects=({**body("acme"), "kind": "tenants"}, {**body("llama", spec=BASE), "kind": "models"}),
+    base_facts=frozenset({"llama-8b"}),
+    pods=(pod(f"x/gateway@{ONE}", ONE),),
 )
 EMPTY = ClusterFacts("v1.34.4", {}, frozenset(), nodes=(node("a"),), knative={}, secrets={})
 
@@ -220,6 +238,21 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         "DomainAlreadyClaimed",
     ),
     (changed(services=(body("gateway"), body("registry"))), "gateway's own name", "warn", "is public too"),
+    (changed(pods=(pod("x/gateway:1.0", ONE),)), "image gateway", "warn", f"may move; it runs {ONE}"),
+    (
+        changed(pods=(pod("x/gateway:1.0", ONE), pod("x/gateway:1.0", OTHER))),
+        "image gateway",
+        "fail",
+        f"is 2 images: pods run {ONE}, {OTHER}",
+    ),
+    (changed(base_facts=frozenset()), "facts of llama", "warn", "are not checked before an engine loads them"),
+    (
+        changed(base_facts=frozenset(), services=(GATEWAY, registry_with("llama-8b", required=True))),
+        "facts of llama",
+        "fail",
+        "adapters over it are refused",
+    ),
+    (changed(services=(GATEWAY, registry_with())), "facts of llama", "warn", "the registry has none"),
 ]
 
 
@@ -231,7 +264,20 @@ def test_what_is_missing_is_told(facts: ClusterFacts, check: str, level: Level, 
         assert found[2] or "delete the wrong one" in found[1], "how to mend it"
 
 
+def test_missing_facts_are_told_with_the_command_that_makes_them() -> None:
+    made = "kubectl -n shoal create configmap base-facts --from-file=llama-8b=facts.json"
+    mend = told(changed(base_facts=frozenset()))["facts of llama"][2]
+    assert mend == f"where its weights are: shoal base facts llama-8b > facts.json; {made}"
+    beside = told(changed(base_facts=frozenset({"qwen"})))["facts of llama"][2]
+    assert beside.startswith(mend), "and the other bases' facts stay"
+    assert beside.endswith("kubectl -n shoal patch configmap base-facts --patch-file /dev/stdin")
+    unseen = told(changed(services=(GATEWAY, registry_with())))["facts of llama"][2]
+    assert unseen == "add {key: llama-8b, path: llama-8b/shoal-base-facts.json} to the registry's volume base-facts"
+
+
 UNREADABLE = {
+    "pods": "images",
+    "base_facts": "base facts",
     "nodes": "zones",
     "namespaces": "namespaces",
     "daemon_sets": "NetworkPolicies enforced",

@@ -5,29 +5,36 @@ from hashlib import blake2b
 from functions.api.ids import ReplicaId
 from functions.decisions.health.quarantine import HOLD_S, KNOWN_HOLD_S, MAX_SUSPECTS, AnsweredLately, Quarantine
 
+
+def print_of(text: str) -> bytes:
+    """A fingerprint as gateways make them: sixteen bytes of a hash."""
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+BAD, PING, GOOD = print_of("bad"), print_of("ping"), print_of("good")
 R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
 
 
 def test_two_replicas_hold_it_and_time_releases_it() -> None:
     quarantine = Quarantine()
-    quarantine.struck(b"bad", R0, 0.0)
-    assert quarantine.held_for_s(b"bad", 1.0) == 0.0, "one failure says nothing"
-    quarantine.struck(b"bad", R1, 5.0)
-    assert quarantine.held_for_s(b"bad", 5.0) == HOLD_S
-    assert quarantine.held_for_s(b"bad", 5.0 + HOLD_S) == 0.0
-    assert quarantine.held_for_s(b"good", 5.0) == 0.0
+    quarantine.struck(BAD, R0, 0.0)
+    assert quarantine.held_for_s(BAD, 1.0) == 0.0, "one failure says nothing"
+    quarantine.struck(BAD, R1, 5.0)
+    assert quarantine.held_for_s(BAD, 5.0) == HOLD_S
+    assert quarantine.held_for_s(BAD, 5.0 + HOLD_S) == 0.0
+    assert quarantine.held_for_s(GOOD, 5.0) == 0.0
 
 
 def test_one_replica_that_fails_twice_is_its_own_affair() -> None:
     quarantine = Quarantine()
     for now_s in range(10):
-        quarantine.struck(b"bad", R0, float(now_s))
-    assert quarantine.held_for_s(b"bad", 10.0) == 0.0
+        quarantine.struck(BAD, R0, float(now_s))
+    assert quarantine.held_for_s(BAD, 10.0) == 0.0
 
 
 def test_worked_example_of_the_prologue() -> None:
     quarantine = Quarantine()
-    prompts = [bytes([number]) for number in range(8)]
+    prompts = [print_of(f"prompt {number}") for number in range(8)]
     for prompt in prompts:
         quarantine.struck(prompt, R0, 0.0)
     for prompt in prompts[:2]:
@@ -37,23 +44,23 @@ def test_worked_example_of_the_prologue() -> None:
 
 def test_what_is_answered_is_no_longer_suspected() -> None:
     quarantine = Quarantine()
-    quarantine.struck(b"ping", R0, 0.0)
-    quarantine.answered(b"ping", 0.5)
-    quarantine.struck(b"ping", R1, 1.0)
-    assert quarantine.held_for_s(b"ping", 1.0) == 0.0 and len(quarantine) == 1
+    quarantine.struck(PING, R0, 0.0)
+    quarantine.answered(PING, 0.5)
+    quarantine.struck(PING, R1, 1.0)
+    assert quarantine.held_for_s(PING, 1.0) == 0.0 and len(quarantine) == 1
 
 
 def test_what_was_long_ago_does_not_count() -> None:
     quarantine = Quarantine()
-    quarantine.struck(b"bad", R0, 0.0)
-    quarantine.struck(b"bad", R1, HOLD_S + 1)
-    assert quarantine.held_for_s(b"bad", HOLD_S + 1) == 0.0
+    quarantine.struck(BAD, R0, 0.0)
+    quarantine.struck(BAD, R1, HOLD_S + 1)
+    assert quarantine.held_for_s(BAD, HOLD_S + 1) == 0.0
 
 
 def test_the_table_is_bounded() -> None:
     quarantine = Quarantine()
     for number in range(MAX_SUSPECTS + 10):
-        quarantine.struck(number.to_bytes(4, "big"), R0, float(number))
+        quarantine.struck(print_of(str(number)), R0, float(number))
     assert len(quarantine) == MAX_SUSPECTS
 
 
@@ -80,7 +87,3 @@ def test_what_is_answered_is_remembered_for_a_span_and_bounded() -> None:
     taken_for_known = sum(answered.has(print_of(f"other {number}"), 1.0) for number in range(10_000))
     assert taken_for_known < 300, "3 in 100 at most"
     assert not any(answered.has(fingerprint, 3 * AnsweredLately.SPAN_S) for fingerprint in prints[::1000])
-
-
-def print_of(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=16).digest()

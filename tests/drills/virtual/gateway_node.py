@@ -9,7 +9,6 @@ replaced by ones in order of arrival: else the same seed would not be the same r
 """
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from random import Random
@@ -149,7 +148,6 @@ class GatewayNode:
             gateway_id=self.name,
             loader=_Loader(self.network, node, self._replicas),
         )
-        services = dataclasses.replace(services, connections=InOrder())
         gateway = self.gateway = Gateway(services)
         gateway.services.tasks._tasks = InOrder()  # type: ignore[assignment]
         self._state.connections = InOrder()  # type: ignore[assignment]

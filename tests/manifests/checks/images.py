@@ -1,4 +1,7 @@
-"""Images: named with a version, and of shoal's own only those that are built here."""
+"""Images: named with a version, and of shoal's own only those that are built here, from anywhere else by digest.
+
+Digests of what others publish (Valkey's) are known where it can be pulled: `shoal doctor` tells them of running pods.
+"""
 
 import re
 from collections.abc import Iterator
@@ -23,5 +26,7 @@ def image_findings(rendering: Rendering) -> Iterator[str]:
                 yield f"{workload.name}: {container['name']} has the image {image!r}, which names no registry"
             elif "@sha256:" not in image and match["tag"] in (None, "latest"):
                 yield f"{workload.name}: {image} has no version"
+            elif not image.startswith(OWN) and "@sha256:" not in image and match["name"].rpartition("/")[2] in built:
+                yield f"{workload.name}: {image} is shoal's, by a tag: pin its digest (docs/how-to/kubernetes.md)"
             elif image.startswith(OWN) and match["name"].removeprefix(OWN) not in built:
                 yield f"{workload.name}: {image} is built by no target of images/"

@@ -26,11 +26,10 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import orjson
-from starlette.types import Receive, Scope, Send
 
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard
+from functions.http.guarded import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
 
 PATH = "/hooks/git"

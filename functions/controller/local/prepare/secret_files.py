@@ -32,7 +32,7 @@ def ensure_secrets(layout: StateLayout) -> None:
 
 def _ensure(path: Path, content: str) -> None:
     if not path.exists() or path.stat().st_size == 0:
-        replace_file(path, content.encode())
+        replace_file(path, content.encode(), durable=True)
     path.chmod(0o600)
 
 
@@ -93,7 +93,7 @@ def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, D
         key_id = f"demo-{tenant}"[:32].rstrip("-.").replace(".", "-").replace("_", "-")
         keys[tenant] = DemoKey(key_id, mint(KEY_ENVIRONMENT, key_id, secrets.token_bytes(32)))
     if missing:
-        replace_file(layout.demo_keys_file, msgspec.json.format(msgspec.json.encode(keys), indent=1))
+        replace_file(layout.demo_keys_file, msgspec.json.format(msgspec.json.encode(keys), indent=1), durable=True)
     return keys
 
 

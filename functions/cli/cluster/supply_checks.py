@@ -1,0 +1,122 @@
+"""Checks of what an installation runs and takes in: images named by their digest, facts of the bases. Pure.
+
+A tag may be moved, so that two pods of one manifest run different images, and a restart brings what nobody chose. Which
+digest a tag means only the registry of images knows, and each pod that has pulled it: `imageID` says what runs.
+
+Neighbours: `installation_checks` has what an installation needs to work, `doctor` puts all together.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from functions.cli.cluster.access import Body, ClusterChoice
+from functions.cli.cluster.facts import ClusterFacts
+from functions.cli.cluster.finding import Check, Finding, Level, is_installed, name_of, unreadable
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
+_OTHERS = frozenset({"queue-proxy", "storage-initializer"})  # put into pods by Knative and KServe, from their settings
+_SHOWN = 10
+
+
+def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    if facts.pods is None:
+        yield unreadable("images", "pods")
+        return
+    running = _running(facts.pods)
+    by_tag = {image: digests for image, digests in sorted(running.items()) if not _DIGEST.search(image)}
+    for image, digests in list(by_tag.items())[:_SHOWN]:
+        name = image.rpartition("/")[2].partition(":")[0]
+        if len(digests) > 1:
+            words = f"{image} is {len(digests)} images: pods run {', '.join(sorted(digests))}"
+            yield Finding(f"image {name}", "fail", words, _pin("sha256:…"))
+        else:
+            (digest,) = digests
+            words = f"{image} is named by a tag, which may move; it runs {digest or 'what no pod says yet'}"
+            yield Finding(f"image {name}", "warn", words, _pin(digest or "sha256:…"))
+    if len(by_tag) > _SHOWN:
+        yield Finding("more images", "warn", f"{len(by_tag) - _SHOWN} more are named by a tag")
+    if running and not by_tag:
+        yield Finding("images", "ok", f"all {len(running)} are named by their digest")
+
+
+def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+    """What the registry checks adapters against: of each base that is declared, where adapters may be brought in."""
+    registry = next((each for each in facts.services or () if name_of(each) == "registry"), None)
+    if registry is None or not is_installed(facts, choice):
+        return
+    if facts.base_facts is None or facts.objects is None:
+        yield unreadable("base facts", "ConfigMaps or Models")
+        return
+    folders = {each["spec"]["id"]: _folder(each) for each in facts.objects if _is_base(each)}
+    keys = _mounted(registry)
+    required = _env(registry).get("SHOAL_REGISTRY_BASE_FACTS_REQUIRED", "").lower() == "true"
+    level: Level = "fail" if required else "warn"
+    lost = "are refused" if required else "are not checked before an engine loads them"
+    missing = {base: folder for base, folder in sorted(folders.items()) if keys.get(folder) not in facts.base_facts}
+    for base, folder in list(missing.items())[:_SHOWN]:
+        words = f"the registry has none: adapters over it {lost}"
+        yield Finding(f"facts of {base}", level, words, _facts_made(choice, folder, keys, facts.base_facts))
+    if folders and not missing:
+        yield Finding("base facts", "ok", f"of all {len(folders)} bases")
+
+
+SUPPLY_CHECKS: tuple[Check, ...] = (images, base_facts)
+
+
+def _running(pods: tuple[Body, ...]) -> dict[str, set[str]]:
+    """Images as pods name them, each with the digests that run; '' where no pod has pulled it yet."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for pod in pods:
+        status = pod.get("status", {})
+        if status.get("phase") in ("Succeeded", "Failed"):
+            continue
+        said = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        ids = {each["name"]: _DIGEST.search(each.get("imageID") or "") for each in said}
+        for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"].get("containers", ())):
+            if container["name"] not in _OTHERS:
+                digest = ids.get(container["name"])
+                found[container.get("image", "")].add(digest[0] if digest else "")
+    return {image: digests - {""} or {""} for image, digests in found.items()}
+
+
+def _pin(digest: str) -> str:
+    return f"its entry in images: of your overlay takes digest: {digest} in place of a tag; then apply it"
+
+
+def _is_base(each: Body) -> bool:
+    return bool(each["kind"] == "models" and each.get("spec", {}).get("type") == "base")
+
+
+def _folder(model: Body) -> str:
+    """The key of its facts, as the registry finds them: the folder in the volume, else the base's name."""
+    uri = next((str(version["artifact"]) for version in model["spec"].get("versions", ())), "")
+    _, _, folder = uri.removeprefix("pvc://").partition("/") if uri.startswith("pvc://") else ("", "", "")
+    return folder or str(model["spec"]["id"])
+
+
+def _mounted(registry: Body) -> dict[str, str]:
+    """Folders that the registry's pods see, each with the ConfigMap's key that it holds."""
+    volumes = registry["spec"].get("template", {}).get("spec", {}).get("volumes", ())
+    mounted = [each["configMap"] for each in volumes if each.get("configMap", {}).get("name") == "base-facts"]
+    return {str(PurePosixPath(item["path"]).parent): item["key"] for each in mounted for item in each.get("items", ())}
+
+
+def _env(registry: Body) -> dict[str, str]:
+    containers = registry["spec"].get("template", {}).get("spec", {}).get("containers", ())
+    return {each["name"]: str(each.get("value", "")) for one in containers[:1] for each in one.get("env", ())}
+
+
+def _facts_made(choice: ClusterChoice, folder: str, keys: dict[str, str], there: frozenset[str]) -> str:
+    key = keys.get(folder, folder.replace("/", "."))
+    steps = []
+    if folder not in keys:
+        steps.append(f"add {{key: {key}, path: {folder}/shoal-base-facts.json}} to the registry's volume base-facts")
+    if key not in there:
+        make = f"kubectl -n {choice.system} create configmap base-facts --from-file={key}=facts.json"
+        if there:  # beside the other bases'
+            patch = f"kubectl -n {choice.system} patch configmap base-facts --patch-file /dev/stdin"
+            make = f"{make} --dry-run=client -o json | {patch}"
+        steps.append(f"where its weights are: shoal base facts {folder} > facts.json; {make}")
+    return "; ".join(steps)
