@@ -94,7 +94,7 @@ PORTS = {"gateway": 3, "registry": 4}
 CONFIGURATION = """
 headers = {{ Authorization = "Bearer {key}" }}
 [parameters]
-"header.X-Shoal-Deadline-Ms" = 60000
+"header.X-Shoal-Deadline-Ms" = "60000"
 """
 
 
