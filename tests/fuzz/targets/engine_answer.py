@@ -5,6 +5,7 @@ raise: the event loop would drop the connection for it, and log what nobody fore
 """
 
 import asyncio
+import atexit
 from functools import cache
 
 import orjson
@@ -32,7 +33,9 @@ DICTIONARY = (
 
 @cache
 def _loop() -> asyncio.Runner:
-    return asyncio.Runner()
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
 
 
 def check(data: bytes) -> None:

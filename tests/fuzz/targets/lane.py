@@ -4,6 +4,7 @@ First byte: how the bytes are cut. The engine never answers here, so that an adm
 """
 
 import asyncio
+import atexit
 import logging
 from functools import cache
 
@@ -34,7 +35,9 @@ _PER_WORLD = 200  # inputs, after which limits and figures begin anew
 @cache
 def _loop() -> asyncio.Runner:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    return asyncio.Runner()
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
 
 
 class _World:
