@@ -176,12 +176,12 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool =
         if regime.step == "leased":
             bucket.lease(bucket.level if was_leased or not bus_knows else max(0, -headroom))
             continue
-        of_bus = lease.rate(index)
-        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.unit)
+        of_bus, left = lease.rate(index), lease.rate(index).left(bucket, now_us)
+        granted = Granted(of_bus.granted_per_s, is_scarce=2 * left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
         bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
         if was_leased:
-            bucket.level = max(0, bucket.capacity - headroom - of_bus.left // regime.gateways)
+            bucket.level = max(0, bucket.capacity - headroom - left // regime.gateways)
 
 
 def _burst(index: int, limits: QuotaLimits, limit: int) -> int:

@@ -62,7 +62,7 @@ class LimitedAccount(Protocol):
 class RateLease:
     """One limit's: what was asked for here, and what the bus said last. Amounts are units."""
 
-    __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "request", "round_us")
+    __slots__ = ("_left", "_left_us", "asked", "came", "demand", "granted_per_s", "largest", "request", "round_us")
 
     def __init__(self) -> None:
         self.asked = 0  # since the last round
@@ -72,7 +72,8 @@ class RateLease:
         self.largest = 0  # request that was refused since the last round
         self.request = 0  # what one takes on the mean; 0: nothing before its end
         self.granted_per_s = 0.0
-        self.left = 0  # at the bus, for everybody
+        self._left = 0  # at the bus, for everybody
+        self._left_us: int | None = None  # as it said then; None: it never did
 
     def want(self, bucket: TokenBucket, idle: bool) -> int:
         """How much more to ask for, negative: to give back. Once a round: it forgets what was asked for."""
@@ -89,11 +90,18 @@ class RateLease:
             return ask - headroom
         return ask - headroom if headroom > 2 * ask else 0
 
-    def granted(self, bucket: TokenBucket, amount: int, left: int) -> None:
+    def granted(self, bucket: TokenBucket, amount: int, left: int, now_us: int) -> None:
         """The bus's answer."""
         bucket.level -= amount
         self.came += amount
-        self.left = max(0, left)
+        self._left, self._left_us = max(0, left), now_us
+
+    def left(self, bucket: TokenBucket, now_us: int) -> int:
+        """What the bus has for everybody by now, if nobody took any since it said so; all, where it never did."""
+        burst = bucket.burst * bucket.unit
+        if self._left_us is None:
+            return burst
+        return min(burst, self._left + bucket.limit * max(0, now_us - self._left_us))
 
     def give_back(self, bucket: TokenBucket, amount: int) -> None:
         bucket.level += amount

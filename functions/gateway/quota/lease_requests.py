@@ -58,7 +58,7 @@ def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_
         bucket = account.buckets[rate_wish.dimension]
         if bucket is not None:  # no snapshot took the limit away meanwhile
             units = max(0, amount) * rate_wish.period_s
-            lease.rate(rate_wish.dimension).granted(bucket, units, left * rate_wish.period_s)
+            lease.rate(rate_wish.dimension).granted(bucket, units, left * rate_wish.period_s, now_us)
             lease.rate(rate_wish.dimension).round_ended(now_us)
 
 
@@ -133,7 +133,7 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
             for rate, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
                 bucket = account.buckets[rate.dimension]
                 if bucket is not None:
-                    lease.rate(rate.dimension).granted(bucket, amount * rate.period_s, left * rate.period_s)
+                    lease.rate(rate.dimension).granted(bucket, amount * rate.period_s, left * rate.period_s, now_us)
             continue
         denied = min(granted.wait_us, _DENIED_AT_MOST_US)
         for rate, left in zip(wish.rates, grant.left_micro, strict=True):

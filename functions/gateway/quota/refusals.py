@@ -96,12 +96,12 @@ def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
 def _left(account: QuotaAccount, index: int, bucket: TokenBucket) -> tuple[int, int, int]:
     """Limit, what may come at once, microseconds until all of that is there again.
 
-    Of a lease: what is in hand here, and what the bus had left when it was last asked.
+    Of a lease: what is in hand here, and what the bus should have left.
     """
     if not bucket.leased or account.lease is None:
         headroom = bucket.capacity - bucket.level
         return bucket.limit, headroom // bucket.unit if headroom > 0 else 0, bucket.full_again_us()
-    remaining = bucket.headroom + account.lease.rate(index).left
+    remaining = bucket.headroom + account.lease.rate(index).left(bucket, bucket.updated_us)
     at_once = shared_burst(index, bucket)
     missing_us = max(0, at_once * bucket.unit - remaining) // max(1, bucket.limit)
     return bucket.limit, max(0, min(at_once, remaining // bucket.unit)), missing_us

@@ -101,11 +101,33 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         account = leased_account(output_tokens_per_minute=60_000)
         bucket = account.buckets[OUTPUT]
         assert bucket is not None
-        bucket.add(-held * GRAIN)
+        lease_of(account).rate(OUTPUT).granted(bucket, held * GRAIN, 0, 0)
         fit(account, Regime("share", 4), 0)
         assert bucket.headroom == held * GRAIN
         bucket.advance(60 * US_PER_S)
         assert bucket.headroom == 300 * GRAIN, "a fourth of the burst"
+
+
+def test_what_the_bus_had_left_comes_back_with_time() -> None:
+    account = leased_account(output_tokens_per_minute=60_000)
+    bucket = account.buckets[OUTPUT]
+    assert bucket is not None
+    rate = lease_of(account).rate(OUTPUT)
+    rate.granted(bucket, 0, 200 * GRAIN, US_PER_S // 2)
+    assert [rate.left(bucket, at * US_PER_S // 2) // GRAIN for at in (0, 1, 2, 9)] == [200, 200, 700, 1200]
+
+
+def test_what_nobody_said_was_spent_is_no_debt() -> None:
+    """A tenant whose account had never been granted anything was taken to have spent a whole burst when its gateway
+    was alone for a moment, or its bus new: all that it sent for up to a minute was refused."""
+    for meanwhile in (Regime("share", 1), Regime("last_rate", 4)):
+        account = leased_account(requests_per_minute=600)
+        bucket = account.buckets[REQUESTS]
+        assert bucket is not None
+        fit(account, meanwhile, 0)
+        account.take((60 * US_PER_S, 0, 0, 0, 0), 0)
+        fit(account, LEASED, 1000, bus_knows=False)
+        assert 0 < bucket.level <= 60 * US_PER_S, "what was spent meanwhile, and no more"
 
 
 def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
