@@ -10,6 +10,7 @@ written out, and a file of the corpus. Memory is bounded at 2 GB and one input a
 
 import argparse
 import importlib
+import logging
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     import atheris
 
+    logging.disable(logging.CRITICAL)  # what is bad is logged, by right: thousands of lines a second
     with atheris.instrument_imports(include=_INSTRUMENTED):
         target = importlib.import_module(f"tests.fuzz.targets.{options.target}")
     work = Path(tempfile.mkdtemp(prefix=f"shoal-fuzz-{options.target}-"))

@@ -1,12 +1,22 @@
 """Every kept input of every fuzz target: what was found once stays found, and each law holds for what reaches far."""
 
 import importlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.corpora import KEPT_MAX_BYTES, KEPT_MAX_FILES, folder_of, name_of, target_names
 from tests.fuzz.inputs import MARK, grown, segments
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of bad messages are logged, by right; tests that come after want to see theirs."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("target", target_names())

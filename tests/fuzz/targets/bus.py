@@ -4,7 +4,6 @@ First byte: which message. Several in one input, parted by a line `--`, meet eac
 """
 
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import cache
 
@@ -44,7 +43,6 @@ class _Kept:
     """What the processes keep of the bus, for some inputs."""
 
     def __init__(self) -> None:
-        logging.disable(logging.WARNING)
         self.gateway = World().with_replicas("r0").gateway
         self.pools, self.rollouts, self.prefixes = PoolBoard(), EvidenceBook(), PrefixView()
         self.left = _PER_WORLD

@@ -5,7 +5,6 @@ First byte: how the bytes are cut. The engine never answers here, so that an adm
 
 import asyncio
 import atexit
-import logging
 from functools import cache
 
 from tests.fuzz.inputs import Input, segments
@@ -34,7 +33,6 @@ _PER_WORLD = 200  # inputs, after which limits and figures begin anew
 
 @cache
 def _loop() -> asyncio.Runner:
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     runner = asyncio.Runner()
     atexit.register(runner.close)
     return runner
