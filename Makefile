@@ -47,7 +47,7 @@ unit: $(STAMP)
 # Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
 # drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
 # (docs/decisions/0020).
-test: check ## everything, with real servers and the real engine: fifteen minutes on two cores
+test: check ## everything, with real servers and the real engine: twenty minutes on two cores
 	$(SHOAL) prepare
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 4 --dist loadfile -m "(servers or engine) and not drill and not soak"
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
