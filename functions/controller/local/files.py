@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from functions.artifacts.directories import sync_directory
+
 
 class LockTaken(Exception):
     """Another process holds the lock."""
@@ -67,12 +69,4 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool
             os.fsync(file.fileno())
     partial.replace(path)
     if durable:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)
