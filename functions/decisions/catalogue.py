@@ -91,6 +91,7 @@ class Catalogue:
         self.classifiers: Mapping[str, ClassifierEntry] = {
             entry.classifier.model: entry.classifier for entry in snapshot.routing if entry.classifier is not None
         }
+        self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}

@@ -26,6 +26,7 @@ from functions.gateway.request.upstream import UpstreamPool, Upstreams
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.load_client import Loader
+from functions.gateway.routing.pool_wakes import PoolWakes
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
@@ -107,6 +108,7 @@ def make_services(
         prefixes=prefixes,
         router=routing,
         rollouts=rollouts,
+        pool_wakes=PoolWakes(clock, fleet, limits),
         adapter_loads=adapter_loads,
         upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),

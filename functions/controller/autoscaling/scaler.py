@@ -29,7 +29,7 @@ from functions.decisions.autoscaling.policy import QUIET_S, ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
 from functions.decisions.overload import ladder
-from functions.decisions.overload.ladder import LadderState, Means, Rungs
+from functions.decisions.overload.ladder import OFF, LadderState, Means, Rungs
 from functions.fleet.pool_board import PoolReport
 
 _INTERACTIVE = 0
@@ -149,11 +149,14 @@ class Scaler:
     ) -> DesiredSize:
         rules = rules_of(admission)[_INTERACTIVE]
         policy = ScalePolicy.of(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
-        if pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S:
+        is_due = pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S
+        if pool.scaling is None or is_due or (signals.waking and not pool.scaling.desired):
             pool.demand = learn(pool.demand, signals, policy)
             pool.state, pool.scaling = decide(pool.state, policy, signals, now_s, foresee(pool.demand, policy, now_s))
             pool.entry, pool.decided_s = entry, now_s
         pool.ladder, rungs = ladder.step(pool.ladder, signals, _means(pool, policy, rules, signals), now_s)
+        is_at_zero = not policy.min_replicas and not signals.ready  # there is nothing that could be overloaded
+        rungs = OFF if is_at_zero else rungs
         replicas, cause, reason = _with_ladder(pool.scaling, rungs, signals, policy)
         if replicas > pool.scaling.desired:
             quiet_until_s = max(pool.state.quiet_until_s or 0.0, now_s + policy.quiet_after_growing_s)

@@ -73,7 +73,7 @@ class Listing:
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
         middles: dict[PoolName, bytes] = {}
-        counts: dict[int, bytes] = {}
+        counts: dict[tuple[int, bool], bytes] = {}
         pieces = []
         models, has_more = _on_page(catalogue.callable_models(tenant), page)
         for model in models:
@@ -84,9 +84,10 @@ class Listing:
             if middle is None:
                 middle = middles[model.pool] = orjson.dumps(_for_tenant(catalogue, model.pool, quota))[1:-1]
             ready = _replicas_ready(fleet, model, written.stable)
-            capacity = counts.get(ready)
+            asleep = not ready and _is_asleep(catalogue, fleet, model.pool)
+            capacity = counts.get((ready, asleep))
             if capacity is None:
-                capacity = counts[ready] = orjson.dumps({"capacity": _capacity(ready)})[1:]
+                capacity = counts[ready, asleep] = orjson.dumps({"capacity": _capacity(ready, asleep)})[1:]
             pieces.append(b"%b,%b,%b" % (written.begins, middle, capacity))
         more = b"true" if has_more else b"false"
         return b'{"object":"list","data":[%b],"has_more":%b}' % (b",".join(pieces), more)
@@ -106,7 +107,7 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     return (
         _for_all(model)
         | _for_tenant(catalogue, model.pool, catalogue.quota_of(tenant))
-        | {"capacity": _capacity(ready), "id": requested}
+        | {"capacity": _capacity(ready, _is_asleep(catalogue, fleet, model.pool)), "id": requested}
     )
 
 
@@ -177,8 +178,15 @@ def _replicas_ready(fleet: FleetView, model: ModelEntry, stable: EngineName | No
     return len(index.holders.get(stable, ())) if stable is not None else 0
 
 
-def _capacity(replicas_ready: int) -> dict[str, Any]:
-    return {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+def _is_asleep(catalogue: Catalogue, fleet: FleetView, pool: PoolName) -> bool:
+    """Whether it is at zero, so that a request starts it and waits."""
+    return pool in catalogue.may_sleep and not fleet.index(pool).ready
+
+
+def _capacity(replicas_ready: int, asleep: bool) -> dict[str, Any]:
+    """`asleep` is said only where it is so."""
+    capacity = {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+    return capacity | {"asleep": True} if asleep else capacity
 
 
 KEPT_S = 1.0
