@@ -18,7 +18,7 @@ import msgspec
 from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
-from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
+from functions.fleet.heartbeat import ColdStages, Count, Heartbeat, Millis, Name, Ratio
 from functions.fleet.pool_heartbeat import (
     PoolDemand,
     PoolHeartbeat,
@@ -236,6 +236,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     service_ms: Millis = 0.0
     asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
     prefix_events: bool | None = None  # as in the heartbeat
+    cold_start: ColdStages = {}
 
 
 class PoolReport(msgspec.Struct, frozen=True):
@@ -272,4 +273,5 @@ def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
         service_ms=heartbeat.service_ms,
         asleep=heartbeat.asleep,
         prefix_events=heartbeat.prefix_events,
+        cold_start=heartbeat.cold_start,
     )

@@ -198,6 +198,8 @@ class Gateway:
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
         self.services.prefixes.receive_heartbeat(heartbeat)
+        if heartbeat.cold_start:
+            self.services.pool_wakes.replica_started(PoolName(heartbeat.pool), sum(heartbeat.cold_start.values()))
         if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
 

@@ -48,6 +48,7 @@ class DesiredSize:
     reason: str  # for people
     since_unix_s: float  # the number
     rungs: tuple[str, ...] = ()  # of the overload ladder, in force
+    cold_start: Mapping[str, float] = field(default_factory=dict)  # the last one's, seconds by stage
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class _Pool:
     starts: StartupTimes = field(default_factory=StartupTimes)
     starting_since_s: dict[str, float] = field(default_factory=dict)  # by replica
     wanted: DesiredSize | None = None
+    cold_start: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scaler:
@@ -142,6 +144,8 @@ class Scaler:
         replicas = replicas_of(report, name)
         pool.use = observe(pool.use, replicas, now_s)
         pool.signals = pool_signals(replicas, report.pools.get(name), pool.use, now_s)
+        told = [each.cold_start for each in replicas if each.cold_start]
+        pool.cold_start = told[-1] if told else pool.cold_start
         self._time_starts(pool, {each.replica_id: each.phase for each in replicas}, now_s)
 
     def _decide(
@@ -164,7 +168,7 @@ class Scaler:
             pool.scaling = replace(pool.scaling, desired=replicas)
         before = pool.wanted
         since_s = before.since_unix_s if before is not None and before.replicas == replicas else now_s
-        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on)
+        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on, pool.cold_start)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
         """How long a replica was seen starting, until it was loaded."""
@@ -235,6 +239,7 @@ class PoolSize:
     since_unix_s: float | None
     rungs: tuple[str, ...]  # of the overload ladder, as the controller sees it
     held: str  # why it is not (yet) what is wanted
+    cold_start: Mapping[str, float]  # the last start that was measured, seconds by stage
 
     @classmethod
     def of(
@@ -252,6 +257,7 @@ class PoolSize:
             since_unix_s=wanted.since_unix_s if wanted is not None else None,
             rungs=wanted.rungs if wanted is not None else (),
             held=held,
+            cold_start=wanted.cold_start if wanted is not None else {},
         )
 
     def plain(self) -> dict[str, Any]:

@@ -162,7 +162,8 @@ class PoolWakes:
 
     def replica_started(self, pool: PoolName, took_s: float) -> None:
         """A replica's heartbeat says so of itself."""
-        self._started_s[pool] = took_s
+        if pool in self._started_s or len(self._started_s) < MAX_DEMAND:
+            self._started_s[pool] = took_s
 
     def demand(self, may_sleep: frozenset[PoolName], open_requests: Mapping[PoolName, int]) -> tuple[PoolDemand, ...]:
         """For the autoscaler, of the pools that may be at zero and somebody wants; those that wait come first."""
