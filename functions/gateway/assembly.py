@@ -85,6 +85,7 @@ def make_services(
             own=routing.load,
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
+            is_overloaded=admission.is_overloaded,
         )
     for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
