@@ -33,7 +33,7 @@ from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
 from functions.http.connections import Connections
-from functions.http.guarded import Guard
+from functions.http.guard import Guard
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 

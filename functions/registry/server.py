@@ -25,7 +25,7 @@ from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
 from functions.registry import memory
 from functions.registry.app import make_app
