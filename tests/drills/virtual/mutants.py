@@ -54,7 +54,7 @@ def _does_nothing(real: Any) -> Any:
 
 
 def _finds_nobody(real: Any) -> Any:
-    return lambda *_: []
+    return lambda *_: {}
 
 
 def _leaves_the_engine_alone(real: Any) -> Any:
