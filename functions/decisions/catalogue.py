@@ -49,6 +49,8 @@ class ResolvedModel:
     pool: PoolName
     is_adapter: bool
     context_window_tokens: int
+    accelerators_per_replica: int = 1  # of the pool
+    price_per_accelerator_hour: float = 0.0  # the operator's money
     split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
 
     @property
@@ -196,6 +198,7 @@ class Catalogue:
             yield models[index]
 
     def _resolved(self, requested: str, model: ModelEntry, version: VersionEntry) -> ResolvedModel:
+        pool = self.pools[model.pool]
         return ResolvedModel(
             requested=requested,
             id=model.id,
@@ -204,7 +207,9 @@ class Catalogue:
             engine_name=version.engine_name,
             pool=model.pool,
             is_adapter=model.type == "lora",
-            context_window_tokens=self.pools[model.pool].context_window_tokens,
+            context_window_tokens=pool.context_window_tokens,
+            accelerators_per_replica=pool.accelerators_per_replica,
+            price_per_accelerator_hour=pool.price_per_accelerator_hour,
         )
 
 
