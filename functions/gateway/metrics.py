@@ -63,6 +63,12 @@ class Metrics:
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
         )
+        self._taken_over = Counter(
+            "shoal_pool_takeovers",
+            "Requests that another pool of the same model answered",
+            ["from", "to"],
+            registry=self.registry,
+        )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
             "Prompt tokens, as predicted, that the slower of two attempts had to compute: paid by nobody",
@@ -113,9 +119,9 @@ class Metrics:
         """A request was refused for want of a replica that can answer it."""
         self._shed.labels(reason).inc()
 
-    def degraded(self, asked: PoolName, answers: PoolName) -> None:
+    def degraded(self, asked: PoolName, answers: PoolName, *, is_same_model: bool) -> None:
         """Another pool than the one that was asked for begins to answer."""
-        self._degraded.labels(asked, answers).inc()
+        (self._taken_over if is_same_model else self._degraded).labels(asked, answers).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
         self._cold.labels(outcome).observe(seconds)

@@ -72,7 +72,7 @@ class Listing:
         """All that the tenant may call, or a page of it, as JSON."""
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
-        middles: dict[PoolName, bytes] = {}
+        usable: dict[PoolName, tuple[tuple[PoolName, ...], bytes]] = {}  # its own pools of a model, and what it is told
         counts: dict[int, bytes] = {}
         pieces = []
         models, has_more = _on_page(catalogue.callable_models(tenant), page)
@@ -80,10 +80,12 @@ class Listing:
             written = self._written.get(model.id)
             if written is None or written.entry is not model:
                 written = self._written[model.id] = _write(model)
-            middle = middles.get(model.pool)
-            if middle is None:
-                middle = middles[model.pool] = orjson.dumps(_for_tenant(catalogue, model.pool, quota))[1:-1]
-            ready = _replicas_ready(fleet, model, written.stable)
+            known = usable.get(model.pool)
+            if known is None:
+                pools = catalogue.usable(tenant, model.pool).in_order
+                known = usable[model.pool] = pools, orjson.dumps(_for_tenant(catalogue, pools[0], quota))[1:-1]
+            pools, middle = known
+            ready = _replicas_ready(fleet, model, pools, written.stable)
             capacity = counts.get(ready)
             if capacity is None:
                 capacity = counts[ready] = orjson.dumps({"capacity": _capacity(ready)})[1:]
@@ -102,10 +104,11 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     if resolved is None:
         return None
     model = catalogue.models[resolved.id]
-    ready = _replicas_ready(fleet, model, _stable(model))
+    pools = catalogue.usable(tenant, model.pool).in_order
+    ready = _replicas_ready(fleet, model, pools, _stable(model))
     return (
         _for_all(model)
-        | _for_tenant(catalogue, model.pool, catalogue.quota_of(tenant))
+        | _for_tenant(catalogue, pools[0], catalogue.quota_of(tenant))
         | {"capacity": _capacity(ready), "id": requested}
     )
 
@@ -169,12 +172,13 @@ def _stable(model: ModelEntry) -> EngineName | None:
     return next((version.engine_name for version in model.versions if version.name == name), None)
 
 
-def _replicas_ready(fleet: FleetView, model: ModelEntry, stable: EngineName | None) -> int:
-    """Of the stable version: replicas that could answer now."""
-    index = fleet.index(model.pool)
-    if model.type != "lora":
-        return len(index.ready)
-    return len(index.holders.get(stable, ())) if stable is not None else 0
+def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, ...], stable: EngineName | None) -> int:
+    """Of the stable version: replicas that could answer now, of all the pools that the tenant may use."""
+    ready = 0
+    for pool in pools:
+        index = fleet.index(pool)
+        ready += len(index.ready if model.type != "lora" else index.holders.get(stable, ()) if stable else ())
+    return ready
 
 
 def _capacity(replicas_ready: int) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
+from functions.gateway.routing.fallback import placed_by_time
 from functions.gateway.routing.fallback_plan import FallbackPlan
 from functions.gateway.services import Services
 
@@ -86,7 +87,10 @@ class Exchange:
         services, admitted = self._services, self.admitted
         services.open_requests[self] = None
         services.retry_budgets.on_request(admitted, services.clock())
-        if admitted.routing.fallback or admitted.routing.cascade:
+        if admitted.model.other_pools:
+            self._take(placed_by_time(self.catalogue, admitted, self._decide))
+            admitted = self.admitted
+        if admitted.routing.fallback or admitted.routing.cascade or admitted.model.other_pools:
             self.plan = FallbackPlan(self, self.catalogue, admitted)
             self._take(self.plan.first(admitted, self._decide, services.admission.shift_ratio(admitted.model.pool)))
             if self.plan.degraded is not None:
@@ -293,7 +297,9 @@ class Exchange:
         services.admission.first_token(self)
         if self.plan is not None and self.plan.degraded is not None:  # another pool answers in its own's place
             requested = self.plan.degraded.requested.model.pool
-            services.metrics.degraded(requested, self.admitted.model.pool)
+            services.metrics.degraded(
+                requested, self.admitted.model.pool, is_same_model=self.plan.degraded.is_same_model
+            )
             services.admission.pools.degraded(requested)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = services.clock()
