@@ -6,7 +6,7 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from functions.api.ids import (
@@ -50,11 +50,19 @@ class ResolvedModel:
     is_adapter: bool
     context_window_tokens: int
     split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
+    names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
 
     @property
     def served_as(self) -> str:
         """The `x-shoal-model` header: `id@version`."""
         return f"{self.id}@{self.version}"
+
+    def as_loaded(self, weights: Digest | None) -> tuple[str, Digest]:
+        """The version and the digest of an answer of a base, by what the replica that gave it had loaded: another than
+        was meant, while some replicas have been started anew and others have not. Without a name, it is its digest."""
+        if self.is_adapter or weights is None or weights == self.digest:
+            return self.version, self.digest
+        return self.names.get(weights, weights), weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,7 @@ class Catalogue:
             pool=model.pool,
             is_adapter=model.type == "lora",
             context_window_tokens=self.pools[model.pool].context_window_tokens,
+            names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
         )
 
 

@@ -97,6 +97,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
         "KV_EVENTS_ENDPOINT": _kv_events(context, replica_id)["endpoint"],
         "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
+        "WEIGHTS_DIR": context.models_root / pool.model,
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "STANDBY_FILE": layout.standby_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",

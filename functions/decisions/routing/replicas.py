@@ -15,7 +15,7 @@ from typing import Literal
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.distribution.bloom import Bloom
 
 # warm: the base is loaded, nothing is routed there until it is promoted
@@ -43,6 +43,7 @@ class ReplicaView:
     on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
     kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
     withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
+    weights: Digest | None = None  # of the base, as its engine has loaded them; None: not known
 
     def has_on_disk(self, name: EngineName) -> bool:
         """Whether the adapter's files lie on the node, as far as the node has told."""
