@@ -29,6 +29,7 @@ from functions.api.snapshot import (
     QuotaEntry,
     RoutingEntry,
     Snapshot,
+    SplitEntry,
     Sticky,
     TenantEntry,
     VersionEntry,
@@ -51,6 +52,7 @@ class ResolvedModel:
     context_window_tokens: int
     split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
     names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
+    weights: Digest | None = None  # what its replica must have loaded, where the base has several versions
 
     @property
     def served_as(self) -> str:
@@ -74,6 +76,7 @@ class Split:
     percent: int  # 1 to 99
     sticky: Sticky
     candidate: ResolvedModel  # itself without a split
+    model: ModelId  # whose channel it is: of an adapter perhaps its base, with which it goes
 
 
 _MAX_REMEMBERED = 10_000
@@ -169,9 +172,28 @@ class Catalogue:
         entry = next((split for split in model.splits if split.channel == channel), None)
         candidate = _by_name(model, entry.candidate) if entry is not None else None
         if entry is None or candidate is None:
-            return resolved
+            return self._with_base(resolved) if resolved.is_adapter else resolved
         other = self._resolved(requested, model, candidate)
-        return replace(resolved, split=Split(entry.rollout, entry.stage, entry.percent, entry.sticky, other))
+        return replace(resolved, split=_split(entry, other, model.id))
+
+    def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
+        """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
+        requests is answered by replicas of the new version."""
+        base = self.models.get(ModelId(adapter.pool))
+        splits = base.splits if base is not None and base.type == "base" else ()
+        entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
+        candidate = _by_name(base, entry.candidate) if base is not None and entry is not None else None
+        if base is None or entry is None or candidate is None:
+            return adapter
+        return replace(adapter, split=_split(entry, replace(adapter, weights=candidate.digest), base.id))
+
+    def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
+        """An adapter's are those that its base's default channel points at."""
+        base = model if model.type == "base" else self.models.get(ModelId(model.pool))
+        if base is None or base.type != "base" or len(base.versions) < 2:
+            return None  # whatever its replicas have loaded is it
+        meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
+        return meant.digest if meant is not None else None
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
         """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""
@@ -214,7 +236,12 @@ class Catalogue:
             is_adapter=model.type == "lora",
             context_window_tokens=self.pools[model.pool].context_window_tokens,
             names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
+            weights=self._weights_of(model, version),
         )
+
+
+def _split(entry: SplitEntry, candidate: ResolvedModel, model: ModelId) -> Split:
+    return Split(entry.rollout, entry.stage, entry.percent, entry.sticky, candidate, model)
 
 
 def _by_name(model: ModelEntry, name: str | None) -> VersionEntry | None:

@@ -113,6 +113,9 @@ def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Adm
         return errors.unavailable(message, "overloaded", after_s)
     if failures:
         return all_failed(failures, False, admitted)
+    if decision.reason == "weights_not_loaded":
+        message = f"No replica of the pool {admitted.model.pool} has the weights of {admitted.model.served_as} loaded."
+        return errors.unavailable(f"{message} Try again shortly.", "model_not_ready", _retry_after_s(admitted))
     message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
     return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
 

@@ -62,6 +62,7 @@ class Admitted(msgspec.Struct, frozen=True):
             is_adapter=self.model.is_adapter,
             prompt_tokens=self.features.prompt_tokens,
             tie_key=self.request_id,
+            weights=self.model.weights,
         )
 
 

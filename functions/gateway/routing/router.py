@@ -214,6 +214,7 @@ class Router:
             self._zone,
             features.expected_output_tokens,
             is_first_turn,
+            model.weights,
         )
 
     def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
