@@ -6,7 +6,7 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from functions.api.ids import (
@@ -29,6 +29,7 @@ from functions.api.snapshot import (
     QuotaEntry,
     RoutingEntry,
     Snapshot,
+    SplitEntry,
     Sticky,
     TenantEntry,
     VersionEntry,
@@ -54,11 +55,20 @@ class ResolvedModel:
     price_per_accelerator_hour: float = 0.0  # the operator's money
     split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
     other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
+    names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
+    weights: Digest | None = None  # what its replica must have loaded, where the base has several versions
 
     @property
     def served_as(self) -> str:
         """The `x-shoal-model` header: `id@version`."""
         return f"{self.id}@{self.version}"
+
+    def as_loaded(self, weights: Digest | None) -> tuple[str, Digest]:
+        """The version and the digest of an answer of a base, by what the replica that gave it had loaded: another than
+        was meant, while some replicas have been started anew and others have not. Without a name, it is its digest."""
+        if self.is_adapter or weights is None or weights == self.digest:
+            return self.version, self.digest
+        return self.names.get(weights, weights), weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class Split:
     percent: int  # 1 to 99
     sticky: Sticky
     candidate: ResolvedModel  # itself without a split
+    model: ModelId  # whose channel it is: of an adapter perhaps its base, with which it goes
 
 
 _MAX_REMEMBERED = 10_000
@@ -169,6 +180,7 @@ class Catalogue:
             context_window_tokens=entry.context_window_tokens,
             accelerators_per_replica=entry.accelerators_per_replica,
             price_per_accelerator_hour=entry.price_per_accelerator_hour,
+            weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
             split=split,
         )
 
@@ -219,9 +231,30 @@ class Catalogue:
         entry = next((split for split in model.splits if split.channel == channel), None)
         candidate = _by_name(model, entry.candidate) if entry is not None else None
         other = self._resolved(tenant, requested, model, candidate) if candidate is not None else None
-        if resolved is None or entry is None or other is None:
-            return resolved
-        return replace(resolved, split=Split(entry.rollout, entry.stage, entry.percent, entry.sticky, other))
+        if resolved is None:
+            return None
+        if entry is None or other is None:
+            return self._with_base(resolved) if resolved.is_adapter else resolved
+        return replace(resolved, split=_split(entry, other, model.id))
+
+    def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
+        """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
+        requests is answered by replicas of the new version."""
+        base = self.models.get(ModelId(adapter.pool))
+        splits = base.splits if base is not None and base.type == "base" else ()
+        entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
+        candidate = _by_name(base, entry.candidate) if base is not None and entry is not None else None
+        if base is None or entry is None or candidate is None:
+            return adapter
+        return replace(adapter, split=_split(entry, replace(adapter, weights=candidate.digest), base.id))
+
+    def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
+        """An adapter's are those that its base's default channel points at."""
+        base = model if model.type == "base" else self.models.get(ModelId(model.pool))
+        if base is None or base.type != "base" or len(base.versions) < 2:
+            return None  # whatever its replicas have loaded is it
+        meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
+        return meant.digest if meant is not None else None
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
         """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""
@@ -279,6 +312,8 @@ class Catalogue:
             accelerators_per_replica=pool.accelerators_per_replica,
             price_per_accelerator_hour=pool.price_per_accelerator_hour,
             other_pools=pools,
+            names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
+            weights=self._weights_of(model, version),
         )
         return replace(resolved, other_pools=pools[1:]) if pools[0] == model.pool else self._first(resolved)
 
@@ -286,6 +321,10 @@ class Catalogue:
         """In the first of its other pools: the one that bears its name is not the tenant's first, or not for it."""
         pools = model.other_pools
         return replace(self.in_pool(model, pools[0]), other_pools=pools[1:])
+
+
+def _split(entry: SplitEntry, candidate: ResolvedModel, model: ModelId) -> Split:
+    return Split(entry.rollout, entry.stage, entry.percent, entry.sticky, candidate, model)
 
 
 def _by_name(model: ModelEntry, name: str | None) -> VersionEntry | None:

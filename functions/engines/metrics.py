@@ -24,7 +24,8 @@ _WANTED = (
     *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum"),
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
 )
-_STARTS = tuple(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ ")
+_PROCESS_START = "process_start_time_seconds"  # prometheus_client's own; an engine of several processes has none
+_STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class EngineMetrics:
     """None: LoRA is off, or no step was made yet."""
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
+    started_unix_s: float | None = None
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -112,6 +114,7 @@ class _Samples:
             max_loras=_whole(adapters.get("max_lora")),
             running_adapters=_names(adapters.get("running_lora_adapters")),
             waiting_adapters=_names(adapters.get("waiting_lora_adapters")),
+            started_unix_s=self._number(_PROCESS_START, min) if _PROCESS_START in self._by_name else None,
         )
 
     def _number(self, name: str, combine: Callable[[Iterable[float]], float]) -> float:

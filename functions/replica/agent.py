@@ -46,6 +46,7 @@ from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
 from functions.replica.warm_up import WarmUp
+from functions.replica.weights import LoadedWeights
 
 _log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
@@ -112,6 +113,7 @@ def build(settings: ReplicaSettings) -> Agent:
     heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
+    weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
     source = _source(settings)
@@ -158,7 +160,7 @@ def build(settings: ReplicaSettings) -> Agent:
         drain=drain,
         tasks=tasks,
         heartbeat_loop=heartbeat_loop,
-        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks, warm_up=warm_up),
+        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks, warm_up=warm_up, weights=weights),
         standby=standby,
         reconciler=reconciler,
         disk=disk,

@@ -21,6 +21,7 @@ from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
 from functions.replica.warm_up import WarmUp
+from functions.replica.weights import LoadedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class Monitor:
         tasks: Supervised,
         *,
         warm_up: WarmUp,
+        weights: LoadedWeights | None = None,
     ) -> None:
         self._status = status
         self._engine = engine
@@ -150,6 +152,7 @@ class Monitor:
         self._policy = policy
         self._tasks = tasks
         self._warm_up = warm_up
+        self._weights = weights
         self._is_new = True  # the engine has not been ready since its process began, as far as is known
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
@@ -213,9 +216,14 @@ class Monitor:
             self._metrics = None
             self._is_new = True
             status.asleep = False  # whoever is started in its place is awake
+            if self._weights is not None:
+                self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
         if status.health.phase == "ready" and self._is_new:
             self._is_new = False
+            if self._weights is not None:
+                started_unix_s = self._metrics.started_unix_s if self._metrics is not None else None
+                self._tasks.once("weights", self._weights.learn(started_unix_s))
             if status.computes and not self._has_served() and self._warm_up.begin():
                 self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 

@@ -105,6 +105,11 @@ class StateLayout:
         return self.data_dir("controller") / "scaling.json"
 
     @property
+    def base_versions_file(self) -> Path:
+        """Which replicas are started from which version of their pool's base."""
+        return self.data_dir("controller") / "base-versions.json"
+
+    @property
     def forecasts_file(self) -> Path:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"

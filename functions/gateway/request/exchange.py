@@ -184,6 +184,8 @@ class Exchange:
             self._cannot(when, replies.no_replica(decision, failures, self.admitted), decision.reason)
         elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
+        elif decision.reason == "weights_not_loaded":
+            self._cannot("unavailable", replies.no_replica(decision, failures, self.admitted), decision.reason)
         else:
             self._load_cold()
 

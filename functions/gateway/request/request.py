@@ -63,6 +63,7 @@ class Admitted(msgspec.Struct, frozen=True):
             prompt_tokens=self.features.prompt_tokens,
             tie_key=self.request_id,
             tenant=self.caller.tenant,
+            weights=self.model.weights,
         )
 
 
