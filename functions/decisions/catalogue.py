@@ -109,6 +109,7 @@ class Catalogue:
         self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
+        self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}

@@ -24,7 +24,7 @@ _WANTED = (
     *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum"),
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
 )
-_PROCESS_START = "process_start_time_seconds"  # prometheus_client's own; an engine of several processes has none
+_PROCESS_START = "process_start_time_seconds"  # of the client library, not of vLLM
 _STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
 
 
@@ -57,7 +57,7 @@ class EngineMetrics:
     """None: LoRA is off, or no step was made yet."""
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
-    started_unix_s: float | None = None
+    process_began_unix_s: float | None = None
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -114,7 +114,7 @@ class _Samples:
             max_loras=_whole(adapters.get("max_lora")),
             running_adapters=_names(adapters.get("running_lora_adapters")),
             waiting_adapters=_names(adapters.get("waiting_lora_adapters")),
-            started_unix_s=self._number(_PROCESS_START, min) if _PROCESS_START in self._by_name else None,
+            process_began_unix_s=self._number(_PROCESS_START, max) if _PROCESS_START in self._by_name else None,
         )
 
     def _number(self, name: str, combine: Callable[[Iterable[float]], float]) -> float:

@@ -237,6 +237,7 @@ class _Server(uvicorn.Server):
         for name, feed in (
             ("evidence", feeds.publish_evidence),
             ("pools", feeds.publish_pools),
+            ("demand", feeds.publish_demand),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),

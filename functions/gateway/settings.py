@@ -94,6 +94,12 @@ class GatewaySettings(BaseSettings):
         le=120,
         description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
     )
+    wake_wait_s: float = Field(
+        300.0,
+        gt=0,
+        le=600,
+        description="How long a request may wait for the first replica of a pool at zero; then 503, and it starts on.",
+    )
     trace_dir: Path | None = Field(
         None, description="Where request traces are written as NDJSON, bounded at 256 MB; none: kept in memory only."
     )

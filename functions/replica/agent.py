@@ -33,6 +33,7 @@ from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
+from functions.replica.cold_start import ColdStart
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
@@ -160,7 +161,16 @@ def build(settings: ReplicaSettings) -> Agent:
         drain=drain,
         tasks=tasks,
         heartbeat_loop=heartbeat_loop,
-        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks, warm_up=warm_up, weights=weights),
+        monitor=Monitor(
+            status,
+            engine,
+            prober,
+            _health_policy(settings),
+            tasks,
+            warm_up=warm_up,
+            weights=weights,
+            cold_start=ColdStart(settings.engine_log_file),
+        ),
         standby=standby,
         reconciler=reconciler,
         disk=disk,

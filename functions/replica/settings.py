@@ -123,6 +123,9 @@ class ReplicaSettings(BaseSettings):
     sleep_when_warm: bool = Field(
         False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
     )
+    engine_log_file: Path | None = Field(
+        None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 

@@ -80,11 +80,12 @@ class Timeline:
     queued_s: float = 0.0  # of the time to routing: in the admission queue
     paused_s: float = 0.0  # of the time since the first token: the client did not read
     load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
+    wake_s: float = 0.0  # of the time to routing: the wait for the first replica of a pool at zero
 
     def server_timing(self) -> bytes:
-        """The `server-timing` header, milliseconds; `load` where an adapter was waited for."""
+        """The `server-timing` header, milliseconds; `load` and `wake` where an adapter or a pool was waited for."""
         auth_s = self.admitted_s - self.received_s
-        route_s = self.routed_s - self.load_s - self.queued_s - self.admitted_s
+        route_s = self.routed_s - self.wake_s - self.load_s - self.queued_s - self.admitted_s
         connect_s = self.connected_s - self.routed_s
         ttft_s = self.first_token_s - self.received_s
         timing = b"auth;dur=%.2f, queue;dur=%.2f, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
@@ -94,6 +95,8 @@ class Timeline:
             connect_s * 1000 if connect_s > 0.0 else 0.0,
             ttft_s * 1000 if ttft_s > 0.0 else 0.0,
         )
+        if self.wake_s:
+            timing += b", wake;dur=%.2f" % (self.wake_s * 1000)
         return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
 
 
