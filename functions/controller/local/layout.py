@@ -192,7 +192,7 @@ class StateLayout:
         for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry", "controller"):
+        for name in ("s3", "bus", "registry", "controller", "traces"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
-from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
+from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
@@ -147,6 +147,8 @@ def plan_fleet(
 ) -> dict[str, ProcessSpec]:
     """Specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
+    if context.has_trace_store:
+        specs.append(traces(context))
     by_replica = {
         replica_id: pool
         for pool in sorted(pools, key=lambda pool: pool.name)
