@@ -50,6 +50,8 @@ class PoolSum:
     foreground_queued_tokens: int = 0  # of those that wait, the ones that are not batch
     rungs: tuple[RungName, ...] = ()  # of the overload ladder, in force at any of them
     why: str = ""
+    ttft_p95_s: float | None = None
+    gap_p95_s: float | None = None
 
 
 class Lacking(msgspec.Struct, frozen=True):
@@ -149,7 +151,7 @@ class PoolBoard:
 
 
 def _sum(told: list[PoolStats]) -> PoolSum:
-    ttft = _merged(each.ttft_ms for each in told)
+    ttft, gaps = _merged(each.ttft_ms for each in told), _merged(each.gap_ms for each in told)
     return PoolSum(
         gateways=len(told),
         arrivals_per_s=sum(each.arrivals / each.window_s for each in told),
@@ -159,8 +161,10 @@ def _sum(told: list[PoolStats]) -> PoolSum:
         queue_s=max(each.queue_s for each in told),
         queued_tokens=sum(each.queued_tokens for each in told),
         ttft_p50_s=_seconds(ttft, 0.5),
+        ttft_p95_s=_seconds(ttft, 0.95),
         ttft_p99_s=_seconds(ttft, 0.99),
-        gap_p99_s=_seconds(_merged(each.gap_ms for each in told), 0.99),
+        gap_p95_s=_seconds(gaps, 0.95),
+        gap_p99_s=_seconds(gaps, 0.99),
         deferrable_tokens_per_s=sum(each.deferrable_tokens / each.window_s for each in told),
         overflow_per_s=sum(each.overflow / each.window_s for each in told),
         foreground_queued_tokens=sum(each.foreground_queued_tokens for each in told),

@@ -75,6 +75,7 @@ class StateGauges:
         """Bring them up to date; called before each rendering, on the loop."""
         services = self._services
         services.metrics.prefixes.scrape()
+        services.metrics.rank_models(services.clock())
         self._bus_up.set(services.bus_link.is_up)
         self._bus_state_s.set(services.bus_link.state_s)
         self._open.set(len(services.open_requests))
