@@ -109,6 +109,12 @@ class Metrics:
         self._rollout_requests = Counter(
             "shoal_rollout_requests", "Requests of channels in rollout", ["model", "group"], registry=self.registry
         )
+        self._rollout_failures = Counter(
+            "shoal_rollout_failures",
+            "Of these, the ones that ended with 500 or above",
+            ["model", "group"],
+            registry=self.registry,
+        )
         self._bus_lost = Counter(
             "shoal_bus_lost",
             "Times that the bus was out of reach",
@@ -171,7 +177,9 @@ class Metrics:
                 counts = [(_OF_GAP[gap], times) for gap, times in ended.token_gaps]
                 inter_token.add(counts, sum(MIDDLES_S[gap] * times for gap, times in ended.token_gaps))
         if admitted.split is not None:
-            self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
+            self._rollout_requests.labels(model, admitted.split.group).inc()
+            if ended.status >= 500:
+                self._rollout_failures.labels(model, admitted.split.group).inc()
         if usage is not None:
             prompt.value += usage.prompt_tokens
             cached.value += usage.cached_tokens
@@ -202,6 +210,9 @@ class Metrics:
             del self._request_children[key]
             self._requests.remove(key[0], key[1], str(key[2]))
         self._model_ttft.remove(model)
+        for group in ("candidate", "control"):
+            self._rollout_requests.remove(model, group)
+            self._rollout_failures.remove(model, group)
         self._model_children.cache_clear()
 
     def _cascade_spent(self, spend: CascadeSpend) -> None:
