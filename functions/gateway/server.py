@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
-            metrics=Metrics(),
+            metrics=Metrics(named_models=settings.metrics_models),
             clock=time.monotonic,
             wall_clock=time.time,
             gateway_id=settings.gateway_id or configured.own_name(settings),

@@ -27,6 +27,12 @@ class GatewaySettings(BaseSettings):
         "connections. Each needs its own metrics port and handover socket. False: a taken port is said at the start.",
     )
     metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
+    metrics_models: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="Models that have series of their own, the busiest ones; all others together are `other`.",
+    )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(description="The token that registry and gateways share.")

@@ -31,6 +31,7 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.replica.accelerators import Accelerators, management_library
 from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.cold_start import ColdStart
@@ -72,6 +73,7 @@ class Agent:
     cache: ArtifactCache
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
+    accelerators: Accelerators
     zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
@@ -90,10 +92,12 @@ class Agent:
             self.tasks.once("zone", self.zone_wanted())
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
+        self.accelerators.start()
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
         await asyncio.to_thread(self.heartbeat_loop.stop)
+        self.accelerators.stop()
         await self.tasks.close()
         await self.news_bus.close()
         if self.kv_watch is not None:
@@ -117,6 +121,8 @@ def build(settings: ReplicaSettings) -> Agent:
     weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
+    accelerators = Accelerators(settings.pool, settings.replica_id, management_library())
+    metrics.watch_accelerators(accelerators)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -178,6 +184,7 @@ def build(settings: ReplicaSettings) -> Agent:
         cache=source.cache,
         news_bus=_bus(settings),
         kv_watch=kv_watch,
+        accelerators=accelerators,
         zone_wanted=_zone_wanted(settings, status, registry_http, token),
         clients=(engine_http, registry_http),
     )

@@ -119,6 +119,8 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
         kv_blocks_total=metrics.num_gpu_blocks or 0,
         kv_block_tokens=metrics.block_size_tokens or 16,
         decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
+        draft_tokens_total=metrics.draft_tokens_total,
+        accepted_draft_tokens_total=metrics.accepted_draft_tokens_total,
     )
 
 

@@ -35,6 +35,8 @@ class EngineLoad:
     kv_blocks_total: int = 0
     kv_block_tokens: int = 16
     decode_tokens_per_s: float = 0.0
+    draft_tokens_total: int = 0  # guessed ahead, since the engine began; 0 where it does not guess
+    accepted_draft_tokens_total: int = 0  # of these
 
     @property
     def outstanding(self) -> int:
