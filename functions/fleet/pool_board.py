@@ -59,6 +59,8 @@ class PoolSum:
     why: str = ""
     waking: int = 0  # requests that wait for the pool's first replica
     open_requests: int = 0  # of a pool that may be at zero: those that it has
+    ttft_p95_s: float | None = None
+    gap_p95_s: float | None = None
 
 
 class Lacking(msgspec.Struct, frozen=True):
@@ -185,7 +187,7 @@ class PoolBoard:
 
 
 def _sum(told: list[PoolStats], demand: tuple[int, int]) -> PoolSum:
-    ttft = _merged(each.ttft_ms for each in told)
+    ttft, gaps = _merged(each.ttft_ms for each in told), _merged(each.gap_ms for each in told)
     return PoolSum(
         gateways=len(told),
         arrivals_per_s=sum(each.arrivals / each.window_s for each in told),
@@ -195,8 +197,10 @@ def _sum(told: list[PoolStats], demand: tuple[int, int]) -> PoolSum:
         queue_s=max(each.queue_s for each in told),
         queued_tokens=sum(each.queued_tokens for each in told),
         ttft_p50_s=_seconds(ttft, 0.5),
+        ttft_p95_s=_seconds(ttft, 0.95),
         ttft_p99_s=_seconds(ttft, 0.99),
-        gap_p99_s=_seconds(_merged(each.gap_ms for each in told), 0.99),
+        gap_p95_s=_seconds(gaps, 0.95),
+        gap_p99_s=_seconds(gaps, 0.99),
         deferrable_tokens_per_s=sum(each.deferrable_tokens / each.window_s for each in told),
         overflow_per_s=sum(each.overflow / each.window_s for each in told),
         foreground_queued_tokens=sum(each.foreground_queued_tokens for each in told),

@@ -54,7 +54,7 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overflow: Count = 0  # of them, the ones that were refused for want of capacity, and are not batch
     degraded: Count = 0  # answered by another pool
     ttft_ms: Buckets = {}  # interactive ones, from their coming to the first token
-    gap_ms: Buckets = {}  # between tokens, one mean a stream
+    gap_ms: Buckets = {}  # between tokens, each of them
     queue_s: Seconds = 0.0  # how long the next one that is not batch would wait, now
     queued_tokens: Count = 0  # that wait now
     foreground_queued_tokens: Count = 0  # of them, those that are not batch

@@ -176,6 +176,7 @@ class Gateway:
         """A new snapshot; requests under way keep the one they began with, and what was counted stays counted."""
         services = self.services
         services.state.catalogue = catalogue
+        services.fleet.dedicate(catalogue.snapshot.pools)
         services.prefixes.swap(catalogue.pools)
         services.rollouts.swap(catalogue)
         services.retry_budgets.swap(catalogue.pools)

@@ -6,6 +6,7 @@ over by how much they have grown.
 
 from prometheus_client import Gauge
 
+from functions.gateway.replica_gauges import ReplicaGauges
 from functions.gateway.services import Services
 from functions.telemetry.cells import Counter
 
@@ -72,12 +73,15 @@ class StateGauges:
         self._phase = Gauge(
             "shoal_replica_state", "1 for the phase that the replica is in", ["replica", "state"], registry=registry
         )
+        self._replicas = ReplicaGauges()
+        registry.register(self._replicas)
         self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=registry)
 
     def scrape(self) -> None:
         """Bring them up to date; called before each rendering, on the loop."""
         services = self._services
         services.metrics.prefixes.scrape()
+        services.metrics.rank_models(services.clock())
         self._bus_up.set(services.bus_link.is_up)
         self._bus_state_s.set(services.bus_link.state_s)
         self._open.set(len(services.open_requests))
@@ -90,6 +94,7 @@ class StateGauges:
         self._scrape_snapshot()
         self._phase.clear()
         self._kv.clear()
+        self._replicas.take((heartbeat for heartbeat, _ in services.fleet.heartbeats()), services.clock())
         for heartbeat, _ in services.fleet.heartbeats():
             self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
             for phase in _PHASES:

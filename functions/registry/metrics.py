@@ -89,6 +89,8 @@ class Metrics:
             registry=self.collectors,
         )
 
+        self._store_up = self._gauge("shoal_store_up", "1 while the object store answers.")
+        self._store_up.set(1)  # until it was asked
         self._region_connected = Gauge(
             "shoal_region_connected",
             "1 while another region's registry is heard; else it counts no more for limits.",
@@ -107,6 +109,10 @@ class Metrics:
             ["region"],
             registry=self.collectors,
         )
+
+    def store_is(self, is_up: bool | None) -> None:
+        if is_up is not None:
+            self._store_up.set(is_up)
 
     def answered(self, document: str, size_bytes: int) -> None:
         """A follower was sent the `whole` document, or a `delta`."""

@@ -22,6 +22,7 @@ from functions.fleet.tasks import Supervised
 from functions.replica.cold_start import ColdStart
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
 from functions.replica.warm_up import WarmUp
+from functions.replica.weights import LoadedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
         kv_blocks_total=metrics.num_gpu_blocks or 0,
         kv_block_tokens=metrics.block_size_tokens or 16,
         decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
+        draft_tokens_total=metrics.draft_tokens_total,
+        accepted_draft_tokens_total=metrics.accepted_draft_tokens_total,
     )
 
 
@@ -144,6 +147,7 @@ class Monitor:
         tasks: Supervised,
         *,
         warm_up: WarmUp,
+        weights: LoadedWeights | None = None,
         cold_start: ColdStart | None = None,
     ) -> None:
         self._status = status
@@ -152,6 +156,7 @@ class Monitor:
         self._policy = policy
         self._tasks = tasks
         self._warm_up = warm_up
+        self._weights = weights
         self._cold_start = cold_start or ColdStart(None)
         self._is_measured = False  # the start of this process of the engine
         self._is_new = True  # the engine has not been ready since its process began, as far as is known
@@ -224,9 +229,14 @@ class Monitor:
             self._cold_start.renew()
             status.cold_start = {}
             status.asleep = False  # whoever is started in its place is awake
+            if self._weights is not None:
+                self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
         if status.health.phase == "ready" and self._is_new:
             self._is_new = False
+            if self._weights is not None:
+                began_unix_s = self._metrics.process_began_unix_s if self._metrics is not None else None
+                self._tasks.once("weights", self._weights.learn(began_unix_s))
             if status.computes and not self._has_served():
                 self._cold_start.answers()
                 self._is_measured = True

@@ -59,6 +59,11 @@ class ReplicaSettings(BaseSettings):
         ge=2**20,
         description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
     )
+    weights_dir: Path | None = Field(
+        None,
+        description="The folder that the engine was started from, as the agent sees it: the heartbeat says by its "
+        "digest what the replica has loaded. Unset: it does not.",
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(

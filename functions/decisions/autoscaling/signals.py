@@ -40,7 +40,9 @@ class PoolSignals:
     queued_tokens: float | None = None
     foreground_queued_tokens: float | None = None  # of those, the ones that are not batch, which waits by design
     ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
     ttft_p99_s: float | None = None
+    itl_p95_s: float | None = None
     itl_p99_s: float | None = None
     kv_usage_ratio: float | None = None  # of the fullest replica
     utilization_ratio: float | None = None  # see the prologue

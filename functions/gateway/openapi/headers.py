@@ -60,7 +60,10 @@ ALWAYS: tuple[Header, ...] = (
 )
 SERVED: tuple[Header, ...] = (
     Header("x-shoal-model", "The model that answered, as `id@version`."),
-    Header("x-shoal-digest", "The sha256 digest of that version's artifact."),
+    Header(
+        "x-shoal-digest",
+        "The sha256 digest of that version's artifact; of a base, of the weights that the replica has loaded.",
+    ),
     Header("x-shoal-replica", "The replica that answered."),
     Header(
         "server-timing", "Milliseconds of `auth`, `queue`, `route`, `connect`, `ttft`; `load`, `wake` if one waited."

@@ -21,7 +21,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import DEATHS_MAX, Failure, died_with, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, REFUSALS, Failure, died_with, may_retry
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -36,6 +36,7 @@ from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
+from functions.gateway.routing.fallback import placed_by_time
 from functions.gateway.routing.fallback_plan import FallbackPlan
 from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 from functions.gateway.services import Services
@@ -89,7 +90,10 @@ class Exchange:
         services, admitted = self._services, self.admitted
         services.open_requests[self] = None
         services.retry_budgets.on_request(admitted, services.clock())
-        if admitted.routing.fallback or admitted.routing.cascade:
+        if admitted.model.other_pools:
+            self._take(placed_by_time(self.catalogue, admitted, self._decide))
+            admitted = self.admitted
+        if admitted.routing.fallback or admitted.routing.cascade or admitted.model.other_pools:
             self.plan = FallbackPlan(self, self.catalogue, admitted)
             self._take(self.plan.first(admitted, self._decide, services.admission.shift_ratio(admitted.model.pool)))
             if self.plan.degraded is not None:
@@ -119,6 +123,8 @@ class Exchange:
         if plan is not None and moved is not None:
             if moved is plan.returned:
                 services.admission.returned(moved)
+            if self.cascade_spend is not None:
+                services.usage.lost_answer(self.cascade_spend, self.admitted)
             self.cascade_spend = None  # the larger model has failed; the small one is asked again, and paid for once
             self._move(moved)
         elif is_at_zero and (plan is None or not plan.is_away):
@@ -188,6 +194,8 @@ class Exchange:
             self._cannot(when, replies.no_replica(decision, failures, self.admitted), decision.reason)
         elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
+        elif decision.reason == "weights_not_loaded":
+            self._cannot("unavailable", replies.no_replica(decision, failures, self.admitted), decision.reason)
         else:
             self._load_cold()
 
@@ -282,6 +290,8 @@ class Exchange:
     def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         services, now_s = self._services, self._services.clock()
         self._blame(attempt, failure, detail)
+        if failure not in REFUSALS:
+            services.usage.lost_attempt(attempt, now_s)
         if failure is Failure.ADAPTER_MISSING:
             services.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
         self.due_s = 0.0
@@ -323,7 +333,9 @@ class Exchange:
         services.admission.first_token(self)
         if self.plan is not None and self.plan.degraded is not None:  # another pool answers in its own's place
             requested = self.plan.degraded.requested.model.pool
-            services.metrics.degraded(requested, self.admitted.model.pool)
+            services.metrics.degraded(
+                requested, self.admitted.model.pool, is_same_model=self.plan.degraded.is_same_model
+            )
             services.admission.pools.degraded(requested)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = services.clock()

@@ -45,11 +45,17 @@ def headers(
     admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
 ) -> Headers:
     """An answer's headers; every value is ours or was validated, never the engine's."""
+    model = admitted.model
+    served_as, digest = model.served_as, model.digest
+    weights = replica.weights if replica is not None else None
+    if weights is not None and weights != digest and not model.is_adapter:  # calls are dear here
+        version, digest = model.as_loaded(weights)
+        served_as = f"{model.id}@{version}"
     return [
         (b"content-type", content_type),
         (b"x-request-id", admitted.request_id.encode()),
-        (b"x-shoal-model", admitted.model.served_as.encode()),
-        (b"x-shoal-digest", admitted.model.digest.encode()),
+        (b"x-shoal-model", served_as.encode()),
+        (b"x-shoal-digest", digest.encode()),
         (b"x-shoal-replica", replica.id.encode() if replica is not None else b""),
         (b"server-timing", timeline.server_timing()),
         (b"cache-control", b"no-store"),
@@ -107,6 +113,9 @@ def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Adm
         return errors.unavailable(message, "overloaded", after_s)
     if failures:
         return all_failed(failures, False, admitted)
+    if decision.reason == "weights_not_loaded":
+        message = f"No replica of the pool {admitted.model.pool} has the weights of {admitted.model.served_as} loaded."
+        return errors.unavailable(f"{message} Try again shortly.", "model_not_ready", _retry_after_s(admitted))
     message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
     return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
 

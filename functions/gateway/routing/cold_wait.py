@@ -23,7 +23,9 @@ def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tri
     """Whether what is missing is the adapter, rather than replicas."""
     if not WORTH_A_LOAD.issuperset(failures):
         return False
-    return decision.reason == "adapter_not_loaded" or (decision.reason == "all_tried" and bool(_lacking(tried)))
+    return decision.reason in ("adapter_not_loaded", "weights_not_loaded") or (
+        decision.reason == "all_tried" and bool(_lacking(tried))
+    )
 
 
 def failed_otherwise(tried: Tried) -> dict[ReplicaId, Failure | None]:
