@@ -29,7 +29,9 @@ class GatewaySettings(BaseSettings):
     metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry and gateways share.")
+    internal_token_file: Path = Field(
+        description="The gateways' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     pepper_file: Path = Field(description="The key of the keys' hashes; without it no key can be checked.")
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",

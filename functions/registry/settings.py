@@ -19,7 +19,9 @@ class RegistrySettings(BaseSettings):
     port: int = Field(8444, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
     tls_cert_file: Path | None = Field(None, description="PEM chain.")
     tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
-    internal_token_file: Path = Field(description="The token that every other process of the installation shows.")
+    internal_token_file: Path = Field(
+        description="The internal token, from which the credentials of all roles follow; two lines while it is changed."
+    )
     pepper_file: Path | None = Field(
         None, description="What tenants' keys are hashed with. Without it only the internal token is let in."
     )

@@ -3,10 +3,11 @@
     made     nobody has it, and its content is random: the internal token, the bus's password, the pepper
     given    its content is from outside: credentials of the store, the database's password, the git token
     copied   both namespaces use it, and one has it
+    follows  from another: the credentials of the roles, from the internal token; written anew when that changes
 
-What exists is kept, whatever was given: a new pepper would make every tenant's key worthless, a new token would part
-processes that run. Two copies that differ are said and left to a person. A Secret without its key is like one with
-another content.
+What else exists is kept, whatever was given: a new pepper would make every tenant's key worthless, a new token would
+part processes that run (`turned` changes that in steps). Two copies that differ are said and left to a person. A Secret
+without its key is like one with another content.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from functions.cli.cluster.access import MODELS, SYSTEM
+from functions.fleet.role_credentials import CredentialsUnusable, Role, document, tokens_in
 
 Where = tuple[str, str]  # namespace of the role (`shoal`, `shoal-models`), name
-Do = Literal["keep", "make", "copy", "give", "miss", "clash"]
+Do = Literal["keep", "make", "copy", "give", "miss", "clash", "renew", "unused"]
+Turn = Literal["add", "show", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,17 @@ class SecretKind:
         return [(namespace, self.name) for namespace in self.namespaces]
 
 
+TOKEN_SECRET, TOKEN_KEY = "shoal-internal-token", "internal-token"
+CREDENTIALS_KEY = "credentials.json"
+ROLE_SECRETS: Mapping[Role, Where] = {
+    "gateway": (SYSTEM, "shoal-gateway-credentials"),
+    "controller": (SYSTEM, "shoal-controller-credentials"),
+    "agent": (MODELS, "shoal-agent-credentials"),
+}
+_TOKEN_OF_AGENTS: Where = (MODELS, TOKEN_SECRET)  # up to version 0.1 they had it too
+
 KINDS = (
-    SecretKind("shoal-internal-token", "internal-token", (SYSTEM, MODELS), "random"),
+    SecretKind(TOKEN_SECRET, TOKEN_KEY, (SYSTEM,), "random"),
     SecretKind("shoal-bus-password", "bus-password", (SYSTEM, MODELS), "random"),
     SecretKind("shoal-pepper", "pepper", (SYSTEM,), "random"),
     SecretKind("shoal-s3", "s3.json", (SYSTEM, MODELS), "read-s3"),
@@ -69,7 +81,49 @@ def plan(
 ) -> list[SecretStep]:
     """What to do for each Secret, by namespace and name. `given` is by the word of `SecretKind.content`, or the name of
     a random one's key where it comes from elsewhere (a pepper that regions share)."""
-    return [step for kind in kinds for step in _steps(kind, there, given, random)]
+    steps = [step for kind in kinds for step in _steps(kind, there, given, random)]
+    return [*steps, *_roles(there, steps)]
+
+
+def places() -> list[Where]:
+    """Of all Secrets that `plan` looks at."""
+    return [*(place for kind in KINDS for place in kind.places), *ROLE_SECRETS.values(), _TOKEN_OF_AGENTS]
+
+
+def turned(content: bytes, turn: Turn, fresh: bytes) -> bytes:
+    """The internal token's next content: a new one is added, then shown, then the old one dropped.
+
+    Raises CredentialsUnusable where the content is not as the turn needs it.
+    """
+    tokens = tokens_in(content.decode())
+    if (turn == "add") != (len(tokens) == 1):
+        raise CredentialsUnusable("there are two already: show, or drop" if turn == "add" else "add another one first")
+    after = {"add": (*tokens, fresh.decode()), "show": tokens[::-1], "drop": tokens[:1]}[turn]
+    return "\n".join(after).encode()
+
+
+def _roles(there: Mapping[Where, Mapping[str, bytes]], steps: Sequence[SecretStep]) -> list[SecretStep]:
+    """The roles' credentials, where there is a token for them to follow from."""
+    made = next((step.value for step in steps if step.name == TOKEN_SECRET), b"")
+    token = made or there.get((SYSTEM, TOKEN_SECRET), {}).get(TOKEN_KEY, b"")
+    found = [_role(role, token, there.get(where), *where) for role, where in ROLE_SECRETS.items()]
+    if _TOKEN_OF_AGENTS in there and there.get(ROLE_SECRETS["agent"]):
+        words = "agents have credentials of their own: delete it once every pool has been replaced"
+        found.append(SecretStep("unused", *_TOKEN_OF_AGENTS, TOKEN_KEY, words=words))
+    return found
+
+
+def _role(role: Role, token: bytes, held: Mapping[str, bytes] | None, namespace: str, name: str) -> SecretStep:
+    try:
+        wanted = document(role, tokens_in(token.decode()))
+    except (CredentialsUnusable, UnicodeDecodeError) as error:
+        words = f"it follows from {SYSTEM}/{TOKEN_SECRET}, which cannot be used: {error}"
+        return SecretStep("clash", namespace, name, CREDENTIALS_KEY, words=words)
+    if held is None:
+        return SecretStep("make", namespace, name, CREDENTIALS_KEY, wanted)
+    if held.get(CREDENTIALS_KEY) == wanted:
+        return SecretStep("keep", namespace, name, CREDENTIALS_KEY)
+    return SecretStep("renew", namespace, name, CREDENTIALS_KEY, wanted, "it did not follow from the internal token")
 
 
 def _steps(

@@ -12,6 +12,7 @@ import threading
 from functions.cli.cluster.access import Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import condition, labels_of, name_of
 from functions.cli.refused import Refused
+from functions.fleet.role_credentials import tokens_in
 
 _TOKEN_SECRET, _TOKEN_KEY = "shoal-internal-token", "internal-token"
 _REGISTRY_PORT = 8080
@@ -65,7 +66,7 @@ def read_token(cluster: Cluster) -> str:
     secret = cluster.get(path)
     if secret is None or _TOKEN_KEY not in (secret.get("data") or {}):
         raise Refused(f"there is no Secret {_TOKEN_SECRET}: `shoal secrets` makes it")
-    return base64.b64decode(secret["data"][_TOKEN_KEY]).decode().strip()
+    return tokens_in(base64.b64decode(secret["data"][_TOKEN_KEY]).decode())[0]
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -146,6 +146,10 @@ class StateLayout:
     def secret(self, name: str) -> Path:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
+    def credentials(self, role: str) -> Path:
+        """Of the gateways, the controller or the agents."""
+        return self.secret(f"{role}-credentials.json")
+
     @property
     def demo_keys_file(self) -> Path:
         return self.secret("demo-keys.json")

@@ -88,7 +88,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "PEER_PORT": context.ports.peer(slot),
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
-        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "INTERNAL_TOKEN_FILE": layout.credentials("agent"),
         "BUS_URL": context.bus_url,
         "BUS_PASSWORD_FILE": layout.secret("bus-password"),
         "S3_ENDPOINT_URL": context.s3_url,

@@ -116,7 +116,7 @@ def gateway(context: PlanContext) -> ProcessSpec:
         "METRICS_PORT": ports.gateway_metrics,
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
-        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "INTERNAL_TOKEN_FILE": layout.credentials("gateway"),
         "PEPPER_FILE": layout.secret("pepper"),
         "BUS_URL": context.bus_url,
         "BUS_PASSWORD_FILE": layout.secret("bus-password"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.cli.cluster.access import MODELS, SYSTEM
-from functions.cli.cluster.secret_plan import KINDS, Where, plan
+from functions.cli.cluster.secret_plan import CREDENTIALS_KEY, KINDS, ROLE_SECRETS, Where, plan
 from tests.manifests.checks.references import documented_secrets
 
 _OPTIONAL = ("git-token", "git-webhook-secret", "regions-token")
@@ -25,19 +25,21 @@ def planned(there: There, given: dict[str, bytes] | None = None) -> dict[Where, 
 def after(there: There, given: dict[str, bytes] | None = None) -> There:
     made = {place: value for place, (_, value) in planned(there, given).items() if value}
     keys = {place: kind.key for kind in KINDS for place in kind.places}
+    keys |= dict.fromkeys(ROLE_SECRETS.values(), CREDENTIALS_KEY)
     return there | {place: {keys[place]: value} for place, value in made.items()}
 
 
 def test_these_are_the_secrets_that_the_manifests_want() -> None:
     """But for the tenants' own: how many keys that one has, and which, is theirs to say."""
     wanted = {(namespace, name, key) for namespace, name, key in documented_secrets() if "<" not in key}
-    assert {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces} == wanted
+    made = {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces}
+    assert made | {(*where, CREDENTIALS_KEY) for where in ROLE_SECRETS.values()} == wanted
 
 
 def test_into_an_empty_cluster_goes_everything_and_both_namespaces_agree() -> None:
     made = planned({})
     assert {do for do, _ in made.values()} == {"make", "give"}
-    for name in ("shoal-internal-token", "shoal-bus-password", "shoal-s3"):
+    for name in ("shoal-bus-password", "shoal-s3"):
         assert made[SYSTEM, name][1] == made[MODELS, name][1] != b""
     random = [made[SYSTEM, name][1] for name in ("shoal-internal-token", "shoal-bus-password", "shoal-pepper")]
     assert len(set(random)) == 3
