@@ -38,7 +38,9 @@ class GatewaySettings(BaseSettings):
         description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     tokenizers_dir: Path | None = Field(

@@ -30,7 +30,9 @@ class RegistrySettings(BaseSettings):
         description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."

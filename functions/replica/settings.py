@@ -51,7 +51,9 @@ class ReplicaSettings(BaseSettings):
         description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")

@@ -90,7 +90,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "REGISTRY_CA_FILE": layout.ca_file,
         "INTERNAL_TOKEN_FILE": layout.credentials("agent"),
         "BUS_URL": context.bus_url,
-        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "BUS_PASSWORD_FILE": layout.bus_login("agent"),
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
