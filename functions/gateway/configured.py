@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
@@ -48,6 +49,13 @@ def limits_of(settings: GatewaySettings) -> Limits:
         wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
+
+
+def credentials(settings: GatewaySettings) -> RoleCredentials:
+    try:
+        return read_for("gateway", settings.internal_token_file)
+    except CredentialsUnusable as error:
+        raise StartFailed(f"SHOAL_GATEWAY_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
