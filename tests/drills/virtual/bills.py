@@ -26,7 +26,7 @@ from tests.gateway.usage_rig import killed
 _NEVER_CAME, _ANSWER_LOST = 0.2, 0.15
 _SLACK_S = 0.01
 
-Charged = Counter[tuple[str, str]]  # tokens of answers, by tenant and pool
+Charged = Counter[tuple[str, str, str]]  # tenant, pool, and `requests` or `tokens` of answers
 
 
 class Bills:
@@ -50,8 +50,9 @@ class Bills:
     def ended(self, sums: UsageSums, ended: Ended, now_s: float) -> None:
         """What its listeners will be told."""
         tokens = ended.usage.completion_tokens if ended.usage is not None else ended.delivered_tokens
-        model = ended.admitted.model
-        self.charged[ended.admitted.caller.tenant, model.pool] += tokens
+        tenant, pool = ended.admitted.caller.tenant, ended.admitted.model.pool
+        self.charged[tenant, pool, "tokens"] += tokens
+        self.charged[tenant, pool, "requests"] += 1
         self._ends_s.setdefault(sums, []).append(now_s)
 
     def killed(self, account: "Account", now_s: float) -> None:
@@ -59,7 +60,8 @@ class Bills:
         sums = account.delivery.sums
         rows = sums.take()
         for row in rows:
-            self.lost[row.tenant, row.pool] += row.completion_tokens
+            self.lost[row.tenant, row.pool, "tokens"] += row.completion_tokens
+            self.lost[row.tenant, row.pool, "requests"] += row.requests
         lately = sum(now_s - at_s <= SPOOL_EVERY_S + _SLACK_S for at_s in self._ends_s.get(sums, ()))
         if sum(row.requests for row in rows) > lately:
             self.breaches.append(f"{sum(row.requests for row in rows)} requests are lost, {lately} ended lately")
@@ -67,7 +69,18 @@ class Bills:
 
     def found(self) -> Charged:
         rows = self.database.read(lambda c: usage.sums(c, UsageFilter(0, 10**6), ("tenant", "pool"), 1000))
-        return Counter({(row["tenant"], row["pool"]): row["completion_tokens"] for row in rows})
+        names = (("requests", "requests"), ("tokens", "completion_tokens"))
+        return Counter({(row["tenant"], row["pool"], name): row[column] for row in rows for name, column in names})
+
+    def differences(self) -> list[str]:
+        """Between what was counted and what was charged, less what killed gateways had not written: there are none."""
+        found = self.found()
+        return self.breaches + [
+            f"{name} of {tenant} at {pool}: {found[tenant, pool, name]} on the bill, {charged} charged, {lost} lost"
+            for tenant, pool, name in sorted(self.charged.keys() | found.keys())
+            if (charged := self.charged[tenant, pool, name]) - (lost := self.lost[tenant, pool, name])
+            != found[tenant, pool, name]
+        ]
 
     def _post(self, report: bytes) -> int:
         luck = self._dice.random() if not self.heals else 1.0

@@ -135,16 +135,11 @@ def _usage(fleet: Fleet, rows: Rows) -> Breaches:
 def _bills(fleet: Fleet, rows: Rows) -> Breaches:
     """What the registry has counted is what was charged, to the token; but for a second of each gateway killed."""
     bills = fleet.bills
-    yield from bills.breaches
     bills.heals = True
     for gateway in fleet.gateways:
         gateway.account.close()
     fleet.gateways[0].account.deliver()  # what those have left who were killed, or could not tell it
-    found = bills.found()
-    for key in sorted(bills.charged.keys() | found.keys()):
-        charged, lost = bills.charged[key], bills.lost[key]
-        if found[key] != charged - lost:
-            yield f"the bill of {key} has {found[key]} tokens: {charged} were charged, {lost} lost with a gateway"
+    yield from bills.differences()
     bills.database.close()
 
 
