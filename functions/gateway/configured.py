@@ -45,6 +45,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
         idle_s=settings.idle_s,
         quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
+        wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
 

@@ -52,6 +52,7 @@ from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
 from functions.registry.sql.errors import DatabaseUnavailable, Kind, Refused
 from functions.registry.store import SnapshotStore
+from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
@@ -163,6 +164,7 @@ def make_app(
     services: RegistryServices | None = None,
     collecting: Collecting | None = None,
     regions: RegionParts | None = None,
+    store_watch: StoreWatch | None = None,
 ) -> ASGIApp:
     """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
@@ -207,6 +209,8 @@ def make_app(
         stages = await active_stages(services, request, require_token(token)) if services is not None else {}
         others = regions.follower.standings() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
+        if store_watch is not None:
+            metrics.store_is(store_watch.is_up)
         text = metrics.exposition(store, fleet, wall_clock(), stages, others, without_facts=without_facts)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -20,6 +20,9 @@ POOL_LABEL = "shoal.dev/pool"
 TASK_LABEL = "shoal.dev/task"
 ACCELERATORS_ANNOTATION = "shoal.dev/accelerators-per-replica"
 PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
+MODEL_LABEL = "shoal.dev/model"
+DEDICATED_TO_ANNOTATION = "shoal.dev/dedicated-to"
+QUANTIZATION_ANNOTATION = "shoal.dev/quantization"
 MAX_MODEL_LEN = "--max-model-len"
 VLLM_FORMAT = "vLLM"
 CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
@@ -120,6 +123,25 @@ class InferenceService(Foreign):
         return next((task for task in _TASKS if task == found), "generate")
 
     @property
+    def model_name(self) -> str | None:
+        """The model that its replicas serve, beside other pools of it: the pool's own name, where no label says
+        otherwise."""
+        return self.metadata.labels.get(MODEL_LABEL) or self.pool
+
+    @property
+    def dedicated_to(self) -> tuple[str, ...]:
+        """The tenants whose requests alone come to it, sorted; none: it is everybody's."""
+        text = self.metadata.annotations.get(DEDICATED_TO_ANNOTATION, "")
+        return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
+
+    @property
+    def quantization(self) -> str:
+        """Of its weights; empty: none. What the engine is started with, unless an annotation tells of the weights."""
+        model = self.spec.predictor.model
+        started_with = last_argument(model.args, "--quantization") if model is not None else None
+        return self.metadata.annotations.get(QUANTIZATION_ANNOTATION) or started_with or ""
+
+    @property
     def context_window_tokens(self) -> int | None:
         """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
         model = self.spec.predictor.model
@@ -164,6 +186,7 @@ class InferenceService(Foreign):
             yield Finding(
                 ("metadata", "labels", TASK_LABEL), f"found {shown(task)}; allowed: one of {', '.join(_TASKS)}"
             )
+        yield from self._whose()
         if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
             message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
             yield Finding(("metadata", "name"), message)
@@ -183,6 +206,16 @@ class InferenceService(Foreign):
             found = self.metadata.annotations.get(name)
             if found is not None and value is None:
                 yield Finding(("metadata", "annotations", name), f"found {shown(found)}; allowed: {allowed}")
+
+    def _whose(self) -> Iterator[Finding]:
+        """Which model it serves, and for whom: what says nothing must not open a pool to everybody."""
+        if self.model_name is not None and not is_name(self.model_name):
+            message = f"found {shown(self.model_name)}; allowed: the name of the pool whose model it serves"
+            yield Finding(("metadata", "labels", MODEL_LABEL), message)
+        owners = self.dedicated_to
+        if DEDICATED_TO_ANNOTATION in self.metadata.annotations and not all(map(is_name, owners or ("",))):
+            message = f"found {shown(self.metadata.annotations[DEDICATED_TO_ANNOTATION])}; allowed: tenants, by commas"
+            yield Finding(("metadata", "annotations", DEDICATED_TO_ANNOTATION), message)
 
 
 _PARALLEL = (
