@@ -36,6 +36,7 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/internal/v1/rollouts/{rollout}/events"): OPERATOR,
     ("GET", "/internal/v1/rollouts/{rollout}/evidence"): OPERATOR,
     ("POST", "/internal/v1/gc"): OPERATOR,
+    ("POST", "/internal/v1/usage"): OPERATOR,
     ("GET", "/v1/models"): READER,
     ("GET", "/v1/models/{name}"): READER,
     ("GET", "/v1/models/{tenant}/{name}"): READER,
@@ -53,6 +54,8 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/v1/tenants/{tenant}/keys"): OPERATOR,
     ("GET", "/v1/tenants/{tenant}/keys"): OPERATOR,
     ("DELETE", "/v1/tenants/{tenant}/keys/{key_id}"): OPERATOR,
+    ("GET", "/v1/usage"): READER,
+    ("GET", "/v1/usage/pools"): OPERATOR,
     ("GET", "/v1/audit"): OPERATOR,
     ("GET", "/v1/audit/verify"): OPERATOR,
 }

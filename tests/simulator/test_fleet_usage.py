@@ -17,17 +17,24 @@ from unittest.mock import patch
 
 import pytest
 
+from functions.api.ids import TenantId
 from functions.api.snapshot import RoutingEntry
 from functions.gateway.request.request import Ended
 from functions.gateway.usage.sums import UsageSums
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.upstream import Connection
+from functions.simulator.workload.asked import Asked
 from tests.drills.virtual.bills import Account, Bills
-from tests.simulator.worlds import stream, world
+from tests.simulator.worlds import world
 
 PER_S = 200.0
 _REPLICAS, _GATEWAYS = 12, 4
 _TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 7.0, 0.2
+
+
+def _asked(requests: int) -> Iterator[Asked]:
+    for number in range(requests):
+        yield Asked((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
 
 
 class Run:
@@ -40,10 +47,9 @@ class Run:
         self.settled: Counter[str] = Counter()  # the same, as gateways settled them
         self.unfinished = self.unfinished_tokens = self.gateways_killed = self.seconds = 0
         self.accounts: dict[int, Account] = {}
-        lengths = {"output_tokens": lambda number: 1 + number * 37 % 150}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
         self.simulation = world(
-            stream(PER_S, requests / PER_S, **lengths),
+            _asked(requests),
             actors=actors,
             replicas=_REPLICAS,
             gateways=_GATEWAYS,
