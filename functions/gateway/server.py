@@ -92,8 +92,10 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._trace_outputs = TraceOutputs(settings)
+        self._credentials = configured.credentials(settings)
+        of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
+        self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
@@ -108,7 +110,9 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
-        self._usage = configured.usage_delivery(settings, self._services)
+        self._usage = configured.usage_delivery(
+            settings, self._services, functools.partial(self._credentials.bearer, "account")
+        )
         self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
@@ -195,7 +199,7 @@ class _Server(uvicorn.Server):
         follower = SnapshotFollower(
             client=httpx.AsyncClient(verify=configured.registry_trust(settings), timeout=40.0),
             registry_url=settings.registry_url,
-            token=settings.internal_token_file.read_text().strip(),
+            token=functools.partial(self._credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
             gateway_id=services.gateway_id,
@@ -230,7 +234,7 @@ class _Server(uvicorn.Server):
     async def _learn_zone(self) -> None:
         """Knative lets no node's name through: the pod is known by the host's."""
         settings = self._settings
-        token = settings.internal_token_file.read_text().strip()
+        token = functools.partial(self._credentials.bearer, "follow")
         pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
             await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)

@@ -25,8 +25,8 @@ from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet import zones
-from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCredentials, read_for
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
@@ -39,9 +39,10 @@ from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
+from functions.replica.listeners import StartFailed
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import EngineProber, Monitor
-from functions.replica.peer_app import make_peer_app, standing_routes
+from functions.replica.peer_app import make_peer_app, opens, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
@@ -132,11 +133,12 @@ def build(settings: ReplicaSettings) -> Agent:
     reconciler = AdapterReconciler(
         status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
-    token = settings.internal_token_file.read_text().strip()
+    credentials = _credentials(settings)
+    bearer = partial(credentials.bearer, "agent")
     follower = SnapshotFollower(
         client=registry_http,
         registry_url=settings.registry_url,
-        token=token,
+        token=bearer,
         cache_file=settings.snapshot_cache_file,
         on_swap=partial(_follow, settings, reconciler, source, prober),
         on_confirmed=status.take_epoch,
@@ -157,11 +159,10 @@ def build(settings: ReplicaSettings) -> Agent:
     return Agent(
         app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(
-            token,
+            partial(opens, credentials, lambda: (status.identity.engine_host, status.peer_port)),
             reconciler.want,
             metrics.on_answer,
             routers,
-            credential=lambda: agent_credential(token, status.identity.engine_host, status.peer_port),
         ),
         status=status,
         drain=drain,
@@ -185,7 +186,7 @@ def build(settings: ReplicaSettings) -> Agent:
         news_bus=_bus(settings),
         kv_watch=kv_watch,
         accelerators=accelerators,
-        zone_wanted=_zone_wanted(settings, status, registry_http, token),
+        zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
         clients=(engine_http, registry_http),
     )
 
@@ -231,7 +232,7 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
 
 
 def _zone_wanted(
-    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: str
+    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: Bearer
 ) -> Callable[[], Coroutine[Any, Any, None]] | None:
     if settings.zone or not settings.node_name:
         return None
@@ -301,6 +302,13 @@ def _signatures(settings: ReplicaSettings) -> SignaturePolicy | None:
 def _engine_http() -> httpx.AsyncClient:
     """A connection a call: each check then also proves that the engine still accepts, and none meets a stale one."""
     return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=64, max_keepalive_connections=0))
+
+
+def _credentials(settings: ReplicaSettings) -> RoleCredentials:
+    try:
+        return read_for("agent", settings.internal_token_file)
+    except CredentialsUnusable as error:
+        raise StartFailed(f"SHOAL_REPLICA_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:

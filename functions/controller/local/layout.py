@@ -151,6 +151,14 @@ class StateLayout:
     def secret(self, name: str) -> Path:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
+    def credentials(self, role: str) -> Path:
+        """Of the gateways, the controller or the agents."""
+        return self.secret(f"{role}-credentials.json")
+
+    def bus_login(self, user: str) -> Path:
+        """Of the gateways, the registry or the agents, at the bus."""
+        return self.secret(f"{user}-bus")
+
     @property
     def demo_keys_file(self) -> Path:
         return self.secret("demo-keys.json")
