@@ -165,6 +165,9 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     # By its engines' arguments, for the agents beside them; None: these say nothing of adapters.
     max_adapters: Annotated[int, msgspec.Meta(ge=0, le=4096)] | None = None
     max_lora_rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
+    # What its use is charged by.
+    accelerators_per_replica: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1  # on CPU: 1
+    price_per_accelerator_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # the operator's money; 0: nobody said
     model: str = ""  # the pool whose model it serves beside that one; empty: the model that bears its own name
     dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
     quantization: str = ""  # of its weights; empty: none

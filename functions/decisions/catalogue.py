@@ -50,6 +50,8 @@ class ResolvedModel:
     pool: PoolName
     is_adapter: bool
     context_window_tokens: int
+    accelerators_per_replica: int = 1  # of the pool
+    price_per_accelerator_hour: float = 0.0  # the operator's money
     split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
     other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
 
@@ -159,11 +161,14 @@ class Catalogue:
         if split is not None:
             split = replace(split, candidate=self.in_pool(split.candidate, pool))
         weights = model if model.is_adapter else self._weights(model, pool)
+        entry = self.pools[pool]
         return replace(
             weights,
             pool=pool,
             other_pools=tuple(other for other in (model.pool, *model.other_pools) if other != pool),
-            context_window_tokens=self.pools[pool].context_window_tokens,
+            context_window_tokens=entry.context_window_tokens,
+            accelerators_per_replica=entry.accelerators_per_replica,
+            price_per_accelerator_hour=entry.price_per_accelerator_hour,
             split=split,
         )
 
@@ -261,6 +266,7 @@ class Catalogue:
         pools = self.usable(tenant, model.pool).in_order
         if not pools:
             return None
+        pool = self.pools[pools[0]]
         resolved = ResolvedModel(
             requested=requested,
             id=model.id,
@@ -269,7 +275,9 @@ class Catalogue:
             engine_name=version.engine_name,
             pool=model.pool,
             is_adapter=model.type == "lora",
-            context_window_tokens=self.pools[pools[0]].context_window_tokens,
+            context_window_tokens=pool.context_window_tokens,
+            accelerators_per_replica=pool.accelerators_per_replica,
+            price_per_accelerator_hour=pool.price_per_accelerator_hour,
             other_pools=pools,
         )
         return replace(resolved, other_pools=pools[1:]) if pools[0] == model.pool else self._first(resolved)

@@ -30,6 +30,7 @@ from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
 from functions.gateway.tenant_limits import Lookups
+from functions.gateway.usage.sums import UsageSums
 from functions.http.connections import Connections
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
@@ -58,7 +59,7 @@ def make_services(
     """
     traces = traces or TraceSink(None, wall_clock)
     connections = Connections(limits.connections, limits.connections_per_address, metrics.connection_closed, clock)
-    tasks, quotas = Supervised(), TenantQuotas()
+    tasks, quotas, usage = Supervised(), TenantQuotas(), UsageSums(wall_clock)
     held = HeldBytes(
         limits,
         clock,
@@ -102,6 +103,7 @@ def make_services(
         held=held,
         lookups=Lookups(limits.lookups_per_minute, clock),
         quotas=quotas,
+        usage=usage,
         admission=admission,
         fleet=fleet,
         prefixes=prefixes,
@@ -117,7 +119,7 @@ def make_services(
             quarantine.ended,
             intake.features.ended,
             admission.ended,
-            partial(settlement.settle, clock),  # the tenant's account
+            partial(settlement.settle, clock, usage),  # the tenant's account, and its bill
             metrics.ended,
             rollouts.ended,
             partial(tracing.offer, traces, wall_clock),

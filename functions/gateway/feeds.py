@@ -139,9 +139,7 @@ async def follow_homes(services: Services, bus: SessionBus) -> None:
 
 def _take_homes(services: Services, message: bytes) -> None:
     try:
-        batch = session_homes.decode(message)
-        if batch.gateway_id != services.gateway_id:
-            services.router.homes.received(batch, services.wall_clock())
+        services.router.homes.received(session_homes.decode(message), services.wall_clock())
     except HomesInvalid as error:
         _log.warning("dropped a batch of session homes: %s", error)
 

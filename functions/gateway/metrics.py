@@ -175,7 +175,7 @@ class Metrics:
         self._hedge_lost.labels(pool).inc(prompt_tokens)
 
     def _cascade_spent(self, spend: CascadeSpend) -> None:
-        pool, usage = spend.pool, spend.usage
+        pool, usage = spend.model.pool, spend.usage
         self._tokens.labels(pool, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(pool, "cached").inc(usage.cached_tokens)
         self._tokens.labels(pool, "completion").inc(usage.completion_tokens)

@@ -46,6 +46,7 @@ from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.usage.delivery import NotDelivered, UsageCollector
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
@@ -106,6 +107,8 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._usage = configured.usage_delivery(settings, self._services)
+        self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
@@ -177,6 +180,7 @@ class _Server(uvicorn.Server):
         if self._exact is not None:
             self._exact.close()
         await self._last_words()
+        await self._usage.close()
         await asyncio.to_thread(self._services.traces.close)
         self._services.upstreams.close()
         await self._loader.close()
@@ -217,6 +221,8 @@ class _Server(uvicorn.Server):
         services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
+        services.tasks.forever("usage to disk", self._usage.keep)
+        services.tasks.forever("usage", self._usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     async def _learn_zone(self) -> None:

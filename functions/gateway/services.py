@@ -32,8 +32,9 @@ from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
+from functions.gateway.usage.sums import UsageSums
 from functions.http.connections import Connections
-from functions.http.guarded import Guard
+from functions.http.guard import Guard
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
@@ -105,6 +106,7 @@ class Services:
     held: HeldBytes  # of bodies and answers
     lookups: Lookups
     quotas: TenantQuotas
+    usage: UsageSums
     admission: AdmissionQueues
 
     # to a replica

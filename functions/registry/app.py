@@ -2,8 +2,8 @@
 
 GET  /healthz /readyz /metrics /openapi.json /console          for everyone who can reach it
 GET|HEAD|PUT /v1/snapshot, GET /v1/fleet, /internal/v1/…       for holders of the internal token
-/v1/models /v1/rollouts /v1/artifacts                          for tenants, each its own, and for the operator
-/v1/tenants/…/keys /v1/audit                                   for the operator
+/v1/models /v1/rollouts /v1/artifacts /v1/usage                for tenants, each its own, and for the operator
+/v1/tenants/…/keys /v1/audit /v1/usage/pools                   for the operator
 GET /regions/v1/…                                              for registries of other regions, with their token
 
 The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
@@ -53,6 +53,7 @@ from functions.registry.snapshot_routes import snapshot_routes
 from functions.registry.sql.errors import DatabaseUnavailable, Kind, Refused
 from functions.registry.store import SnapshotStore
 from functions.registry.tracker import Tracker, tracker_routes
+from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
@@ -178,8 +179,8 @@ def make_app(
     authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
     routers.append(model_routes(store, authenticator, services.database if services is not None else None))
     if services is not None:
-        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes)
-        routers += [routes(services) for routes in of_services]
+        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, usage_routes, audit_routes)
+        routers += [routes(services) for routes in (*of_services, internal_routes)]
         routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
     if services is not None and regions is not None:
         routers.append(regions_routes(services, regions))

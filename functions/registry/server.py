@@ -25,10 +25,11 @@ from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
 from functions.registry import memory
 from functions.registry.app import make_app
+from functions.registry.capacity_watch import CapacityWatch
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
@@ -91,6 +92,8 @@ async def _serve(settings: RegistrySettings) -> None:
         regions.begin(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
+    capacity = CapacityWatch(parts.services.database, fleet, store, time.time, settings.usage_days)
+    tasks.forever("capacity", capacity.run, expected=(DatabaseUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
     warn_if_over(memory.most(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)

@@ -51,6 +51,7 @@ from functions.controller.snapshot.compile_policies import (
     rollout_entry,
     routing_entry,
 )
+from functions.decisions.capacity.service import accelerators_per_replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,8 @@ def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
         task=service.task,
         max_adapters=max_adapters(args),
         max_lora_rank=max_lora_rank(args),
+        accelerators_per_replica=accelerators_per_replica(service),
+        price_per_accelerator_hour=service.price_per_accelerator_hour or 0.0,
         model=service.model_name if service.model_name not in {None, pool} else "",
         dedicated_to=tuple(TenantId(tenant) for tenant in service.dedicated_to),
         quantization=service.quantization,

@@ -20,7 +20,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import DEATHS_MAX, Failure, died_with, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, REFUSALS, Failure, died_with, may_retry
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -119,6 +119,8 @@ class Exchange:
         if plan is not None and moved is not None:
             if moved is plan.returned:
                 services.admission.returned(moved)
+            if self.cascade_spend is not None:
+                services.usage.lost_answer(self.cascade_spend, self.admitted)
             self.cascade_spend = None  # the larger model has failed; the small one is asked again, and paid for once
             self._move(moved)
             return
@@ -252,6 +254,8 @@ class Exchange:
     def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         services, now_s = self._services, self._services.clock()
         self._blame(attempt, failure, detail)
+        if failure not in REFUSALS:
+            services.usage.lost_attempt(attempt, now_s)
         if failure is Failure.ADAPTER_MISSING:
             services.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
         self.due_s = 0.0

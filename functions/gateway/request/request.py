@@ -109,7 +109,7 @@ NOTHING_SPENT = Spent(0.0, 0.0)
 class CascadeSpend(NamedTuple):
     """A small model's answer that was paid for, and that nobody got."""
 
-    pool: PoolName
+    model: ResolvedModel  # the small one
     usage: Usage
     spent: Spent
     attempt: object  # that gave it
