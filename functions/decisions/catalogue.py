@@ -98,6 +98,7 @@ class Catalogue:
         self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
+        self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}
@@ -130,8 +131,16 @@ class Catalogue:
 
     def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
         """The tenant's pools of the model that bears this pool's name."""
+        known = self._usable.get((tenant, model_pool))
+        if known is not None:
+            return known
         entry, pools = self.tenants.get(tenant), self.pools_of.get(model_pool)
-        return usable(pools, entry) if entry is not None and pools is not None else Usable()
+        if entry is None or pools is None:
+            return Usable()
+        if len(self._usable) >= _MAX_REMEMBERED:
+            self._usable.clear()
+        found = self._usable[tenant, model_pool] = usable(pools, entry)
+        return found
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
         """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
@@ -263,10 +272,6 @@ class Catalogue:
         self, tenant: TenantId, requested: str, model: ModelEntry, version: VersionEntry
     ) -> ResolvedModel | None:
         """In the first of the tenant's pools; None where it has none of this model's."""
-        pools = self.usable(tenant, model.pool).in_order
-        if not pools:
-            return None
-        pool = self.pools[pools[0]]
         resolved = ResolvedModel(
             requested=requested,
             id=model.id,
@@ -275,17 +280,17 @@ class Catalogue:
             engine_name=version.engine_name,
             pool=model.pool,
             is_adapter=model.type == "lora",
-            context_window_tokens=pool.context_window_tokens,
-            accelerators_per_replica=pool.accelerators_per_replica,
-            price_per_accelerator_hour=pool.price_per_accelerator_hour,
-            other_pools=pools,
+            context_window_tokens=self.pools[model.pool].context_window_tokens,
         )
-        return replace(resolved, other_pools=pools[1:]) if pools[0] == model.pool else self._first(resolved)
+        return self.in_first_pool(resolved, tenant)
 
-    def _first(self, model: ResolvedModel) -> ResolvedModel:
-        """In the first of its other pools: the one that bears its name is not the tenant's first, or not for it."""
-        pools = model.other_pools
-        return replace(self.in_pool(model, pools[0]), other_pools=pools[1:])
+    def in_first_pool(self, model: ResolvedModel, tenant: TenantId) -> ResolvedModel | None:
+        """What is in the pool of the model's name, in the first of the tenant's pools; None where it has none."""
+        pools = self.usable(tenant, model.pool).in_order
+        if not pools:
+            return None
+        first = model if pools[0] == model.pool else self.in_pool(replace(model, other_pools=pools), pools[0])
+        return replace(first, other_pools=pools[1:]) if first.other_pools != pools[1:] else first
 
 
 def _by_name(model: ModelEntry, name: str | None) -> VersionEntry | None:
