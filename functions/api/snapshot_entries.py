@@ -285,6 +285,7 @@ class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):
     warm: Replicas = 0
     scale_up: tuple[AnyText, ...] = ()  # canonical scale rules
     scale_down: tuple[AnyText, ...] = ()
+    idle_after_s: Annotated[float, msgspec.Meta(gt=0.0)] = 600.0  # with min_replicas 0
 
 
 class Removed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="is", tag="removed"):

@@ -6,7 +6,7 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from functions.api.ids import (
@@ -16,7 +16,6 @@ from functions.api.ids import (
     KeyId,
     ModelId,
     PoolName,
-    RolloutId,
     TenantId,
     parse_model_ref,
 )
@@ -29,48 +28,25 @@ from functions.api.snapshot import (
     QuotaEntry,
     RoutingEntry,
     Snapshot,
-    Sticky,
+    SplitEntry,
     TenantEntry,
     VersionEntry,
 )
 from functions.api.snapshot_index import Indexed, Tables, indexed
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
-from functions.decisions.routing.placement import Placed, Predict, Usable, model_of, place, takes_over, usable
+from functions.decisions.resolved_model import ResolvedModel, Split
+from functions.decisions.routing.placement import (
+    Placed,
+    Predict,
+    Usable,
+    fitting,
+    model_of,
+    place,
+    takes_over,
+    usable,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
-    """One version of one model, chosen for one request."""
-
-    requested: str  # as the caller wrote it; answers repeat it
-    id: ModelId
-    version: str
-    digest: Digest
-    engine_name: EngineName
-    pool: PoolName
-    is_adapter: bool
-    context_window_tokens: int
-    accelerators_per_replica: int = 1  # of the pool
-    price_per_accelerator_hour: float = 0.0  # the operator's money
-    split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
-    other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
-
-    @property
-    def served_as(self) -> str:
-        """The `x-shoal-model` header: `id@version`."""
-        return f"{self.id}@{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A rollout in progress: a part of the requests goes to another version; `decisions.rollout.split` says which."""
-
-    rollout: RolloutId
-    stage: int
-    percent: int  # 1 to 99
-    sticky: Sticky
-    candidate: ResolvedModel  # itself without a split
-
+__all__ = ["Catalogue", "ResolvedModel", "Split"]
 
 _MAX_REMEMBERED = 10_000
 _ID = attrgetter("id")
@@ -98,6 +74,7 @@ class Catalogue:
         self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
+        self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
         self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
@@ -145,7 +122,7 @@ class Catalogue:
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
         """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
         named = model_of(self.pools[model.pool])
-        pools = self._fitting(self.usable(request.tenant, named), request.prompt_tokens)
+        pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
         rules = self.routing_for(named).placement
         return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
 
@@ -153,14 +130,6 @@ class Catalogue:
         """Other pools of its model that get what this one cannot take, of one tenant or another."""
         entry = self.pools.get(pool)
         return takes_over(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
-
-    def _fitting(self, pools: Usable, prompt_tokens: int) -> Usable:
-        """Without those whose context window the prompt overflows; all, where it overflows every one."""
-        own, shared = (
-            tuple(pool for pool in part if prompt_tokens < self.pools[pool].context_window_tokens)
-            for part in (pools.own, pools.shared)
-        )
-        return Usable(own, shared) if own or shared else pools
 
     def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         """The same model in another of the tenant's pools; itself, where this is none of them."""
@@ -178,6 +147,7 @@ class Catalogue:
             context_window_tokens=entry.context_window_tokens,
             accelerators_per_replica=entry.accelerators_per_replica,
             price_per_accelerator_hour=entry.price_per_accelerator_hour,
+            weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
             split=split,
         )
 
@@ -228,9 +198,30 @@ class Catalogue:
         entry = next((split for split in model.splits if split.channel == channel), None)
         candidate = _by_name(model, entry.candidate) if entry is not None else None
         other = self._resolved(tenant, requested, model, candidate) if candidate is not None else None
-        if resolved is None or entry is None or other is None:
-            return resolved
-        return replace(resolved, split=Split(entry.rollout, entry.stage, entry.percent, entry.sticky, other))
+        if resolved is None:
+            return None
+        if entry is None or other is None:
+            return self._with_base(resolved) if resolved.is_adapter else resolved
+        return replace(resolved, split=_split(entry, other, model.id))
+
+    def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
+        """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
+        requests is answered by replicas of the new version."""
+        base = self.models.get(ModelId(adapter.pool))
+        splits = base.splits if base is not None and base.type == "base" else ()
+        entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
+        candidate = _by_name(base, entry.candidate) if base is not None and entry is not None else None
+        if base is None or entry is None or candidate is None:
+            return adapter
+        return replace(adapter, split=_split(entry, replace(adapter, weights=candidate.digest), base.id))
+
+    def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
+        """An adapter's are those that its base's default channel points at."""
+        base = model if model.type == "base" else self.models.get(ModelId(model.pool))
+        if base is None or base.type != "base" or len(base.versions) < 2:
+            return None  # whatever its replicas have loaded is it
+        meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
+        return meant.digest if meant is not None else None
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
         """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""
@@ -272,6 +263,7 @@ class Catalogue:
         self, tenant: TenantId, requested: str, model: ModelEntry, version: VersionEntry
     ) -> ResolvedModel | None:
         """In the first of the tenant's pools; None where it has none of this model's."""
+        pool = self.pools[model.pool]
         resolved = ResolvedModel(
             requested=requested,
             id=model.id,
@@ -280,7 +272,11 @@ class Catalogue:
             engine_name=version.engine_name,
             pool=model.pool,
             is_adapter=model.type == "lora",
-            context_window_tokens=self.pools[model.pool].context_window_tokens,
+            context_window_tokens=pool.context_window_tokens,
+            accelerators_per_replica=pool.accelerators_per_replica,
+            price_per_accelerator_hour=pool.price_per_accelerator_hour,
+            names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
+            weights=self._weights_of(model, version),
         )
         return self.in_first_pool(resolved, tenant)
 
@@ -291,6 +287,10 @@ class Catalogue:
             return None
         first = model if pools[0] == model.pool else self.in_pool(replace(model, other_pools=pools), pools[0])
         return replace(first, other_pools=pools[1:]) if first.other_pools != pools[1:] else first
+
+
+def _split(entry: SplitEntry, candidate: ResolvedModel, model: ModelId) -> Split:
+    return Split(entry.rollout, entry.stage, entry.percent, entry.sticky, candidate, model)
 
 
 def _by_name(model: ModelEntry, name: str | None) -> VersionEntry | None:

@@ -26,6 +26,7 @@ from functions.gateway.request.upstream import UpstreamPool, Upstreams
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.load_client import Loader
+from functions.gateway.routing.pool_wakes import PoolWakes
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
@@ -85,6 +86,7 @@ def make_services(
             own=routing.load,
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
+            is_overloaded=admission.is_overloaded,
         )
     for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
@@ -109,6 +111,7 @@ def make_services(
         prefixes=prefixes,
         router=routing,
         rollouts=rollouts,
+        pool_wakes=PoolWakes(clock, fleet, limits),
         adapter_loads=adapter_loads,
         upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),

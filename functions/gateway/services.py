@@ -29,6 +29,7 @@ from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.request import EndListener
 from functions.gateway.request.upstream import Upstreams
 from functions.gateway.routing.adapter_loads import ColdLoads
+from functions.gateway.routing.pool_wakes import PoolWakes
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
@@ -114,6 +115,7 @@ class Services:
     prefixes: Prefixes
     router: Router
     rollouts: Rollouts
+    pool_wakes: PoolWakes
     adapter_loads: ColdLoads | None  # None: an adapter that no replica has loaded is refused
     upstreams: Upstreams
     retry_budgets: RetryBudgets

@@ -43,8 +43,8 @@ def usage_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
     authenticator, database = services.authenticator, services.database
 
-    @router.post(USAGE_PATH)
-    async def told(request: Request, who: Annotated[Principal, Depends(authenticator.operator)]) -> dict[str, Any]:
+    @router.post(USAGE_PATH, dependencies=[Depends(authenticator.gateway)])
+    async def told(request: Request) -> dict[str, Any]:
         """Count a gateway's report; once, however often it comes."""
         try:
             report = usage_report.decode(b"".join(await read_body(request, REPORT_MAX_BYTES)))

@@ -221,6 +221,7 @@ def whole() -> dict[str, Written]:
                 "pool": POOL,
                 "replicas": {"min": 1, "max": 8},
                 "warm": 1,
+                "idleAfter": "20m",
                 "scaleUp": ["kv_usage > 85% for 3m: +5%"],
                 "scaleDown": ["utilization < 40% for 15m: -1"],
             },

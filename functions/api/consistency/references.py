@@ -153,8 +153,11 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
+    """What the pool is started from, before anything is published, is one of the versions."""
     served = service.spec.predictor.model
-    for index, version in enumerate(model.value.spec.versions):
-        if served is not None and served.storage_uri not in {None, version.artifact}:
-            message = f"found {shown(version.artifact)}, but the pool's storageUri is {shown(served.storage_uri)}"
-            yield model.problem(["spec", "versions", index, "artifact"], message)
+    artifacts = [version.artifact for version in model.value.spec.versions]
+    if served is None or served.storage_uri is None or served.storage_uri in artifacts or not artifacts:
+        return
+    found = shown(artifacts[0]) if len(artifacts) == 1 else f"{len(artifacts)} versions"
+    message = f"found {found}, but the pool's storageUri is {shown(served.storage_uri)}"
+    yield model.problem(["spec", "versions", 0, "artifact"], message)

@@ -166,4 +166,5 @@ def autoscaling_entry(policy: AutoscalingPolicy) -> AutoscalingEntry:
         warm=spec.warm,
         scale_up=tuple(parse_scale_rule(text).text for text in spec.scale_up),
         scale_down=tuple(parse_scale_rule(text).text for text in spec.scale_down),
+        idle_after_s=float(spec.idle_after_s),
     )

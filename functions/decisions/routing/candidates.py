@@ -18,7 +18,7 @@ from itertools import islice
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import Digest, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, Row
 from functions.decisions.routing.request import NoReplica, RouteRequest
 
@@ -33,15 +33,28 @@ def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[Repl
     """Rows to be scored, at least one; or why there is none."""
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
-    if not pool.known:
-        return NoReplica("pool_empty")
     if not pool.ready:
-        return NoReplica("no_replica_ready")
+        return NoReplica("no_replica_ready" if pool.known else "pool_empty")
+    if request.weights is not None:
+        return _with_weights(request, request.weights, pool, excluded)
     if request.is_adapter:
         return _holders(request, pool, excluded)
     if len(pool.ready) > SCAN_MAX:
         return _drawn(request, pool, pool.rows, excluded) or _untried(pool.rows, excluded)
     return _untried(pool.rows, excluded) if excluded else pool.rows
+
+
+def _with_weights(
+    request: RouteRequest, weights: Digest, pool: PoolIndex, excluded: Collection[ReplicaId]
+) -> list[Row] | NoReplica:
+    """Those of one version of the base, and of the adapter where one is asked for."""
+    those = pool.rows_with(weights, request.engine_name if request.is_adapter else None)
+    if not those:
+        return NoReplica("adapter_not_loaded" if pool.rows_with(weights) else "weights_not_loaded")
+    able = [row for row in those if row[0] not in excluded] if excluded else those
+    if len(able) > SCAN_MAX:
+        return _drawn(request, pool, able, excluded)
+    return able or NoReplica("all_tried")
 
 
 def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
@@ -105,7 +118,9 @@ def _drawn(request: RouteRequest, pool: PoolIndex, rows: list[Row], excluded: Co
 
 def _also(request: RouteRequest, pool: PoolIndex, replica_id: ReplicaId, found: dict[ReplicaId, Row]) -> None:
     row = pool.ready.get(replica_id)
-    if row is not None and (not request.is_adapter or replica_id in pool.holders[request.engine_name]):
+    if row is None or (request.is_adapter and replica_id not in pool.holders[request.engine_name]):
+        return
+    if request.weights is None or not pool.weights or row[6].weights == request.weights:
         found[replica_id] = row
 
 

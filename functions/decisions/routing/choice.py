@@ -80,6 +80,8 @@ def copy_elsewhere(
         return None  # there is no elsewhere
     rows = [row for row in _looked_at(request, pool) if _may_load(row[6]) and row[0] not in holders]
     rows = [row for row in rows if row[0] not in excluded]
+    if request.weights is not None and pool.weights:
+        rows = [row for row in rows if row[6].weights == request.weights]
     if not rows:
         return None
     times = {row[0]: predict(request, row[6], load).total_ms + load_ms(row[6], request.engine_name) for row in rows}

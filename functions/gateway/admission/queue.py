@@ -206,6 +206,11 @@ class AdmissionQueues:
             tokens, is_batch = requests * (prompt_tokens + expected_tokens), admitted.service_class == "batch"
             self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
 
+    def is_overloaded(self, pool: PoolName) -> bool:
+        """Whether any rung of its ladder is in force."""
+        pool_queue = self._pool_queues.get(pool)
+        return pool_queue is not None and bool(pool_queue.ladder.rungs.on)
+
     def ladders(self) -> dict[PoolName, Rungs]:
         """What is in force in each pool that anybody has asked for lately."""
         return {pool: pool_queue.ladder.rungs for pool, pool_queue in list(self._pool_queues.items())}

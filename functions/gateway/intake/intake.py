@@ -118,7 +118,7 @@ class Intake:
         if model.split is not None:
             sender = Sender(caller.tenant, session, wire.request_id)
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
-        elif session is not None and model.is_adapter:  # a base model has one version
+        elif session is not None:
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = self._fit(catalogue, route, parsed, known, model)
         asked = requested_tokens(parsed, route.output)

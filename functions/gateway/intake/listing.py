@@ -73,7 +73,7 @@ class Listing:
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
         usable: dict[PoolName, tuple[tuple[PoolName, ...], bytes]] = {}  # its own pools of a model, and what it is told
-        counts: dict[int, bytes] = {}
+        counts: dict[tuple[int, bool], bytes] = {}
         pieces = []
         models, has_more = _on_page(catalogue.callable_models(tenant), page)
         for model in models:
@@ -86,9 +86,10 @@ class Listing:
                 known = usable[model.pool] = pools, orjson.dumps(_for_tenant(catalogue, pools[0], quota))[1:-1]
             pools, middle = known
             ready = _replicas_ready(fleet, model, pools, written.stable)
-            capacity = counts.get(ready)
+            asleep = not ready and _is_asleep(catalogue, fleet, pools)
+            capacity = counts.get((ready, asleep))
             if capacity is None:
-                capacity = counts[ready] = orjson.dumps({"capacity": _capacity(ready)})[1:]
+                capacity = counts[ready, asleep] = orjson.dumps({"capacity": _capacity(ready, asleep)})[1:]
             pieces.append(b"%b,%b,%b" % (written.begins, middle, capacity))
         more = b"true" if has_more else b"false"
         return b'{"object":"list","data":[%b],"has_more":%b}' % (b",".join(pieces), more)
@@ -109,7 +110,7 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     return (
         _for_all(model)
         | _for_tenant(catalogue, pools[0], catalogue.quota_of(tenant))
-        | {"capacity": _capacity(ready), "id": requested}
+        | {"capacity": _capacity(ready, _is_asleep(catalogue, fleet, pools)), "id": requested}
     )
 
 
@@ -181,8 +182,15 @@ def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, 
     return ready
 
 
-def _capacity(replicas_ready: int) -> dict[str, Any]:
-    return {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+def _is_asleep(catalogue: Catalogue, fleet: FleetView, pools: tuple[PoolName, ...]) -> bool:
+    """Whether all of them are at zero, so that a request starts one and waits."""
+    return all(not fleet.index(pool).ready for pool in pools) and any(pool in catalogue.may_sleep for pool in pools)
+
+
+def _capacity(replicas_ready: int, asleep: bool) -> dict[str, Any]:
+    """`asleep` is said only where it is so."""
+    capacity = {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+    return capacity | {"asleep": True} if asleep else capacity
 
 
 KEPT_S = 1.0

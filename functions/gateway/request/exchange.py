@@ -4,7 +4,8 @@
                    ^                            ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take
                    |                            |       the rollout's control version
                    |                            |_______ the attempt failed, nothing sent yet
-                   |____________________________________ its pool cannot: another one (`fallback_plan`)
+                   |____________________________________ its pool cannot: another one (`fallback_plan`); or, where
+                                                         it is at zero, the same once it serves (`wake_wait`)
 
 Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
 failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
@@ -37,6 +38,7 @@ from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
 from functions.gateway.routing.fallback import placed_by_time
 from functions.gateway.routing.fallback_plan import FallbackPlan
+from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
@@ -44,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 class Exchange:
     __slots__ = (
-        "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries",
-        "usage",
+        "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "_wake", "admitted",
+        "begun", "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline",
+        "tries", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class Exchange:
         self._fingerprint: bytes | None = None
         self.tries = Tries(services)
         self._cold: ColdWait | None = None
+        self._wake: WakeWait | None = None
         self.plan: FallbackPlan | None = None  # where there are other ways than its own pool
         self._paused_at_s: float | None = None
         self.due_s = 0.0  # before this `check` has nothing to do; 0: not known
@@ -113,6 +116,7 @@ class Exchange:
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         services, plan = self._services, self.plan
+        is_at_zero = reason in NOBODY_SERVES and services.pool_wakes.ask(self.catalogue, self.admitted.model.pool)
         moved = None
         if plan is not None and services.clock() < self._deadline_s:
             moved = plan.onward(self.admitted, when, answer, self.tries.failures, reason)
@@ -123,7 +127,13 @@ class Exchange:
                 services.usage.lost_answer(self.cascade_spend, self.admitted)
             self.cascade_spend = None  # the larger model has failed; the small one is asked again, and paid for once
             self._move(moved)
-            return
+        elif is_at_zero and (plan is None or not plan.is_away):
+            self._wait_for_pool()
+        else:
+            self._turn_down(answer, reason)
+
+    def _turn_down(self, answer: ErrorAnswer, reason: str) -> None:
+        services, plan = self._services, self.plan
         if reason:
             services.metrics.shed(reason)
             services.admission.pools.shed(self.admitted, reason, plan.degraded if plan is not None else None)
@@ -184,6 +194,8 @@ class Exchange:
             self._cannot(when, replies.no_replica(decision, failures, self.admitted), decision.reason)
         elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
+        elif decision.reason == "weights_not_loaded":
+            self._cannot("unavailable", replies.no_replica(decision, failures, self.admitted), decision.reason)
         else:
             self._load_cold()
 
@@ -212,6 +224,27 @@ class Exchange:
             del self.tries.tried[replica.id]
         self._route()
 
+    def _wait_for_pool(self) -> None:
+        """Wait for the first replica; then `_pool_serves` or `_turn_down` is called, unless the request ends before."""
+        services = self._services
+        services.admission.released(self, settlement.fair_cost_tokens(self, self.tries.attempt))
+        self.tries.leave_pool()  # a replica that is started anew may bear the name of one that was tried
+        if self._wake is None:
+            head = replies.more_headers(self.admitted, self.entry.headers)
+            self._wake = WakeWait(
+                services.pool_wakes, services.clock, self.timeline, self._sink,
+                head=head, serves=self._pool_serves, failed=self._turn_down,
+            )  # fmt: skip
+        self._wake.begin(self.admitted, self._deadline_s)
+
+    def _pool_serves(self) -> None:
+        """As if it came now; it counts once."""
+        try:
+            self._services.admission.returned(self.admitted)
+            self._services.admission.submit(self)
+        except Exception:
+            self.failed_here()
+
     # what its attempts report: this is their Owner
 
     def attempt_held(self, attempt: Attempt) -> float:
@@ -224,7 +257,10 @@ class Exchange:
         self._let_go_of_body()
         self._services.rollouts.answering(self.admitted)
         self._first_token(attempt)
-        self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
+        if self._wake is not None and self._wake.told:
+            self._sink.more(first)
+        else:
+            self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
         self.entry.headers = ()  # they are sent once: 1 KiB less for as long as it streams
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
@@ -309,6 +345,8 @@ class Exchange:
         more = replies.more_headers(self.admitted, self.entry.headers)
         if self.plan is not None:
             more = self.plan.headers(more)
+        if self._wake is not None:
+            more = self._wake.header(), *more
         return replies.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
     # what the sweep, the fleet and the snapshots bring: this is an OpenRequest
@@ -414,6 +452,10 @@ class Exchange:
         self._end(answer.status, answer.code)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
+        if self._wake is not None and self._wake.told:
+            self._sink.end(self.admitted.route.dialect.error_event(answer, self.admitted.request_id, 0))
+            self._end(answer.status, answer.code)
+            return
         more = replies.more_headers(self.admitted, self.entry.headers)
         body = self.admitted.route.dialect.error_body(answer, self.admitted.request_id)
         self._sink.whole(answer.status, replies.error_headers(self.admitted.request_id, answer, more), body)
@@ -437,6 +479,8 @@ class Exchange:
         self.ended = True
         if self._cold is not None:
             self._cold.leave()
+        if self._wake is not None:
+            self._wake.leave()
         self.tries.drop()
         attempt = self.tries.attempt
         if attempt is not None:

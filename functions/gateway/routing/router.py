@@ -221,6 +221,7 @@ class Router:
             features.expected_output_tokens,
             is_first_turn,
             admitted.caller.tenant,
+            model.weights,
         )
 
     def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
