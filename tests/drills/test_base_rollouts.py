@@ -9,7 +9,9 @@ import asyncio
 import collections
 import contextlib
 import json
+import os
 import secrets
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -227,3 +229,39 @@ async def test_a_slower_base_is_taken_back_by_itself_and_nobody_waits_for_it_any
         assert watched.served["v3"] == seen, "nobody gets it any more"
     assert "p50_latency > 2x" in row["reason"] and row["stage"] == 0
     assert seen and not watched.failed and not watched.wrong, (watched.failed[:3], watched.wrong[:3])
+
+
+async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(fleet: Fleet) -> None:
+    """Of the replica that is killed, streams that have begun are lost, and told so; nobody else notices anything."""
+    async with traffic(fleet) as watched:
+        await until("the old one serves", lambda: sum(watched.served.values()) >= 40)
+        began_s = time.monotonic()
+        await asyncio.to_thread(point, fleet, "v1")
+        await until("a replica of v1 is ready", lambda: "v1" in loaded(fleet).values())
+        await asyncio.to_thread(kill_controller, fleet)
+        await until("its first stage runs", lambda: newest(fleet)["state"] in ("running", "completed"), 200)
+        os.kill(fleet.pid("registry"), signal.SIGKILL)
+        await until("the registry is back", lambda: answers(fleet), 120)
+        new = next(name for name, version in (await asyncio.to_thread(loaded, fleet)).items() if version == "v1")
+        os.kill(fleet.pid("engine", new), signal.SIGKILL)
+        await until("it is completed", lambda: newest(fleet)["state"] == "completed", 300)
+        row = await asyncio.to_thread(newest, fleet)
+        await until("all replicas have it", lambda: list(loaded(fleet).values()) == ["v1"] * REPLICAS, 200)
+        tell("killed", watched, began_s, row)
+    lost = [each for each in watched.failed if new in each]
+    assert watched.failed == lost and len(lost) <= CLIENTS and not watched.wrong, (watched.failed, watched.wrong)
+
+
+def answers(fleet: Fleet) -> bool:
+    try:
+        return bool(loaded(fleet))
+    except (httpx.HTTPError, KeyError):
+        return False
+
+
+def kill_controller(fleet: Fleet) -> None:
+    before = set(fleet.processes())
+    os.kill(int(fleet.status()["controller"]["pid"]), signal.SIGKILL)
+    again = fleet.shoal("up", "--engine", "sim", "--replicas", str(REPLICAS))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert before <= set(fleet.processes()), "replicas of both versions were taken over"
