@@ -16,7 +16,7 @@ from functions.decisions.catalogue import ResolvedModel, Split
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.decisions.rollout.evaluation import Residency, evaluate
 from functions.decisions.rollout.events import Breached, Loaded, StagePassed
-from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
 from functions.decisions.rollout.split import Group, choose
 
@@ -118,7 +118,7 @@ def _count(group: GroupStats, failed: bool, took_ms: float) -> None:
     if not failed:
         group.total_ms.add(took_ms)
         group.ttft_ms.add(took_ms / 5)
-        group.inter_token_ms.add(took_ms / 100)
+        group.inter_token_ms.add(took_ms / 100, STREAM_SHARES)
 
 
 def _poisson(rng: random.Random, mean: float) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
-from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
+from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
@@ -94,9 +94,9 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "PEER_PORT": context.ports.peer(slot),
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
-        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "INTERNAL_TOKEN_FILE": layout.credentials("agent"),
         "BUS_URL": context.bus_url,
-        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "BUS_PASSWORD_FILE": layout.bus_login("agent"),
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
@@ -105,6 +105,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
         "WEIGHTS_DIR": weights_folder(context, pool, replica_id),
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
+        "ENGINE_LOG_FILE": layout.log_file(f"engine-{replica_id}"),
         "STANDBY_FILE": layout.standby_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
@@ -146,6 +147,8 @@ def plan_fleet(
 ) -> dict[str, ProcessSpec]:
     """Specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
+    if context.has_trace_store:
+        specs.append(traces(context))
     by_replica = {
         replica_id: pool
         for pool in sorted(pools, key=lambda pool: pool.name)

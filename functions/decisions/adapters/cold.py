@@ -51,11 +51,11 @@ def choose_cold(
 
     One without room is chosen only where no other is: its agent knows better, and says 409 if that is still so.
     """
-    if not pool.replicas:
-        return NoReplica("pool_empty")
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     ready = [replica for replica in pool.replicas if replica.phase == "ready"]
     if not ready:
-        return NoReplica("no_replica_ready")
+        return NoReplica("no_replica_ready" if pool.replicas else "pool_empty")
     untried = [replica for replica in _with_weights(request, ready) if replica.id not in excluded]
     if not untried:
         return NoReplica("all_tried")

@@ -6,6 +6,10 @@ replicas and at 2,000, and gateways that know nothing of each other do not all r
 ago, as they would to a true minimum.
 What is lost: the best of 16 drawn at random is among the best q of the pool with probability 1 - (1 - q)^16, so among
 the best 20 % in 97 of 100 decisions (test_the_best_of_those_drawn_is_among_the_best_of_the_pool).
+
+A pool that is dedicated to tenants has no candidate for anybody else (`PoolIndex.dedicated_to`, by the snapshot in
+force): `placement` has not sent him there, and where a mistake, or a snapshot that was swapped meanwhile, has, it ends
+here (test_no_path_leads_a_stranger_to_a_dedicated_replica).
 """
 
 import hashlib
@@ -27,10 +31,10 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 
 def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
     """Rows to be scored, at least one; or why there is none."""
-    if not pool.known:
-        return NoReplica("pool_empty")
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     if not pool.ready:
-        return NoReplica("no_replica_ready")
+        return NoReplica("no_replica_ready" if pool.known else "pool_empty")
     if request.weights is not None:
         return _with_weights(request, request.weights, pool, excluded)
     if request.is_adapter:
@@ -55,6 +59,8 @@ def _with_weights(
 
 def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
     """Every replica that can answer, by id, however large the pool."""
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     if not pool.known:
         return NoReplica("pool_empty")
     if not pool.ready:

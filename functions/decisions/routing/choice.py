@@ -140,7 +140,7 @@ def decide(
     excluded: Collection[ReplicaId] = (),
 ) -> Prediction | NoReplica:
     """`route` for a pool that is looked at once; `in_flight` is this gateway's own count per replica."""
-    return route(request, PoolIndex(pool.replicas), policy, OwnLoad(in_flight), excluded=excluded)
+    return route(request, PoolIndex(pool.replicas, pool.dedicated_to), policy, OwnLoad(in_flight), excluded=excluded)
 
 
 def route(

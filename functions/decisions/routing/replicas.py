@@ -16,7 +16,7 @@ from typing import Literal
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
+from functions.api.ids import Digest, EngineName, PoolName, ReplicaId, TenantId
 from functions.decisions.distribution.bloom import Bloom
 
 # warm: the base is loaded, nothing is routed there until it is promoted
@@ -57,6 +57,7 @@ class PoolView:
 
     name: PoolName
     replicas: tuple[ReplicaView, ...]
+    dedicated_to: frozenset[TenantId] = frozenset()  # empty: everybody's
 
 
 # id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view: unpacked at once in the one
@@ -72,6 +73,7 @@ class PoolIndex:
         "_held",
         "_ids",
         "_ring",
+        "dedicated_to",
         "holders",
         "known",
         "kv_usage_sum",
@@ -80,7 +82,8 @@ class PoolIndex:
         "weights",
     )
 
-    def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
+    def __init__(self, replicas: Iterable[ReplicaView] = (), dedicated_to: frozenset[TenantId] = frozenset()) -> None:
+        self.dedicated_to = dedicated_to  # no other tenant's request finds a replica here; empty: everybody's
         self.known = 0  # replicas in any phase
         self.ready: dict[ReplicaId, Row] = {}
         self.rows: list[Row] = []  # of the ready ones, by id: what is drawn by number must not depend on who came first

@@ -148,6 +148,12 @@ def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
     if failed.outcome == "too_many":
         message = f"{model} is being loaded, and as many requests as may wait for it do. Try again shortly."
         return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "held_back":
+        message = (
+            f"{model} is not loaded, and its pool is overloaded: adapters are loaded there one at a time meanwhile. "
+            "Try again shortly."
+        )
+        return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "slow":
         return errors.unavailable(f"{model} is being loaded. Try again shortly.", "model_not_ready", retry_after_s)
     message = f"{model} is not loaded on any replica, and none could load it. Try again shortly."

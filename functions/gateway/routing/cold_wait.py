@@ -113,5 +113,5 @@ class ColdWait:
         return True
 
     def _fail(self, admitted: Admitted, failed: ColdFailed) -> None:
-        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many") else "unavailable"
+        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many", "held_back") else "unavailable"
         self._failed(when, replies.not_loaded(failed, admitted), "adapter_not_loaded")
