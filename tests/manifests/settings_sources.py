@@ -178,6 +178,22 @@ REPLICA = {
         *("idle_probe_interval_s", "warm_up_timeout_s"),
     ),
 }
+NODE_FETCH = {
+    "listen_port": both(),
+    "registry_url": both(),
+    "internal_token_file": both(),
+    "s3_endpoint_url": both(),
+    "s3_credentials_file": both(),
+    "cache_dir": both(),
+    "seed_s": both(),
+    "cache_max_bytes": both(),
+    "registry_ca_file": local_only(_PLAIN_INSIDE),
+    "listen_host": manifests_only("one machine is one node: nobody else asks it for chunks"),
+    "advertise_host": manifests_only("one machine is one node: nobody else asks it for chunks"),
+    "s3_bucket": manifests_only(_DEFAULT_BUCKET),
+    **defaults("zone", "down_bytes_per_s", "up_bytes_per_s", "max_uploads", "max_requests", "origin_requests"),
+    **defaults("timeout_s"),
+}
 # `shoal up` is its own controller, with settings of its own: nothing here has a local twin.
 CONTROLLER = {
     "source": manifests_only("the local controller follows files and its own bare repository"),
@@ -222,11 +238,10 @@ PROCESSES: Mapping[str, Process] = MappingProxyType(
         "functions.gateway": Process(GatewaySettings, GATEWAY, "gateway"),
         "functions.registry": Process(RegistrySettings, REGISTRY, "registry"),
         "functions.replica": Process(ReplicaSettings, REPLICA, "agent"),
+        "functions.replica.node_fetch": Process(NodeFetchSettings, NODE_FETCH, "weights"),
         "functions.controller.kubernetes": Process(KubernetesSettings, CONTROLLER),
     }
 )
-# Started by hand or by an installation's own DaemonSet (docs/explanation/distribution.md), in neither target.
-UNSHIPPED: tuple[type[BaseSettings], ...] = (NodeFetchSettings,)
 
 
 def variable(process: Process, field: str) -> str:

@@ -20,7 +20,7 @@ from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from tests.manifests.rendering import PROJECT
-from tests.manifests.settings_sources import PROCESSES, UNSHIPPED, variable
+from tests.manifests.settings_sources import PROCESSES, variable
 
 # The local controller's own: what an operator may set for `shoal up`.
 _OF_SHOAL_UP = (LocalSettings, ControllerSettings)
@@ -58,7 +58,7 @@ def test_every_settings_class_stands_in_the_list() -> None:
             importlib.import_module(module.name)
     ours = {each for each in _all_subclasses(BaseSettings) if each.__module__.startswith("functions.")}
     ours = {each for each in ours if not each.__module__.startswith("functions.cli.")}  # a person's, and no process's
-    assert ours == {process.settings for process in PROCESSES.values()} | {*UNSHIPPED, *_OF_SHOAL_UP}
+    assert ours == {process.settings for process in PROCESSES.values()} | {*_OF_SHOAL_UP}
 
 
 @pytest.mark.parametrize("module", PROCESSES)
