@@ -146,8 +146,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def plain_files(directory: Path) -> Iterator[str]:
-    """The paths of all files below, in no order that counts; ArtifactRefused where one is no plain file."""
-    yield from _plain_files(directory, directory)
+    """The relative paths of all files below; ArtifactRefused where one is no plain file, or lies too deep."""
+    return _plain_files(directory, directory)
 
 
 def _plain_files(root: Path, directory: Path, depth: int = 1) -> Iterator[str]:

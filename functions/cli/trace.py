@@ -1,6 +1,7 @@
 """`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica.
 
-Read from the files that the local fleet's gateway writes; a row is there a quarter of a second after the request's end.
+Asked of the trace store; what it has not got yet, of the files that the local fleet's gateway writes, where a row is a
+quarter of a second after the request's end.
 """
 
 import sys
@@ -17,6 +18,8 @@ from rich.table import Table
 from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
+from functions.cli.trace_source import asked_store
+from functions.telemetry.store.questions import find as ask_store
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
 
 BAR_COLUMNS = 48
@@ -31,23 +34,47 @@ class Span:
     ms: float
 
 
-def trace(request_id: str, directory: Path | None, *, as_json: bool) -> None:
-    where = directory or current_context().layout.traces_dir
-    if not where.is_dir():
-        raise Refused(f"there is no directory {where}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)")
-    try:
-        row = find(where, request_id)
-    except (RowInvalid, OSError) as error:
-        raise Refused(f"the row of {request_id} in {where} cannot be read: {error}") from error
-    if row is None:
-        raise Refused(
-            f"no trace of {request_id} in {where}: the id is the answer's x-request-id; only the newest requests are "
-            "kept, and none that was refused before it had a model (a wrong key, a tenant's own limit)"
-        )
+def trace(
+    request_id: str, directory: Path | None, *, cluster: str | None = None, namespace: str = "shoal", as_json: bool
+) -> None:
+    """`directory`: of its files alone."""
+    row = _in_files(request_id, directory) if directory is not None else _anywhere(request_id, cluster, namespace)
     if as_json:
         sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         show(row, make_console())
+
+
+def _anywhere(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
+    """In the store, else in the local fleet's files."""
+    context, why = current_context(), ""
+    try:
+        with asked_store(context, cluster, namespace) as store:
+            row = ask_store(store, request_id)
+    except Refused as error:
+        row, why = None, f"; {error}"
+    if row is not None:
+        return row
+    if cluster is None and context.layout.traces_dir.is_dir():
+        return _in_files(request_id, context.layout.traces_dir, why)
+    raise Refused(f"no trace of {request_id} in the store{why}")
+
+
+def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
+    if not directory.is_dir():
+        raise Refused(
+            f"there is no directory {directory}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)"
+        )
+    try:
+        row = find(directory, request_id)
+    except (RowInvalid, OSError) as error:
+        raise Refused(f"the row of {request_id} in {directory} cannot be read: {error}") from error
+    if row is None:
+        raise Refused(
+            f"no trace of {request_id} in {directory}: the id is the answer's x-request-id; only the newest requests "
+            f"are kept, and none that was refused before it had a model (a wrong key, a tenant's own limit){why}"
+        )
+    return row
 
 
 def show(row: TraceRow, console: Console) -> None:

@@ -21,7 +21,10 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
 from functions.gateway.limits import Limits
 from functions.gateway.listeners import StartFailed, bearable_connections
+from functions.gateway.services import Services
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.usage.delivery import UsageDelivery, registry_post
+from functions.gateway.usage.spool import UsageSpool
 
 if TYPE_CHECKING:
     from functions.artifacts.s3 import S3Store
@@ -42,6 +45,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
         idle_s=settings.idle_s,
         quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
+        wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
 
@@ -125,6 +129,14 @@ def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
 
 def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
+
+
+def usage_delivery(settings: GatewaySettings, services: Services) -> UsageDelivery:
+    """Its spool lies beside the cached snapshot: where the one outlives a restart, so does the other."""
+    client = httpx.Client(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
+    token = settings.internal_token_file.read_text().strip()
+    spool = UsageSpool(settings.snapshot_cache_file.with_name("usage"))
+    return UsageDelivery(services.usage, spool, registry_post(client, token), services.gateway_id, services.clock)
 
 
 def bus_password(settings: GatewaySettings) -> str | None:

@@ -59,6 +59,11 @@ class ReplicaSettings(BaseSettings):
         ge=2**20,
         description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
     )
+    weights_dir: Path | None = Field(
+        None,
+        description="The folder that the engine was started from, as the agent sees it: the heartbeat says by its "
+        "digest what the replica has loaded. Unset: it does not.",
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(
@@ -117,6 +122,9 @@ class ReplicaSettings(BaseSettings):
     )
     sleep_when_warm: bool = Field(
         False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
+    )
+    engine_log_file: Path | None = Field(
+        None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
     )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")

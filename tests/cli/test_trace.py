@@ -10,12 +10,13 @@ from rich.console import Console
 from functions.cli.refused import Refused
 from functions.cli.simulate_cascade import cascade
 from functions.cli.trace import show, spans, trace
-from functions.telemetry.trace_row import TraceFiles, TraceRow, encode
+from functions.telemetry.trace_files import TraceFiles
+from functions.telemetry.trace_row import TraceRow, encode
 from tests.telemetry.test_traces import row
 
 
 def written(directory: Path, *some: TraceRow) -> Path:
-    files = TraceFiles(directory, file_bytes=1 << 20, keep_files=2)
+    files = TraceFiles(directory, file_bytes=1 << 20, max_bytes=1 << 24)
     files.write([encode(one) for one in some], 1.0)
     files.close()
     return directory

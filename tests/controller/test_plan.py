@@ -26,6 +26,7 @@ CONTEXT = PlanContext(
     valkey_server=Path("/bin/valkey-server"),
     drain_timeout_s=20.0,
     models_root=Path("/state/models"),
+    has_trace_store=True,
 )
 
 

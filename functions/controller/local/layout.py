@@ -105,6 +105,11 @@ class StateLayout:
         return self.data_dir("controller") / "scaling.json"
 
     @property
+    def base_versions_file(self) -> Path:
+        """Which replicas are started from which version of their pool's base."""
+        return self.data_dir("controller") / "base-versions.json"
+
+    @property
     def forecasts_file(self) -> Path:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"
@@ -187,7 +192,7 @@ class StateLayout:
         for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry", "controller"):
+        for name in ("s3", "bus", "registry", "controller", "traces"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
-from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
+from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
@@ -36,8 +36,14 @@ ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # a machine that somebody works on: some th
 
 
 def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
-    """`replicas`, where the operator asked for a number, else what the InferenceService says."""
-    return [f"{pool.name}-{index}" for index in range(replicas if replicas is not None else pool.replicas)]
+    """As many as versions of the base are given to; else `replicas`, where the operator asked for a number, else what
+    the InferenceService says."""
+    count = replicas if replicas is not None else pool.replicas
+    return [f"{pool.name}-{index}" for index in range(len(pool.folders) or count)]
+
+
+def weights_folder(context: PlanContext, pool: Pool, replica_id: str) -> Path:
+    return context.models_root / pool.folder_of(int(replica_id.rpartition("-")[2]))
 
 
 def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
@@ -46,7 +52,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     python = context.engine_python if kind == "vllm" else context.python
     own = (
         "--host", HOST, "--port", str(port),
-        "--model", str(context.models_root / pool.model), "--served-model-name", pool.name,
+        "--model", str(weights_folder(context, pool, replica_id)), "--served-model-name", pool.name,
         "--kv-events-config", json.dumps(_kv_events(context, replica_id), separators=(",", ":")),
     )  # fmt: skip
     return ProcessSpec(
@@ -97,7 +103,9 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
         "KV_EVENTS_ENDPOINT": _kv_events(context, replica_id)["endpoint"],
         "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
+        "WEIGHTS_DIR": weights_folder(context, pool, replica_id),
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
+        "ENGINE_LOG_FILE": layout.log_file(f"engine-{replica_id}"),
         "STANDBY_FILE": layout.standby_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
@@ -139,6 +147,8 @@ def plan_fleet(
 ) -> dict[str, ProcessSpec]:
     """Specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
+    if context.has_trace_store:
+        specs.append(traces(context))
     by_replica = {
         replica_id: pool
         for pool in sorted(pools, key=lambda pool: pool.name)
