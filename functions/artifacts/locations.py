@@ -95,3 +95,16 @@ def parse_weights_name(text: str) -> WeightsName:
     if match is None:
         raise ArtifactRefused(f"{text[:160]!r} is not of the form {WEIGHTS_SCHEME}name@version, such as llama-3-8b@v1")
     return WeightsName(match["name"], match["version"])
+
+
+def weights_at(uri: str) -> WeightsName | None:
+    """The version that a storageUri (`shoal://…`) or a version's artifact (`s3://<bucket>/bases/…`) names; None for any
+    other place."""
+    if not uri.startswith(WEIGHTS_SCHEME):
+        bucket, _, path = uri.removeprefix("s3://").partition("/")
+        name, _, version = path.removeprefix("bases/").partition("/")
+        if not uri.startswith("s3://") or not bucket or not path.startswith("bases/"):
+            return None
+        uri = f"{name}@{version}"
+    match = _WEIGHTS.fullmatch(uri.removeprefix(WEIGHTS_SCHEME))
+    return None if match is None else WeightsName(match["name"], match["version"])

@@ -162,7 +162,7 @@ REPLICA = {
     "kv_events_endpoint": both(),
     "kv_events_replay_endpoint": both(),
     "snapshot_cache_file": both(),
-    "weights_dir": local_only("KServe mounts the model's volume into the engine's container alone"),
+    "weights_dir": both("with pvc:// it is not there: KServe mounts that volume into the engine's container alone"),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
     "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
@@ -184,7 +184,6 @@ REPLICA = {
     ),
 }
 NODE_FETCH = {
-    "listen_port": both(),
     "registry_url": both(),
     "internal_token_file": both(),
     "s3_endpoint_url": both(),
@@ -193,6 +192,8 @@ NODE_FETCH = {
     "seed_s": both(),
     "cache_max_bytes": both(),
     "registry_ca_file": local_only(_PLAIN_INSIDE),
+    "listen_port": manifests_only("one machine is one node: any free port, since nobody is told of it"),
+    "shown_at": manifests_only("a local agent sees the very folder that its engine is started from"),
     "listen_host": manifests_only("one machine is one node: nobody else asks it for chunks"),
     "advertise_host": manifests_only("one machine is one node: nobody else asks it for chunks"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),

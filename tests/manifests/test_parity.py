@@ -5,6 +5,7 @@ The renderings are held against the same list by `checks/parity`, among the chec
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def plan() -> list[ProcessSpec]:
     ]
     declared = [path for path in files if path.name != "kustomization.yaml"]
     pools = pools_of(load_directory(declared, relative_to=PROJECT))
+    pools = (replace(pools[0], model=f"{pools[0].name}@v1"), *pools[1:])  # weights that travel, for their fetcher
     return list(plan_fleet(context, pools, Target(), {}).values())
 
 

@@ -124,6 +124,8 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             stack.enter_context(cache.use(digest))
             if each.folder is not None:
                 await asyncio.to_thread(link, path, each.folder)
+            if settings.shown_at is not None and not downloads:
+                await asyncio.to_thread(link, path, settings.shown_at)
             downloads.append(download)
         ready.set()
         async with asyncio.TaskGroup() as group:
