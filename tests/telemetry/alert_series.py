@@ -37,7 +37,7 @@ HEALTHY: dict[str, float] = {
     f'shoal_tokens_total{{{_POOL},kind="prompt"}}': 15_000,
     f'shoal_tokens_total{{{_POOL},kind="cached"}}': 9_000,
     f'shoal_tokens_total{{{_POOL},kind="completion"}}': 3_000,
-    f'shoal_prefix_predicted_tokens_total{{{_POOL}}}': 9_000,
+    f"shoal_prefix_predicted_tokens_total{{{_POOL}}}": 9_000,
     f'shoal_prefix_misjudged_tokens_total{{{_POOL},direction="over"}}': 100,
     f"shoal_pool_kv_usage_ratio{{{_POOL}}}": 0.6,
     f"shoal_cold_load_waiting{{{_GATEWAY}}}": 1,
@@ -118,9 +118,7 @@ def written(folder: Path) -> list[str]:
 def _written(folder: Path, name: str, its_groups: list[dict[str, Any]], test: dict[str, Any]) -> str:
     rules, tests = folder / f"{name}.rules.yaml", folder / f"{name}.tests.yaml"
     rules.write_text(json.dumps({"groups": its_groups}))
-    tests.write_text(
-        json.dumps({"rule_files": [str(rules)], "evaluation_interval": f"{EVERY_S}s", "tests": [test]})
-    )
+    tests.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": f"{EVERY_S}s", "tests": [test]}))
     return str(tests)
 
 

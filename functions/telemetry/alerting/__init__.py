@@ -1,7 +1,7 @@
 """Alerts, recording rules and dashboards: one source for Kubernetes and for a fleet on one machine.
 
 `rules.yaml` is Prometheus's own form, `dashboards.yaml` is Grafana's in short (`dashboards` makes the long one). An
-alert's label `failure_mode` is also the name of a dashboard's row and of a runbook; `alerts` tells them, so that whoever
+alert's label `failure_mode` is also the name of a dashboard's row and of a runbook; `alerts` tells them, so that who
 plays a failure knows what has to fire.
 """
 
