@@ -95,7 +95,7 @@ GATEWAY = {
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
-        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
+        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
         *("file_retention_days", "batch_lines_in_flight", "conversation_tenant_bytes", "prefix_blocks", "zone"),
     ),
 }

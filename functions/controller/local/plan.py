@@ -11,6 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.monitoring import prometheus
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
@@ -139,6 +140,8 @@ def plan_fleet(
 ) -> dict[str, ProcessSpec]:
     """Specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
+    if context.prometheus is not None:
+        specs.append(prometheus(context))
     by_replica = {
         replica_id: pool
         for pool in sorted(pools, key=lambda pool: pool.name)

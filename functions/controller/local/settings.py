@@ -58,6 +58,9 @@ class LocalSettings(BaseSettings):
     port_s3_filer: int | None = None
     """Port of SeaweedFS's filer; its gRPC port is 100 above. Default: base + 10."""
 
+    port_prometheus: int | None = None
+    """Port of Prometheus, where it is installed. Default: base + 11."""
+
     port_engines: int | None = None
     """First port of the engines, one each. Default: base + 20."""
 
@@ -76,6 +79,10 @@ class LocalSettings(BaseSettings):
     surge: bool = True
     """Whether a pool that is changed gets one replica more until it is done, where its InferenceService and the memory
     allow it. Default: yes; a machine that is full anyway is better off without."""
+
+    prometheus: bool = True
+    """Whether Prometheus is started beside the fleet, with the rules that are shipped. Default: yes, where it is on
+    PATH."""
 
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a
