@@ -99,7 +99,7 @@ GATEWAY = {
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
         *("trace_max_bytes", "trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
-        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
+        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
         *("file_retention_days", "batch_lines_in_flight", "conversation_tenant_bytes", "prefix_blocks", "zone"),
     ),
 }

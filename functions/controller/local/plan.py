@@ -11,6 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.monitoring import prometheus
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.plan_weights import fetcher_of, fetchers
 from functions.controller.local.pools import EngineKind, Pool, Target
@@ -153,6 +154,8 @@ def plan_fleet(
     specs = [s3(context), bus(context), registry(context), gateway(context)]
     if context.has_trace_store:
         specs.append(traces(context))
+    if context.prometheus is not None:
+        specs.append(prometheus(context))
     chosen = tuple(pools)
     specs += fetchers(context, chosen)
     by_replica = {
