@@ -92,7 +92,7 @@ class _Server(uvicorn.Server):
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
         self._loader = LoadClient(settings.internal_token_file.read_text().strip())
-        self._trace_outputs = TraceOutputs(settings)
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
