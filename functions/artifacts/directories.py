@@ -145,6 +145,11 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def plain_files(directory: Path) -> Iterator[str]:
+    """The relative paths of all files below; ArtifactRefused where one is no plain file, or lies too deep."""
+    return _plain_files(directory, directory)
+
+
 def _plain_files(root: Path, directory: Path, depth: int = 1) -> Iterator[str]:
     if depth > manifests.PATH_MAX_DEPTH:
         raise ArtifactRefused(f"{directory.relative_to(root)} lies more than {manifests.PATH_MAX_DEPTH - 1} deep")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from functions.cli import main_cluster
-from functions.cli.main_models import adapter_app, key_app, rollout_app
+from functions.cli.main_models import adapter_app, key_app, rollout_app, usage
 from functions.cli.main_simulate import simulate_app
 from functions.cli.options import (
     ChannelOption,
@@ -57,6 +57,7 @@ app.add_typer(rollout_app)
 app.add_typer(key_app)
 app.add_typer(main_cluster.base_app)
 app.add_typer(simulate_app)
+app.command()(usage)
 app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
 app.command()(main_cluster.events)

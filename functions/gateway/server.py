@@ -47,6 +47,7 @@ from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
 from functions.gateway.trace_outputs import TraceOutputs
+from functions.gateway.usage.delivery import NotDelivered, UsageCollector
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
@@ -91,12 +92,14 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
+        self._credentials = configured.credentials(settings)
+        of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
+        self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
-            metrics=Metrics(),
+            metrics=Metrics(named_models=settings.metrics_models),
             clock=time.monotonic,
             wall_clock=time.time,
             gateway_id=settings.gateway_id or configured.own_name(settings),
@@ -107,6 +110,10 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._usage = configured.usage_delivery(
+            settings, self._services, functools.partial(self._credentials.bearer, "account")
+        )
+        self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
@@ -179,6 +186,7 @@ class _Server(uvicorn.Server):
         if self._exact is not None:
             self._exact.close()
         await self._last_words()
+        await self._usage.close()
         await asyncio.to_thread(self._trace_outputs.close)
         self._services.upstreams.close()
         await self._loader.close()
@@ -191,7 +199,7 @@ class _Server(uvicorn.Server):
         follower = SnapshotFollower(
             client=httpx.AsyncClient(verify=configured.registry_trust(settings), timeout=40.0),
             registry_url=settings.registry_url,
-            token=settings.internal_token_file.read_text().strip(),
+            token=functools.partial(self._credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
             gateway_id=services.gateway_id,
@@ -219,12 +227,14 @@ class _Server(uvicorn.Server):
         services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
+        services.tasks.forever("usage to disk", self._usage.keep)
+        services.tasks.forever("usage", self._usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     async def _learn_zone(self) -> None:
         """Knative lets no node's name through: the pod is known by the host's."""
         settings = self._settings
-        token = settings.internal_token_file.read_text().strip()
+        token = functools.partial(self._credentials.bearer, "follow")
         pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
             await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
@@ -233,6 +243,7 @@ class _Server(uvicorn.Server):
         for name, feed in (
             ("evidence", feeds.publish_evidence),
             ("pools", feeds.publish_pools),
+            ("demand", feeds.publish_demand),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),

@@ -27,16 +27,26 @@ class GatewaySettings(BaseSettings):
         "connections. Each needs its own metrics port and handover socket. False: a taken port is said at the start.",
     )
     metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
+    metrics_models: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="Models that have series of their own, the busiest ones; all others together are `other`.",
+    )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry and gateways share.")
+    internal_token_file: Path = Field(
+        description="The gateways' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     pepper_file: Path = Field(description="The key of the keys' hashes; without it no key can be checked.")
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
         description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     tokenizers_dir: Path | None = Field(
@@ -93,6 +103,12 @@ class GatewaySettings(BaseSettings):
         gt=0,
         le=120,
         description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
+    )
+    wake_wait_s: float = Field(
+        300.0,
+        gt=0,
+        le=600,
+        description="How long a request may wait for the first replica of a pool at zero; then 503, and it starts on.",
     )
     trace_dir: Path | None = Field(
         None,

@@ -90,6 +90,9 @@ class TracedRequest(msgspec.Struct, gc=False):
     def row(self) -> TraceRow:
         timeline, model, caller, prediction, gaps = self.timeline, self.model, self.caller, self.prediction, self.gaps
         usage = self.usage
+        version, digest = model.version, model.digest
+        if prediction is not None:
+            version, digest = model.as_loaded(prediction.replica.weights)
         total_s = timeline.ended_s - timeline.received_s
         return TraceRow(
             ts=round(self.now_unix_s - total_s, 6),
@@ -100,8 +103,8 @@ class TracedRequest(msgspec.Struct, gc=False):
             tenant_id=caller.tenant,
             key_id=caller.key_id,
             model_id=model.id,
-            version=model.version,
-            artifact_digest=model.digest,
+            version=version,
+            artifact_digest=digest,
             base_model=model.pool,
             adapter_id=model.engine_name if model.is_adapter else "",
             pool=model.pool,

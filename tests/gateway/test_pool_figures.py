@@ -16,8 +16,9 @@ from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
 from tests.decisions.admission.test_admission import Pool
+from tests.gateway import sse
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import POOL, Clock, World
+from tests.gateway.world import BOT_V1, POOL, Clock, World
 
 NAME = PoolName("a")
 SENDER = ("gw-1", 7)
@@ -160,6 +161,29 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     assert stats.arrivals == 1
     assert stats.arriving_tokens > 0
     assert QuantileSketch.of(stats.ttft_ms).count == 1
+
+
+async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Playing) -> None:
+    """A mean over the stream's 100 tokens would have been 70 ms for 20."""
+    p = play("r0")
+    p.ask(stream=True)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.token(BOT_V1, "a"))
+    for gap_s in [0.02] * 98 + [5.0]:
+        p.world.clock.forward(gap_s)
+        engine.streams(sse.token(BOT_V1, "b"))
+    engine.streams(sse.DONE)
+    engine.ends_stream()
+    stats = next(iter(p.gateway.services.admission.pools.heartbeats(SENDER, 1.0, [], {}))).pools[0]
+    gaps = QuantileSketch.of(stats.gap_ms)
+    assert gaps.count_above(4_000) == 1 and gaps.quantile(0.5) == pytest.approx(20, rel=0.13)
+    sample = p.gateway.services.metrics.registry.get_sample_value
+    labels = {"pool": POOL, "class": "interactive"}
+    count = sample("shoal_inter_token_seconds_count", labels)
+    assert count is not None and 99 <= count <= 101
+    assert count - (sample("shoal_inter_token_seconds_bucket", {**labels, "le": "2.5"}) or 0) == 1
+    assert sample("shoal_model_ttft_seconds_count", {"model": "acme/bot"}) == 1
 
 
 class Bus:

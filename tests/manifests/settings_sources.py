@@ -164,6 +164,7 @@ REPLICA = {
     "kv_events_endpoint": both(),
     "kv_events_replay_endpoint": both(),
     "snapshot_cache_file": both(),
+    "weights_dir": local_only("KServe mounts the model's volume into the engine's container alone"),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
     "max_adapters": manifests_only(_BY_THE_SNAPSHOT),

@@ -17,7 +17,7 @@ Source: KServe 0.20 and Knative 1.21, see the handover of the field in `handover
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from functions.controller.kubernetes.api import KubeApi
@@ -39,6 +39,11 @@ from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION,
 
 REVISION = Kind("serving.knative.dev/v1", "Revision")
 MIN_SCALE = "autoscaling.knative.dev/min-scale"
+
+_NEVER_ZERO = (
+    f"an HPA has one replica at least: for a pool that goes to zero, annotate its InferenceService with "
+    f"{AUTOSCALER_ANNOTATION}: none"
+)
 
 Way = Literal["minReplicas", "scale", "revision"]
 
@@ -87,7 +92,9 @@ def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) 
     wanted = bounded(live, replicas)
     match way_of(live):
         case "minReplicas":
-            return _write_field(api, live, wanted, policy)
+            written = _write_field(api, live, wanted, policy)
+            is_kept = wanted > replicas == 0 and not written.contested
+            return replace(written, contested=_NEVER_ZERO) if is_kept else written
         case "scale":
             return _write_scale(api, live, wanted)
         case "revision":

@@ -105,6 +105,11 @@ class StateLayout:
         return self.data_dir("controller") / "scaling.json"
 
     @property
+    def base_versions_file(self) -> Path:
+        """Which replicas are started from which version of their pool's base."""
+        return self.data_dir("controller") / "base-versions.json"
+
+    @property
     def forecasts_file(self) -> Path:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"
@@ -145,6 +150,14 @@ class StateLayout:
 
     def secret(self, name: str) -> Path:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
+
+    def credentials(self, role: str) -> Path:
+        """Of the gateways, the controller or the agents."""
+        return self.secret(f"{role}-credentials.json")
+
+    def bus_login(self, user: str) -> Path:
+        """Of the gateways, the registry or the agents, at the bus."""
+        return self.secret(f"{user}-bus")
 
     @property
     def demo_keys_file(self) -> Path:

@@ -36,8 +36,14 @@ ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # a machine that somebody works on: some th
 
 
 def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
-    """`replicas`, where the operator asked for a number, else what the InferenceService says."""
-    return [f"{pool.name}-{index}" for index in range(replicas if replicas is not None else pool.replicas)]
+    """As many as versions of the base are given to; else `replicas`, where the operator asked for a number, else what
+    the InferenceService says."""
+    count = replicas if replicas is not None else pool.replicas
+    return [f"{pool.name}-{index}" for index in range(len(pool.folders) or count)]
+
+
+def weights_folder(context: PlanContext, pool: Pool, replica_id: str) -> Path:
+    return context.models_root / pool.folder_of(int(replica_id.rpartition("-")[2]))
 
 
 def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
@@ -46,7 +52,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     python = context.engine_python if kind == "vllm" else context.python
     own = (
         "--host", HOST, "--port", str(port),
-        "--model", str(context.models_root / pool.model), "--served-model-name", pool.name,
+        "--model", str(weights_folder(context, pool, replica_id)), "--served-model-name", pool.name,
         "--kv-events-config", json.dumps(_kv_events(context, replica_id), separators=(",", ":")),
     )  # fmt: skip
     return ProcessSpec(
@@ -88,16 +94,18 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "PEER_PORT": context.ports.peer(slot),
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
-        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "INTERNAL_TOKEN_FILE": layout.credentials("agent"),
         "BUS_URL": context.bus_url,
-        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "BUS_PASSWORD_FILE": layout.bus_login("agent"),
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
         "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
         "KV_EVENTS_ENDPOINT": _kv_events(context, replica_id)["endpoint"],
         "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
+        "WEIGHTS_DIR": weights_folder(context, pool, replica_id),
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
+        "ENGINE_LOG_FILE": layout.log_file(f"engine-{replica_id}"),
         "STANDBY_FILE": layout.standby_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,

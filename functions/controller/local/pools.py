@@ -53,6 +53,11 @@ class Pool:
     env: tuple[tuple[str, str], ...] = ()  # sorted
     may_surge: bool = True  # a replica more for as long as the pool is changed
     task: Task = "generate"
+    folders: tuple[str, ...] = ()  # of the first replicas, by number, where they are not all `model`
+
+    def folder_of(self, number: int) -> str:
+        """What this replica's engine is started from."""
+        return self.folders[number] if number < len(self.folders) else self.model
 
     @property
     def sleeps(self) -> bool:

@@ -33,10 +33,10 @@ def one_more(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int], name: str
 ) -> dict[str, ProcessSpec]:
     """What the pool would have besides with one replica more; nothing where it may not, or no slot is left."""
-    counted = [replace(pool, replicas=target.replicas or pool.replicas) for pool in pools]
+    counted = [replace(pool, replicas=len(pool.folders) or target.replicas or pool.replicas) for pool in pools]
     if not any(pool.name == name and pool.may_surge for pool in counted):
         return {}
-    more = [replace(pool, replicas=pool.replicas + (pool.name == name)) for pool in counted]
+    more = [_with_one(pool) if pool.name == name else pool for pool in counted]
     as_counted = Target(target.engine)
     try:
         before = plan_fleet(context, counted, as_counted, slots)
@@ -44,6 +44,10 @@ def one_more(
     except TooManyReplicas:
         return {}
     return {spec.name: spec for spec in after.values() if spec.name not in before}
+
+
+def _with_one(pool: Pool) -> Pool:
+    return replace(pool, replicas=pool.replicas + 1, folders=(*pool.folders, *pool.folders[-1:]))
 
 
 def one_more_of_each(

@@ -8,8 +8,6 @@ SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import signal
 import ssl
@@ -33,25 +31,12 @@ from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
 from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
+from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.listeners import PeerServer, StartFailed, bind
-from functions.replica.peer_app import TokenRequired
+from functions.replica.peer_app import CredentialRequired
 from functions.replica.settings import NodeFetchSettings
-
-# What nodes show each other: a token that follows from the installation's, and opens nothing but chunks.
-#
-# A peer's address is what somebody announced, the node behind it may be gone and its IP another pod's by now, and the
-# connection is plain HTTP. So the internal token, which opens registry and agents, never goes there; whoever picks this
-# one up can read chunks from nodes, and cannot compute the other from it.
-
-
-_PURPOSE = b"shoal: chunks between nodes"
-
-
-def peer_token(internal_token: str) -> str:
-    return hmac.new(internal_token.encode(), _PURPOSE, hashlib.sha256).hexdigest()
-
 
 _SAY_EVERY_S = 5.0
 _S3_READ_TIMEOUT_S = 10.0
@@ -90,8 +75,8 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
     cache = ArtifactCache(settings.cache_dir)
     shelf = ChunkShelf(cache)
     uploads = ChunkUploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
-    token = _token(settings)
-    between_nodes = peer_token(token)
+    credentials = _credentials(settings)
+    token, between_nodes = credentials.bearer("agent"), credentials.secret("chunks")
     store = _store(settings)
     down = Bandwidth(settings.down_bytes_per_s)
     policy = SwarmPolicy(max_requests=settings.max_requests, origin_requests=settings.origin_requests)
@@ -177,14 +162,14 @@ def _stopped_by_signals() -> asyncio.Event:
     return stopped
 
 
-def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str) -> TokenRequired:
+def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str) -> CredentialRequired:
     app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(chunk_routes(shelf, uploads))
-    return TokenRequired(app, token)
+    return CredentialRequired(app, lambda path: (token,))
 
 
 @asynccontextmanager
-async def _serving(settings: NodeFetchSettings, app: TokenRequired) -> AsyncIterator[int]:
+async def _serving(settings: NodeFetchSettings, app: CredentialRequired) -> AsyncIterator[int]:
     """Serve chunks meanwhile; the port."""
     server = PeerServer(app, bind(settings.listen_host, settings.listen_port, "SHOAL_NODE_FETCH_LISTEN_PORT"))
     port = server.port
@@ -242,11 +227,12 @@ def _store(settings: NodeFetchSettings) -> S3Store:
     )
 
 
-def _token(settings: NodeFetchSettings) -> str:
+def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
+    """Agents' own. What nodes show each other opens nothing but chunks: a peer's address is what somebody announced."""
     try:
-        return settings.internal_token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartFailed(f"the token in {settings.internal_token_file} cannot be read: {error}") from error
+        return read_for("agent", settings.internal_token_file)
+    except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
+        raise StartFailed(f"the token in {settings.internal_token_file} cannot be used: {error}") from error
 
 
 def _address(host: str, port: int) -> str:
