@@ -92,7 +92,7 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._trace_outputs = TraceOutputs(settings)
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
         self._credentials = configured.credentials(settings)
         of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
         self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)

@@ -129,6 +129,18 @@ class GatewaySettings(BaseSettings):
     trace_store_password_file: Path | None = Field(None, description="That user's password.")
     trace_store_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
     trace_retention_days: int = Field(30, ge=1, le=3650, description="How long the store keeps them.")
+    otlp_endpoint: str | None = Field(
+        None,
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of requests go "
+        "there, from TRACE_DIR. Unset: none are made.",
+    )
+    otlp_headers_file: Path | None = Field(
+        None, description="`name: value` lines that the collector wants to see, such as a token."
+    )
+    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="Of the traces that begin here; of others' the caller's flag decides."
+    )
     quarantine_after_replicas: int = Field(
         2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
     )

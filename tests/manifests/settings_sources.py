@@ -23,6 +23,7 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.gateway.settings import GatewaySettings
 from functions.registry.settings import RegistrySettings
 from functions.replica.settings import NodeFetchSettings, ReplicaSettings
+from functions.telemetry.store.local_server import LocalStoreSettings
 
 Where = Literal["always", "some", "never"]
 
@@ -99,6 +100,7 @@ GATEWAY = {
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
         *("trace_max_bytes", "trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
+        *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file", "otlp_sample_ratio"),
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
         *("file_retention_days", "batch_lines_in_flight", "conversation_tenant_bytes", "prefix_blocks", "zone"),
     ),
@@ -240,12 +242,20 @@ class Process:
     local: str = ""  # its role in the local plan; empty: `shoal up` starts none
 
 
+_CLICKHOUSE = "a cluster has ClickHouse itself (components/trace-store), or one of the operator's"
+TRACE_STORE = {
+    **{name: local_only(_CLICKHOUSE) for name in ("host", "port", "directory", "user", "password_file")},
+    **defaults("statement_max_bytes", "threads"),
+}
+
+
 PROCESSES: Mapping[str, Process] = MappingProxyType(
     {
         "functions.gateway": Process(GatewaySettings, GATEWAY, "gateway"),
         "functions.registry": Process(RegistrySettings, REGISTRY, "registry"),
         "functions.replica": Process(ReplicaSettings, REPLICA, "agent"),
         "functions.replica.node_fetch": Process(NodeFetchSettings, NODE_FETCH, "weights"),
+        "functions.telemetry.store": Process(LocalStoreSettings, TRACE_STORE, "traces"),
         "functions.controller.kubernetes": Process(KubernetesSettings, CONTROLLER),
     }
 )
