@@ -1,0 +1,75 @@
+"""Pools of one model as processes: whose requests simulated engines answer, by the engines' own count."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.decisions.catalogue import Catalogue
+from functions.gateway.limits import Limits
+from tests.contract.servers import Engine, running
+from tests.gateway.live import CALL_S, LiveGateway
+from tests.gateway.world import GLOBEX_KEY, key_entry, mint
+from tests.pools_world import ACME, ACMES, GLOBEX, LLAMA, base, pool, snapshot
+
+pytestmark = pytest.mark.servers
+ACME_KEY = mint("acme-ci", b"a")
+EACH = 20
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
+    folder = tmp_path_factory.mktemp("pools")
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                running("sim", folder / f"{name}.log", "--served-model-name", name, "--sim-step-ms", "5")
+            )
+            for name in (LLAMA, ACMES)
+        }
+
+
+@pytest.fixture(scope="module")
+def gateway(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Iterator[LiveGateway]:
+    keys = (key_entry(ACME_KEY, ACME), key_entry(GLOBEX_KEY, GLOBEX))
+    first = Catalogue(snapshot(keys=keys, pools=(pool(LLAMA), pool(ACMES, ACME)), models=(base(LLAMA),)), "test")
+    with LiveGateway(Limits(), certificate, first=first) as live:
+        for name, engine in engines.items():
+            live.beat(f"{name}-0", engine.port, pool=name, adapters=())
+        yield live
+
+
+async def ask(client: httpx.AsyncClient, key: str) -> httpx.Response:
+    body = {"model": LLAMA, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    return await client.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"})
+
+
+def answered(engine: Engine) -> int:
+    """By its own metrics."""
+    lines = httpx.get(f"{engine.base_url}/metrics", timeout=CALL_S).text.splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total{")))
+
+
+async def test_each_engine_answers_its_own_tenants(gateway: LiveGateway, engines: dict[str, Engine]) -> None:
+    before = {name: answered(engine) for name, engine in engines.items()}
+    url = f"http://127.0.0.1:{gateway.plain_port}"
+    async with httpx.AsyncClient(base_url=url, timeout=CALL_S) as client:
+        keys = [ACME_KEY, GLOBEX_KEY] * EACH
+        answers = await asyncio.gather(*(ask(client, key) for key in keys))
+        for key, answer in zip(keys, answers, strict=True):
+            assert answer.status_code == 200, answer.text
+            if key == GLOBEX_KEY:
+                assert answer.headers["x-shoal-replica"] == f"{LLAMA}-0"
+        own = sum(answer.headers["x-shoal-replica"] == f"{ACMES}-0" for answer in answers)
+        assert own > 0
+        after = {name: answered(engine) for name, engine in engines.items()}
+        assert after[ACMES] - before[ACMES] == own, "what the gateway tells is what the engine saw"
+
+        gateway.beat(f"{LLAMA}-0", engines[LLAMA].port, pool=LLAMA, adapters=(), phase="dead")
+        refused = await asyncio.gather(*(ask(client, GLOBEX_KEY) for _ in range(EACH)))
+        assert {answer.status_code for answer in refused} == {503}, "the only engine that is left is acme's"
+        assert answered(engines[ACMES]) == after[ACMES]
+        assert (await ask(client, ACME_KEY)).headers["x-shoal-replica"] == f"{ACMES}-0"
