@@ -244,6 +244,7 @@ def _running_fleet(
         "SHOAL_STATE_DIR": str(state_dir),
         "SHOAL_PROJECT_DIR": str(project),
         "SHOAL_PORT_BASE": str(port_base),
+        "SHOAL_TRACE_STORE": "none",  # 400 MB a fleet; `sim_fleet` has it
         "SHOAL_PROMETHEUS": "false",  # a process more for each fleet of the tests
         **variables,
     }

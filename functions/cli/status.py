@@ -20,7 +20,7 @@ from functions.cli.top import look_at
 from functions.controller.local.adoption import left_over
 from functions.controller.local.instances import read_ledger
 
-NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
+NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}, "base_versions": {}}
 
 
 def status(*, as_json: bool) -> None:
@@ -55,10 +55,17 @@ def _models(context: CliContext) -> dict[str, Any]:
     """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
     try:
         with Registry(context) as registry:
-            look = look_at(registry, list(registry.pages("/v1/models")))
+            models = list(registry.pages("/v1/models"))
+            look = look_at(registry, models)
     except Refused:
         return NO_MODELS
-    return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools}
+    versions = {
+        str(version["digest"]): str(version["name"])
+        for model in models
+        if model["type"] == "base"
+        for version in model["versions"]
+    }
+    return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools, "base_versions": versions}
 
 
 def _left_over(context: CliContext) -> list[dict[str, Any]]:

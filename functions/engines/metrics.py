@@ -25,7 +25,8 @@ _WANTED = (
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
 )
-_STARTS = tuple(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ ")
+_PROCESS_START = "process_start_time_seconds"  # of the client library, not of vLLM
+_STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class EngineMetrics:
     """None: LoRA is off, or no step was made yet."""
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
+    process_began_unix_s: float | None = None
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -118,6 +120,7 @@ class _Samples:
             max_loras=_whole(adapters.get("max_lora")),
             running_adapters=_names(adapters.get("running_lora_adapters")),
             waiting_adapters=_names(adapters.get("waiting_lora_adapters")),
+            process_began_unix_s=self._number(_PROCESS_START, max) if _PROCESS_START in self._by_name else None,
         )
 
     def _number(self, name: str, combine: Callable[[Iterable[float]], float]) -> float:

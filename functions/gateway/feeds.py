@@ -9,6 +9,7 @@ with what it last knew, and keeps what it could not tell.
 """
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid, Pulse
+from functions.fleet.heartbeat_seals import HeartbeatRefused, SealChecker
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
@@ -42,17 +44,17 @@ _TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
-async def follow_bus(gateway: Gateway, bus: Bus) -> None:
+async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = None) -> None:
     """Every replica's last heartbeat, then heartbeats as they come, until the bus is lost."""
     try:
         messages = bus.listen()
         for message in await anext(messages):
-            await _take(gateway, message)
+            await _take(gateway, message, seals)
         gateway.bus_recovered()
         gateway.services.state.unread.discard("heartbeats")
         async for several in messages:
             for message in several:
-                await _take(gateway, message)
+                await _take(gateway, message, seals)
     except BusUnavailable as error:
         gateway.services.state.bus_down = True
         gateway.services.bus_link.set(False)
@@ -139,9 +141,7 @@ async def follow_homes(services: Services, bus: SessionBus) -> None:
 
 def _take_homes(services: Services, message: bytes) -> None:
     try:
-        batch = session_homes.decode(message)
-        if batch.gateway_id != services.gateway_id:
-            services.router.homes.received(batch, services.wall_clock())
+        services.router.homes.received(session_homes.decode(message), services.wall_clock())
     except HomesInvalid as error:
         _log.warning("dropped a batch of session homes: %s", error)
 
@@ -158,6 +158,27 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
             await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+
+
+async def publish_demand(services: Services, bus: PoolBus) -> None:
+    """Each second, and at once when somebody begins to wait, who asks for pools that may be at zero."""
+    incarnation, sequence, wakes = int(services.wall_clock() * 1000), 0, services.pool_wakes
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POOLS_INTERVAL_S):
+                await wakes.asked.wait()
+        wakes.asked.clear()
+        catalogue = services.state.catalogue
+        if catalogue is None or not catalogue.may_sleep:
+            continue
+        rooms = services.admission.figures()
+        open_requests = {pool: admission.gate.running + admission.waiting for pool, admission, _ in rooms}
+        demand = wakes.demand(catalogue.may_sleep, open_requests)
+        sequence += 1
+        heartbeat = pool_heartbeat.PoolHeartbeat(
+            services.gateway_id, incarnation, sequence, services.wall_clock(), demand=demand
+        )
+        await bus.publish_pools(pool_heartbeat.encode(heartbeat))
 
 
 async def publish_needs(
@@ -199,20 +220,26 @@ async def sweep(gateway: Gateway) -> None:
         gateway.sweep()
 
 
-async def _take(gateway: Gateway, message: bytes) -> None:
+async def _take(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
     """A message of many heartbeats is taken in by parts: requests do not wait for all of it."""
     try:
         for number, line in enumerate(heartbeats.lines(message), start=1):
-            _take_line(gateway, line)
+            _take_line(gateway, line, seals)
             if number % _LINES_AT_ONCE == 0:
                 await asyncio.sleep(0)
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
 
 
-def _take_line(gateway: Gateway, line: bytes) -> None:
+def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None:
     try:
         said = heartbeats.decode_line(line)
+        if seals is not None:
+            seals.check(line, said)
+    except HeartbeatRefused as error:
+        if seals is not None and seals.has_to_be_told(gateway.services.clock()):
+            _log.warning("%d heartbeats from the bus are not believed; the last one: %s", seals.refused_total, error)
+        return
     except HeartbeatInvalid as error:
         _log.warning("dropped a heartbeat from the bus: %s", error)
         return

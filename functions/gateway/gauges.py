@@ -34,6 +34,9 @@ class StateGauges:
         )
         self._traces_dropped_before = 0
         self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
+        self._wake_waiting = Gauge(
+            "shoal_wake_waiting", "Requests that wait for the first replica of a pool at zero", registry=registry
+        )
         self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=registry)
         self._unpublished_pins = Gauge(
             "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=registry
@@ -86,6 +89,7 @@ class StateGauges:
         self._uploads.set(services.held.held_bytes)
         self._unread.set(services.held.unread_bytes)
         self._cold_waiting.set(services.adapter_loads.waiting if services.adapter_loads is not None else 0)
+        self._wake_waiting.set(services.pool_wakes.waiting)
         self._scrape_totals()
         self._scrape_snapshot()
         self._phase.clear()

@@ -77,6 +77,12 @@ class Metrics:
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
         )
+        self._taken_over = Counter(
+            "shoal_pool_takeovers",
+            "Requests that another pool of the same model answered",
+            ["from", "to"],
+            registry=self.registry,
+        )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
             "Prompt tokens, as predicted, that the slower of two attempts had to compute: paid by nobody",
@@ -135,9 +141,9 @@ class Metrics:
         """A request was refused for want of a replica that can answer it."""
         self._shed.labels(reason).inc()
 
-    def degraded(self, asked: PoolName, answers: PoolName) -> None:
+    def degraded(self, asked: PoolName, answers: PoolName, *, is_same_model: bool) -> None:
         """Another pool than the one that was asked for begins to answer."""
-        self._degraded.labels(asked, answers).inc()
+        (self._taken_over if is_same_model else self._degraded).labels(asked, answers).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
         self._cold.labels(outcome).observe(seconds)
@@ -216,7 +222,7 @@ class Metrics:
         self._model_children.cache_clear()
 
     def _cascade_spent(self, spend: CascadeSpend) -> None:
-        pool, usage = spend.pool, spend.usage
+        pool, usage = spend.model.pool, spend.usage
         self._tokens.labels(pool, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(pool, "cached").inc(usage.cached_tokens)
         self._tokens.labels(pool, "completion").inc(usage.completion_tokens)

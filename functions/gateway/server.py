@@ -22,6 +22,7 @@ from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -46,10 +47,11 @@ from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.trace_outputs import TraceOutputs
+from functions.gateway.usage.delivery import NotDelivered, UsageCollector
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
-from functions.telemetry.trace_sink import TraceSink
 
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
@@ -91,7 +93,10 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._loader = LoadClient(settings.internal_token_file.read_text().strip())
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
+        self._credentials = configured.credentials(settings)
+        of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
+        self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
@@ -101,11 +106,15 @@ class _Server(uvicorn.Server):
             gateway_id=settings.gateway_id or configured.own_name(settings),
             loader=self._loader,
             telling=self._exact,
-            traces=TraceSink(settings.trace_dir, time.time),
+            traces=self._trace_outputs.sink,
             zone=settings.zone,
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._usage = configured.usage_delivery(
+            settings, self._services, functools.partial(self._credentials.bearer, "account")
+        )
+        self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
@@ -138,7 +147,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
-        services.traces.start()
+        self._trace_outputs.start()
+        services.metrics.registry.register(self._trace_outputs)
         await self._start_feeds()
         if self._inherited is not None:
             await self._until_ready()
@@ -177,7 +187,8 @@ class _Server(uvicorn.Server):
         if self._exact is not None:
             self._exact.close()
         await self._last_words()
-        await asyncio.to_thread(self._services.traces.close)
+        await self._usage.close()
+        await asyncio.to_thread(self._trace_outputs.close)
         self._services.upstreams.close()
         await self._loader.close()
         await self._forwarding.close()
@@ -189,7 +200,7 @@ class _Server(uvicorn.Server):
         follower = SnapshotFollower(
             client=httpx.AsyncClient(verify=configured.registry_trust(settings), timeout=40.0),
             registry_url=settings.registry_url,
-            token=settings.internal_token_file.read_text().strip(),
+            token=functools.partial(self._credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
             gateway_id=services.gateway_id,
@@ -205,8 +216,11 @@ class _Server(uvicorn.Server):
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
+        seals = SealChecker(
+            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+        )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
         tokenizers = self._exact.tokenizers if self._exact is not None else None
@@ -217,12 +231,14 @@ class _Server(uvicorn.Server):
         services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
+        services.tasks.forever("usage to disk", self._usage.keep)
+        services.tasks.forever("usage", self._usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     async def _learn_zone(self) -> None:
         """Knative lets no node's name through: the pod is known by the host's."""
         settings = self._settings
-        token = settings.internal_token_file.read_text().strip()
+        token = functools.partial(self._credentials.bearer, "follow")
         pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
             await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
@@ -231,6 +247,7 @@ class _Server(uvicorn.Server):
         for name, feed in (
             ("evidence", feeds.publish_evidence),
             ("pools", feeds.publish_pools),
+            ("demand", feeds.publish_demand),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),

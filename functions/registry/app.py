@@ -1,9 +1,9 @@
 """The registry's HTTP application: routes and what surrounds them. No sockets, no files, no globals.
 
 GET  /healthz /readyz /metrics /openapi.json /console          for everyone who can reach it
-GET|HEAD|PUT /v1/snapshot, GET /v1/fleet, /internal/v1/…       for holders of the internal token
-/v1/models /v1/rollouts /v1/artifacts                          for tenants, each its own, and for the operator
-/v1/tenants/…/keys /v1/audit                                   for the operator
+GET|HEAD|PUT /v1/snapshot, /v1/fleet…, /internal/v1/…          for gateways, agents, the controller: each its own
+/v1/models /v1/rollouts /v1/artifacts /v1/usage                for tenants, each its own, and for the operator
+/v1/tenants/…/keys /v1/audit /v1/usage/pools                   for the operator
 GET /regions/v1/…                                              for registries of other regions, with their token
 
 The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
@@ -31,11 +31,12 @@ from functions.artifacts.errors import (
     StoreUnavailable,
     VersionTaken,
 )
+from functions.fleet.role_credentials import RoleCredentials
 from functions.registry import errors
 from functions.registry.artifact_routes import artifact_routes
 from functions.registry.collecting import Collecting
 from functions.registry.console import console_routes
-from functions.registry.conventions import require_token
+from functions.registry.conventions import require_role
 from functions.registry.errors import ApiError, error_body
 from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_routes
 from functions.registry.fleet_watch import FleetWatch
@@ -54,6 +55,7 @@ from functions.registry.sql.errors import DatabaseUnavailable, Kind, Refused
 from functions.registry.store import SnapshotStore
 from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
+from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
@@ -157,7 +159,7 @@ def _method(scope: Scope) -> str:
 def make_app(
     store: SnapshotStore,
     fleet: FleetWatch,
-    token: str,
+    credentials: RoleCredentials,
     wall_clock: Callable[[], float] = time.time,
     *,
     services: RegistryServices | None = None,
@@ -170,18 +172,20 @@ def make_app(
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     install(app)
-    install_document(app, require_token(token))
-    internal = [Depends(require_token(token))]
+    operators = require_role(credentials)
+    install_document(app, operators)
     routers = [
-        snapshot_routes(store, metrics, internal),
-        fleet_routes(fleet, internal),
-        tracker_routes(Tracker(), internal),
+        snapshot_routes(store, metrics, credentials),
+        fleet_routes(fleet, credentials),
+        tracker_routes(Tracker(), [Depends(require_role(credentials, "agent"))]),
     ]
-    authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
+    authenticator = (
+        services.authenticator if services is not None else Authenticator(store, credentials, None, wall_clock)
+    )
     routers.append(model_routes(store, authenticator, services.database if services is not None else None))
     if services is not None:
-        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes)
-        routers += [routes(services) for routes in of_services]
+        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, usage_routes, audit_routes)
+        routers += [routes(services) for routes in (*of_services, internal_routes)]
         routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
     if services is not None and regions is not None:
         routers.append(regions_routes(services, regions))
@@ -205,7 +209,7 @@ def make_app(
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
-        stages = await active_stages(services, request, require_token(token)) if services is not None else {}
+        stages = await active_stages(services, request, operators) if services is not None else {}
         others = regions.follower.standings() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
         if store_watch is not None:

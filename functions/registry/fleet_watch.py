@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
+from functions.fleet.heartbeat_seals import SealChecker
 from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
 from functions.fleet.zones import ZoneTable
@@ -18,6 +19,7 @@ from functions.telemetry.bus_link import BusLink
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
 
 
+MAX_COLD_STARTS = 1024  # pools
 DESIRED_FOR_S = 60.0  # a controller that is gone wants nothing any more
 
 
@@ -61,13 +63,15 @@ class ReplicaSighting:
 class FleetWatch:
     """Owned by one event loop."""
 
-    def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic, seals: SealChecker | None = None) -> None:
+        self._seals = seals
         self.link = BusLink(clock)
         self.refused_total = 0  # messages that were no heartbeats
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+        self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool, the last one's seconds by stage
         self.zones = ZoneTable()  # as the controller told it last
 
     @property
@@ -95,12 +99,20 @@ class FleetWatch:
     def _take_line(self, line: bytes) -> None:
         try:
             said = heartbeats.decode_line(line)
+            if self._seals is not None:
+                self._seals.check(line, said)
         except HeartbeatInvalid:
             self.refused_total += 1
             return
         completed = self._view.completed(said) if isinstance(said, Pulse) else (said, None)
         if completed is not None:
             self._view.fold(completed[0], self._clock(), completed[1])
+            self._keep_cold_start(completed[0])
+
+    def _keep_cold_start(self, heartbeat: Heartbeat) -> None:
+        """Of a pool that is at zero meanwhile, too."""
+        if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
+            self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
     def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""

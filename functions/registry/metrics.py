@@ -70,6 +70,12 @@ class Metrics:
             ["pool", "reason"],
             registry=self.collectors,
         )
+        self._cold_start = Gauge(
+            "shoal_cold_start_seconds",
+            "What the last start of a replica took, by stage.",
+            ["pool", "stage"],
+            registry=self.collectors,
+        )
         self._without_facts = Gauge(
             "shoal_base_facts_missing",
             "1 for a base without facts: adapters over it are stored unchecked, or refused where facts are required.",
@@ -139,6 +145,10 @@ class Metrics:
         self._desired.clear()
         for wanted in fleet.pools.desired():
             self._desired.labels(pool=wanted.pool, reason=wanted.cause).set(wanted.replicas)
+        self._cold_start.clear()
+        for pool, stages_s in fleet.cold_starts.items():
+            for part, took_s in stages_s.items():
+                self._cold_start.labels(pool=pool, stage=part).set(took_s)
         self._without_facts.clear()
         for base in without_facts:
             self._without_facts.labels(base=base).set(1)

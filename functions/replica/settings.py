@@ -43,13 +43,17 @@ class ReplicaSettings(BaseSettings):
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
+    internal_token_file: Path = Field(
+        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
         description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
@@ -58,6 +62,11 @@ class ReplicaSettings(BaseSettings):
         20 * 2**30,
         ge=2**20,
         description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
+    )
+    weights_dir: Path | None = Field(
+        None,
+        description="The folder that the engine was started from, as the agent sees it: the heartbeat says by its "
+        "digest what the replica has loaded. Unset: it does not.",
     )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
@@ -118,6 +127,9 @@ class ReplicaSettings(BaseSettings):
     sleep_when_warm: bool = Field(
         False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
     )
+    engine_log_file: Path | None = Field(
+        None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 
@@ -139,11 +151,24 @@ class NodeFetchSettings(BaseSettings):
     zone: str = Field("", max_length=64, description="Where the node is; peers of the same zone are asked first.")
     registry_url: str = Field("", description="The tracker; empty: no peers, everything from the store.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry and peers ask for.")
+    internal_token_file: Path = Field(
+        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="The store.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     cache_dir: Path = Field(description="Artifacts by digest, shared with the agents and engines of the node.")
+    cache_max_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="What they may take on the disk, the one that is fetched included: the least recently used that no "
+        "engine holds go before it comes. Unset: no bound but the disk.",
+    )
+    shown_at: Path | None = Field(
+        None,
+        description="A link to the first artifact, for an agent beside the engine that tells what it has loaded "
+        "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: none is made.",
+    )
     down_bytes_per_s: float | None = Field(
         None, gt=0, description="All downloads together; unset: no limit. Leave room for what the node serves."
     )

@@ -82,7 +82,7 @@ class World:
         return Outcome(row.state, row.stage, row.reason, self.now_s, self.saw_it, self.requests)
 
     def _second(self, row: Rollout) -> None:
-        split = Split(row.id, row.trial, row.percent, row.policy.sticky, _CANDIDATE)
+        split = Split(row.id, row.trial, row.percent, row.policy.sticky, _CANDIDATE, row.model)
         for _ in range(_poisson(self.rng, self.requests_per_s)):
             self._arrive(split, self.now_s + self.rng.random())
         self.now_s += 1.0

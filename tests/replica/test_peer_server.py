@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from functions.api.ids import EngineName
-from functions.http.guarded import Bounds
+from functions.http.guard import Bounds
 from functions.replica.cold_calls import LoadAnswer
 from functions.replica.listeners import PEER_BOUNDS, PeerServer, bind
 from functions.replica.peer_app import make_peer_app
@@ -31,7 +31,7 @@ async def want(name: EngineName, wait_s: float) -> LoadAnswer:
 
 @asynccontextmanager
 async def served(bounds: Bounds) -> AsyncIterator[int]:
-    app = make_peer_app("the-token", want, lambda answer: None)
+    app = make_peer_app(lambda path: ("the-token",), want, lambda answer: None)
     server = PeerServer(app, bind("127.0.0.1", 0, "PEER_PORT"), bounds, MAX_CONNECTIONS)
     async with asyncio.timeout(GENEROUS_S), asyncio.TaskGroup() as group:
         group.create_task(server.run())

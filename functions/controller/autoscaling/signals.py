@@ -167,6 +167,8 @@ def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: P
         shed_per_s=told.shed_per_s if told else None,
         overflow_per_s=told.overflow_per_s if told else None,
         degraded_per_s=told.degraded_per_s if told else None,
+        waking=told.waking if told else 0,
+        open_requests=told.open_requests if told else 0,
     )
 
 

@@ -7,6 +7,7 @@ import shutil
 import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from functions.controller.local.layout import StateLayout
@@ -59,6 +60,7 @@ class PlanContext:
     valkey_server: Path
     drain_timeout_s: float
     models_root: Path  # where `pvc://shoal-models/<name>` lies on this machine
+    has_trace_store: bool = False
     prometheus: Path | None = None  # None: it is not installed, or not wanted
 
     @property
@@ -72,6 +74,10 @@ class PlanContext:
     @property
     def s3_url(self) -> str:
         return f"http://{HOST}:{self.ports.s3}"
+
+    @property
+    def traces_url(self) -> str:
+        return f"http://{HOST}:{self.ports.traces}"
 
     @property
     def bus_url(self) -> str:
@@ -89,5 +95,6 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         valkey_server=valkey_server(),
         drain_timeout_s=settings.drain_timeout_s,
         models_root=models_root,
+        has_trace_store=settings.trace_store == "chdb" and find_spec("chdb") is not None,
         prometheus=prometheus_of(settings),
     )

@@ -110,6 +110,11 @@ class StateLayout:
         return self.data_dir("controller") / "scaling.json"
 
     @property
+    def base_versions_file(self) -> Path:
+        """Which replicas are started from which version of their pool's base."""
+        return self.data_dir("controller") / "base-versions.json"
+
+    @property
     def forecasts_file(self) -> Path:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"
@@ -150,6 +155,14 @@ class StateLayout:
 
     def secret(self, name: str) -> Path:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
+
+    def credentials(self, role: str) -> Path:
+        """Of the gateways, the controller or the agents."""
+        return self.secret(f"{role}-credentials.json")
+
+    def bus_login(self, user: str) -> Path:
+        """Of the gateways, the registry or the agents, at the bus."""
+        return self.secret(f"{user}-bus")
 
     @property
     def demo_keys_file(self) -> Path:
@@ -192,7 +205,7 @@ class StateLayout:
         for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry", "controller", "prometheus"):
+        for name in ("s3", "bus", "registry", "controller", "traces", "prometheus"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from functions.api.ids import RolloutId
 from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
@@ -33,6 +34,7 @@ from functions.controller.snapshot.registry_client import (
     RegistryWire,
 )
 from functions.controller.snapshot.resolve import DigestReader, Resolver
+from functions.fleet.role_credentials import RoleCredentials, read_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class SnapshotSource:
         """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
         self._context = context
         self.rows = RowsFollower(self.rows_wire, rows_file, on_rows)
+        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
@@ -160,10 +163,10 @@ class SnapshotSource:
         return PoolsWire(await self._wire())
 
     async def role_notifier(self) -> RoleNotifier:
-        """For agents on this machine, whose ports are open to holders of the token alone."""
+        """For agents on this machine, whose ports are open to who has a credential."""
         if self._agents is None:
             self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        return RoleNotifier(self._agents, await self._token(self._context()))
+        return RoleNotifier(self._agents, (await self._credentials(self._context())).secret("standing"))
 
     async def close(self) -> None:
         for client in (self._client, self._agents):
@@ -173,7 +176,7 @@ class SnapshotSource:
     async def _make(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
         resolver = Resolver(DigestReader(store, context.models_root))
-        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows)
+        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows, shares=self.shares)
 
     async def _wire(self) -> RegistryWire:
         context = self._context()
@@ -182,7 +185,7 @@ class SnapshotSource:
             # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
-        return RegistryWire(self._client, context.registry_url, await self._token(context))
+        return RegistryWire(self._client, context.registry_url, (await self._credentials(context)).bearer("publish"))
 
-    async def _token(self, context: PlanContext) -> str:
-        return (await asyncio.to_thread(context.layout.secret("internal-token").read_text)).strip()
+    async def _credentials(self, context: PlanContext) -> RoleCredentials:
+        return await asyncio.to_thread(read_for, "controller", context.layout.credentials("controller"))

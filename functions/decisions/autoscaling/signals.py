@@ -49,6 +49,8 @@ class PoolSignals:
     shed_per_s: float | None = None  # refused, for whatever reason
     overflow_per_s: float | None = None  # of those, see `is_overflow`
     degraded_per_s: float | None = None
+    waking: int = 0  # requests that wait at gateways for a replica of a pool that has none
+    open_requests: int = 0  # that gateways have sent to the pool, or keep for it; of pools that may go to zero
 
     @property
     def committed(self) -> int:

@@ -22,6 +22,7 @@ from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
 from functions.decisions.routing.retry import Failure
+from functions.gateway.http.headers import NO_TRACE, TraceContext
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
@@ -47,7 +48,7 @@ class Admitted(msgspec.Struct, frozen=True):
     session: str | None = None  # what it belongs to, as the caller named it
     conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
     is_first_turn: bool = True  # of the conversation, as far as the request shows
-    trace_id: str = ""  # of the caller's `traceparent`
+    trace: TraceContext = NO_TRACE
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
     wants_counts: bool = False  # the caller asked for the usage so far with every event
     ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent
@@ -62,6 +63,8 @@ class Admitted(msgspec.Struct, frozen=True):
             is_adapter=self.model.is_adapter,
             prompt_tokens=self.features.prompt_tokens,
             tie_key=self.request_id,
+            tenant=self.caller.tenant,
+            weights=self.model.weights,
         )
 
 
@@ -78,11 +81,12 @@ class Timeline:
     queued_s: float = 0.0  # of the time to routing: in the admission queue
     paused_s: float = 0.0  # of the time since the first token: the client did not read
     load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
+    wake_s: float = 0.0  # of the time to routing: the wait for the first replica of a pool at zero
 
     def server_timing(self) -> bytes:
-        """The `server-timing` header, milliseconds; `load` where an adapter was waited for."""
+        """The `server-timing` header, milliseconds; `load` and `wake` where an adapter or a pool was waited for."""
         auth_s = self.admitted_s - self.received_s
-        route_s = self.routed_s - self.load_s - self.queued_s - self.admitted_s
+        route_s = self.routed_s - self.wake_s - self.load_s - self.queued_s - self.admitted_s
         connect_s = self.connected_s - self.routed_s
         ttft_s = self.first_token_s - self.received_s
         timing = b"auth;dur=%.2f, queue;dur=%.2f, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
@@ -92,6 +96,8 @@ class Timeline:
             connect_s * 1000 if connect_s > 0.0 else 0.0,
             ttft_s * 1000 if ttft_s > 0.0 else 0.0,
         )
+        if self.wake_s:
+            timing += b", wake;dur=%.2f" % (self.wake_s * 1000)
         return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
 
 
@@ -108,7 +114,7 @@ NOTHING_SPENT = Spent(0.0, 0.0)
 class CascadeSpend(NamedTuple):
     """A small model's answer that was paid for, and that nobody got."""
 
-    pool: PoolName
+    model: ResolvedModel  # the small one
     usage: Usage
     spent: Spent
     attempt: object  # that gave it

@@ -245,7 +245,7 @@ class Rollouts:
         if self._catalogue is None or use.group == "control" or self.is_split(use.rollout, use.model):
             return False
         model = self._catalogue.resolve(admitted.caller.tenant, use.control.requested)
-        return model is not None and model.engine_name == use.control.engine_name
+        return model is not None and model.digest == use.control.digest and model.weights in (None, use.control.weights)
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
