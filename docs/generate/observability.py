@@ -10,8 +10,8 @@ from functions.telemetry.alerting.dashboards import files
 COMPONENT = ROOT / "manifests" / "components" / "observability"
 _ABOUT = (
     "What is shipped: on one machine `shoal up` gives these rules to Prometheus, on Kubernetes "
-    "`manifests/components/observability` does. A page is for a person now, a ticket for this week. The failure mode is a "
-    "label of the alert, the row of the dashboard `shoal: failure modes`, and the name of the "
+    "`manifests/components/observability` does. A page is for a person now, a ticket for this week. The failure mode "
+    "is a label of the alert, the row of the dashboard `shoal: failure modes`, and the name of the "
     "[runbook](../how-to/runbooks/README.md)."
 )
 _WRITTEN = "# Written by `make docs` from functions/telemetry/alerting. Change that, not this file.\n"
