@@ -22,6 +22,7 @@ from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -215,8 +216,11 @@ class _Server(uvicorn.Server):
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
+        seals = SealChecker(
+            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+        )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
         tokenizers = self._exact.tokenizers if self._exact is not None else None

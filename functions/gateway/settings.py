@@ -47,6 +47,9 @@ class GatewaySettings(BaseSettings):
     bus_password_file: Path | None = Field(
         None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
     )
+    sealed_heartbeats: bool = Field(
+        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     tokenizers_dir: Path | None = Field(
