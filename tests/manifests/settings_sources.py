@@ -96,7 +96,7 @@ GATEWAY = {
     "tool_secrets_dir": manifests_only("a laptop keeps no tenants' tokens unless its user says where"),
     **defaults(
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
-        *("lookups_per_minute", "first_byte_s", "jit_wait_s", "quarantine_after_replicas", "idle_s"),
+        *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
         *("trace_max_bytes", "trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
@@ -163,6 +163,7 @@ REPLICA = {
     "kv_events_replay_endpoint": both(),
     "snapshot_cache_file": both(),
     "weights_dir": local_only("KServe mounts the model's volume into the engine's container alone"),
+    "engine_log_file": local_only("a container's log is the cluster's: the agent beside it cannot read it"),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
     "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
