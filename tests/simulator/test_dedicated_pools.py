@@ -1,6 +1,8 @@
-"""10,000 requests of 20 tenants for one model in fourteen pools, full and failing: none comes to another's replica."""
+"""20 tenants' requests for one model in twelve pools, full and failing: none comes to another's replica."""
 
 from collections import Counter
+
+import pytest
 
 from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import FallbackEntry, PlacementEntry, PoolUse, RoutingEntry
@@ -15,7 +17,7 @@ DEDICATED, PREFERRED, SHARED = TENANTS[:5], TENANTS[5:10], TENANTS[10:]
 MODEL, SPOT, SMALL = PoolName("m"), PoolName("m-spot"), PoolName("small")
 OWN = {PoolName(f"m-{tenant}"): tenant for tenant in (*DEDICATED, *PREFERRED)}
 ADAPTERS = AdapterTimes(names=tuple(f"bot{number}" for number in range(20)), cpu_slots=8)
-REQUESTS = 10_000
+PER_S = 250.0
 ROUTING = RoutingEntry(
     "test",
     ("*",),
@@ -44,11 +46,13 @@ def crash(simulation: Simulation, *names: PoolName) -> None:
             simulation.crash(replica)
 
 
-def drill() -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]]:
+def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]]:
+    """And how often whose request was sent to a replica of which pool: first attempts, retries, hedges, all of them."""
     uses: dict[TenantId, PoolUse] = dict.fromkeys(DEDICATED, "dedicated") | dict.fromkeys(PREFERRED, "preferred")
+    seconds = requests / PER_S
     workload = stream(
-        250.0,
-        REQUESTS / 250.0,
+        PER_S,
+        seconds,
         tenant=lambda number: TENANTS[number % 20],
         band=lambda number: (0, 0, 1, 2)[number // 20 % 4],
         adapter=lambda number: f"bot{number % 20}" if number // 40 % 2 else None,
@@ -58,10 +62,10 @@ def drill() -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]]:
     )
     own = list(OWN)
     happens = [
-        (5.0, lambda it: crash(it, own[0], own[5], MODEL)),
-        (12.0, lambda it: crash(it, own[1], own[6], SPOT, SPOT)),
-        (20.0, lambda it: crash(it, MODEL, MODEL, SMALL)),
-        (25.0, lambda it: [it.restart(each) for each in it.ready_ids(own[2])]),
+        (seconds / 8, lambda it: crash(it, own[0], own[5], MODEL)),
+        (seconds / 3, lambda it: crash(it, own[1], own[6], SPOT, SPOT)),
+        (seconds / 2, lambda it: crash(it, MODEL, MODEL, SMALL)),
+        (seconds / 1.6, lambda it: [it.restart(each) for each in it.ready_ids(own[2])]),
     ]
     simulation = world(workload, *happens, pools=pools(), routing=ROUTING, pool_use=uses, gateways=2)
     came: Counter[tuple[TenantId, PoolName]] = Counter()
@@ -78,18 +82,23 @@ def drill() -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]]:
     return simulation, came
 
 
-def test_ten_thousand_requests_and_none_on_anothers_replica() -> None:
-    simulation, came = drill()
+@pytest.mark.parametrize("requests", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_none_comes_to_anothers_replica(requests: int) -> None:
+    simulation, came = drill(requests)
     strangers = {(tenant, name): count for (tenant, name), count in came.items() if OWN.get(name, tenant) != tenant}
     assert strangers == {}
-    by_tenant = {tenant: {name for whose, name in came if whose == tenant} for tenant in TENANTS}
     for tenant in DEDICATED:
-        assert by_tenant[tenant] == {PoolName(f"m-{tenant}")}, "full or gone, it takes no other"
-    for tenant in PREFERRED:
-        assert by_tenant[tenant] > {PoolName(f"m-{tenant}")}, "what its own cannot take goes to the shared ones"
+        its = {name for whose, name in came if whose == tenant}
+        assert its == {PoolName(f"m-{tenant}")}, "full or gone, it takes no other"
     outcome = simulation.outcome
-    assert sum(band.asked for band in outcome.bands) == REQUESTS
-    assert served(outcome) > REQUESTS / 4
+    assert sum(band.asked for band in outcome.bands) == requests
+    assert served(outcome) > requests / 10
+    if requests < 10_000:
+        return
+    for tenant in PREFERRED:
+        assert came[tenant, PoolName(f"m-{tenant}")] > 0
+        assert any(came[tenant, name] for name in (MODEL, SPOT)), "what its own cannot take goes to the shared ones"
     assert sum(shed(outcome).values()) > 500, "it was saturated"
-    assert outcome.retries > 0 and outcome.adapter_loads > 0
-    assert came[TENANTS[10], SMALL] > 0, "the fallback was taken"
+    assert outcome.retries > 0
+    assert outcome.adapter_loads > 0
+    assert sum(count for (_, name), count in came.items() if name == SMALL) > 0, "the fallback was taken"
