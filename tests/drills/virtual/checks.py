@@ -137,8 +137,7 @@ def _bills(fleet: Fleet, rows: Rows) -> Breaches:
     bills = fleet.bills
     bills.heals = True
     for gateway in fleet.gateways:
-        gateway.account.close()
-    fleet.gateways[0].account.deliver()  # what those have left who were killed, or could not tell it
+        gateway.account.close()  # with what those have left who were killed at its place, or could not tell it
     yield from bills.differences()
     bills.database.close()
 
