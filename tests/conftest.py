@@ -27,7 +27,7 @@ def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""
     folder = tmp_path_factory.mktemp("sim")
     project = without_limits(project_with(folder / "project", PATIENT))
-    with running_fleet(folder / "state", "sim", project=project) as fleet:
+    with running_fleet(folder / "state", "sim", project=project, variables={"SHOAL_TRACE_STORE": "chdb"}) as fleet:
         yield fleet
 
 

@@ -72,12 +72,11 @@ def registry_page() -> str:
         settings = RegistrySettings(
             state_dir=state_dir, internal_token_file=state_dir / "token", region="a", regions_file=state_dir / "regions"
         )
-        credentials = RoleCredentials(_TOKEN)
         store, fleet = SnapshotStore(state_dir / "snapshot.json"), FleetWatch(cast("Bus", None))
-        parts = parts_from(settings, Secrets(credentials), store, fleet)
+        parts = parts_from(settings, Secrets(RoleCredentials(_TOKEN)), store, fleet)
         regions = region_parts(settings, _TOKEN, None, parts.services)
         made = registry_app.make_app(
-            store, fleet, credentials, services=parts.services, collecting=parts.collecting, regions=regions
+            store, fleet, RoleCredentials(_TOKEN), services=parts.services, collecting=parts.collecting, regions=regions
         )
         document = _document(made)
         parts.close()

@@ -45,6 +45,7 @@ ContextOverflow = Literal["refuse", "slide", "summarise"]
 CacheSalt = Literal["per-tenant", "shared"]
 DoubtMeasure = Literal["mean", "p90"]
 ModelType = Literal["lora", "base"]
+PoolUse = Literal["shared", "preferred", "dedicated"]
 
 # msgspec searches for a pattern, and `$` would let a final newline by.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -123,6 +124,7 @@ class TenantEntry(_Entry, frozen=True, tag="tenant"):
     context_overflow: ContextOverflow = "refuse"
     conversations: ConversationsPart | None = None  # None: none are kept
     tools: tuple[ToolEntry, ...] = ()
+    pools: PoolUse = "shared"  # whether it uses pools that are dedicated to it, and none but those
 
 
 class VersionEntry(_Part, frozen=True):
@@ -163,6 +165,12 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     # By its engines' arguments, for the agents beside them; None: these say nothing of adapters.
     max_adapters: Annotated[int, msgspec.Meta(ge=0, le=4096)] | None = None
     max_lora_rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
+    # What its use is charged by.
+    accelerators_per_replica: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1  # on CPU: 1
+    price_per_accelerator_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # the operator's money; 0: nobody said
+    model: str = ""  # the pool whose model it serves beside that one; empty: the model that bears its own name
+    dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
+    quantization: str = ""  # of its weights; empty: none
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):
@@ -208,6 +216,18 @@ class ClassifierEntry(_Part, frozen=True):
     rules: tuple[RuleEntry, ...] = ()
 
 
+class PlacementEntry(_Part, frozen=True):
+    """All that is said must hold; what is None or empty is not looked at."""
+
+    target_pool: PoolName
+    classes: tuple[ServiceClass, ...] = ()
+    tiers: tuple[str, ...] = ()
+    tenants: tuple[TenantId, ...] = ()
+    min_prompt_tokens: Limit | None = None
+    max_prompt_tokens: Limit | None = None
+    min_predicted_ttft_ms: Limit | None = None  # in the pool where the request would go without this rule
+
+
 class RoutingEntry(_Entry, frozen=True, tag="routing"):
     """The defaults are what holds where no policy fits a pool; the kind's own defaults are the same."""
 
@@ -224,6 +244,7 @@ class RoutingEntry(_Entry, frozen=True, tag="routing"):
     hedge_after_s: Seconds | None = None  # None: no second attempt beside a slow first one
     classifier: ClassifierEntry | None = None
     unknown_fields: UnknownFields = "strip"  # of requests, that no field table knows
+    placement: tuple[PlacementEntry, ...] = ()  # among the pools of one model; the first that holds decides
 
 
 class BandEntry(_Part, frozen=True):
@@ -264,6 +285,7 @@ class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):
     warm: Replicas = 0
     scale_up: tuple[AnyText, ...] = ()  # canonical scale rules
     scale_down: tuple[AnyText, ...] = ()
+    idle_after_s: Annotated[float, msgspec.Meta(gt=0.0)] = 600.0  # with min_replicas 0
 
 
 class Removed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="is", tag="removed"):

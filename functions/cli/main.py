@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from functions.cli import main_cluster
-from functions.cli.main_models import adapter_app, key_app, rollout_app
+from functions.cli.main_models import adapter_app, key_app, rollout_app, usage
 from functions.cli.main_simulate import simulate_app
 from functions.cli.options import (
     ChannelOption,
@@ -57,6 +57,7 @@ app.add_typer(rollout_app)
 app.add_typer(key_app)
 app.add_typer(main_cluster.base_app)
 app.add_typer(simulate_app)
+app.command()(usage)
 app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
 app.command()(main_cluster.events)
@@ -314,13 +315,45 @@ def promote(
 def trace(
     request_id: Annotated[str, typer.Argument(help="The x-request-id of an answer.")],
     *,
-    directory: Annotated[Path | None, typer.Option("--dir", help="Trace files; by default the local fleet's.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Only these trace files, such as another gateway's.")
+    ] = None,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """One request's waterfall: where its time went, and why it went to that replica."""
     from functions.cli import trace as command
 
-    command.trace(request_id, directory, as_json=output is Output.JSON)
+    command.trace(request_id, directory, cluster=context, namespace=namespace, as_json=output is Output.JSON)
+
+
+@app.command()
+def traces(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
+    model: Annotated[str | None, typer.Option(help="Answered by it: tenant/name, or tenant/name@version.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Of this pool alone.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Last asked of this replica.")] = None,
+    trace_id: Annotated[str | None, typer.Option("--trace-id", help="Of one trace: of a `traceparent`.")] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Answered with a status of 400 or above.")] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="The slowest first, instead of the newest.")] = False,
+    over: Annotated[str | None, typer.Option(help="That took at least so long in all, such as 2s or 500ms.")] = None,
+    since: Annotated[str, typer.Option(help="Not older than 90s, 15m, 2h or 7d.")] = "1h",
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000)] = 50,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Requests by what became of them: who asked, what answered, how long it took, what went wrong."""
+    from functions.cli import traces as command
+    from functions.telemetry.store.questions import Search
+
+    asked = Search(
+        command.since(since), tenant=tenant, model=model, pool=pool, replica=replica, trace_id=trace_id,
+        errors=errors, over_ms=command.over_ms(over), slowest_first=slow, limit=limit,
+    )  # fmt: skip
+    command.traces(asked, cluster=context, namespace=namespace, as_json=output is Output.JSON)
 
 
 @app.command()

@@ -181,3 +181,26 @@ def key_revoke(
     from functions.cli import key as command
 
     command.revoke(tenant, key_id, as_json=output is Output.JSON)
+
+
+def usage(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only of this pool.")] = None,
+    by: Annotated[
+        str, typer.Option(help="Comma-separated: tenant, model, version, pool, class, day, hour.")
+    ] = "tenant,model",
+    since: Annotated[str, typer.Option(help="24h or 7d ago, a date, or 2027-06-30T18:00:00Z.")] = "30d",
+    until: Annotated[str | None, typer.Option(help="The same. Default: now.")] = None,
+    pools: Annotated[bool, typer.Option("--pools", help="Of each pool: paid, used, idle, and its break-even.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Requests, tokens, accelerator-seconds and cost, by tenant, model, day or what else."""
+    from functions.cli import usage as command
+
+    as_json = output is Output.JSON
+    if pools:
+        command.pools(since=since, until=until, as_json=as_json)
+    else:
+        command.usage(tenant=tenant, model=model, pool=pool, by=by, since=since, until=until, as_json=as_json)

@@ -20,7 +20,7 @@ from functions.cli.top import look_at
 from functions.controller.local.adoption import left_over
 from functions.controller.local.instances import read_ledger
 
-NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
+NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}, "base_versions": {}}
 
 
 def status(*, as_json: bool) -> None:
@@ -30,6 +30,7 @@ def status(*, as_json: bool) -> None:
         "ready": bool(controller and controller["ready"]),
         "state_dir": str(context.layout.root),
         "gateway": f"{context.gateway_url}/v1",
+        "prometheus": _prometheus(controller),
         "controller": controller,
         "without_controller": [] if controller is not None else _left_over(context),
         "replicas": controller["replicas"] if controller is not None else [],
@@ -44,14 +45,27 @@ def status(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _prometheus(controller: dict[str, Any] | None) -> str | None:
+    """Its address, where one runs beside the fleet."""
+    processes = controller["processes"] if controller is not None else []
+    return next((f"http://127.0.0.1:{each['port']}" for each in processes if each["role"] == "prometheus"), None)
+
+
 def _models(context: CliContext) -> dict[str, Any]:
     """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
     try:
         with Registry(context) as registry:
-            look = look_at(registry, list(registry.pages("/v1/models")))
+            models = list(registry.pages("/v1/models"))
+            look = look_at(registry, models)
     except Refused:
         return NO_MODELS
-    return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools}
+    versions = {
+        str(version["digest"]): str(version["name"])
+        for model in models
+        if model["type"] == "base"
+        for version in model["versions"]
+    }
+    return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools, "base_versions": versions}
 
 
 def _left_over(context: CliContext) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Tables of `shoal status`: revision, objects, replicas, models, processes. 80 columns, more where there are more."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,7 @@ def scaling_table(scaling: Sequence[Mapping[str, Any]], now_unix_s: float | None
 STATE_COLOURS = {"Ready": "green", "Reconciling": "yellow", "Stalled": "red"}
 ALWAYS_LISTED = ("InferenceService", "Model")  # the other kinds only where something is wrong with one
 LISTED_MAX = 60
+SHORT_DIGEST = len("sha256:") + 12
 WIDE_COLUMNS = 100
 
 
@@ -121,6 +123,8 @@ def show(seen: dict[str, Any], console: Console) -> None:
     target = controller["target"]
     word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
     console.print(f"{escape(seen['gateway'])}  {word}  engine {target['engine']}")
+    if seen["prometheus"] is not None:
+        console.print(f"[dim]metrics and alerts: {escape(seen['prometheus'])}/alerts[/]")
     show_revision(controller, console)
     console.print()
     _show_objects(controller, console)
@@ -185,6 +189,9 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     table = Table("replica", *(["pool"] if pool_shown else []), "phase", box=None, pad_edge=False)
     for heading in ("running", "waiting", "kv", "adapters", "restarts", "heard"):
         table.add_column(heading, justify="right")
+    is_told = any(replica.get("weights_digest") for replica in known.values())
+    if is_told:
+        table.add_column("weights")
     for replica_id in sorted(known.keys() | engines.keys()):
         heartbeat, engine = known.get(replica_id), engines.get(replica_id)
         restarts = str(engine["restarts"]) if engine is not None else "-"
@@ -202,12 +209,35 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
             str(len(heartbeat["adapters"])),
             restarts,
             f"{heartbeat['age_s']:.1f} s ago",
+            *([escape(weights_name(heartbeat, seen["base_versions"]))] if is_told else []),
         )
     if table.row_count:
         console.print(table)
+    for line in mixed_lines(seen["replicas"], seen["base_versions"]):
+        console.print(line, soft_wrap=True)
     for heartbeat in known.values():
         if heartbeat["phase"] != "ready" and heartbeat["reason"]:
             console.print(f"  {escape(heartbeat['replica_id'])}: {escape(heartbeat['reason'])}")
+
+
+def weights_name(replica: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+    """The base's version that the replica has loaded; without a name, the beginning of its digest."""
+    digest = str(replica.get("weights_digest") or "")
+    return versions.get(digest, digest[:SHORT_DIGEST]) or "not known"
+
+
+def mixed_lines(replicas: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> list[str]:
+    """Of pools whose serving replicas have loaded different weights: which, on how many."""
+    found: dict[str, Counter[str]] = {}
+    for replica in replicas:
+        if replica["phase"] == "ready" and replica.get("weights_digest"):
+            found.setdefault(str(replica["pool"]), Counter())[weights_name(replica, versions)] += 1
+    return [
+        f"[yellow]![/] {escape(pool)} mixes weights: "
+        + ", ".join(f"{escape(name)} on {number}" for name, number in sorted(counts.items()))
+        for pool, counts in sorted(found.items())
+        if len(counts) > 1
+    ]
 
 
 def _show_models(seen: dict[str, Any], console: Console) -> None:

@@ -1,10 +1,10 @@
 """`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica.
 
-Read from the files that the local fleet's gateway writes; a row is there a quarter of a second after the request's end.
+Asked of the trace store; what it has not got yet, of the files that the local fleet's gateway writes, where a row is a
+quarter of a second after the request's end.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +17,55 @@ from rich.table import Table
 from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
+from functions.cli.trace_source import asked_store
+from functions.telemetry.store.questions import find as ask_store
+from functions.telemetry.trace_parts import Part, parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
 
 BAR_COLUMNS = 48
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One part of a request's time, in milliseconds since its arrival."""
-
-    name: str
-    start_ms: float
-    ms: float
-
-
-def trace(request_id: str, directory: Path | None, *, as_json: bool) -> None:
-    where = directory or current_context().layout.traces_dir
-    if not where.is_dir():
-        raise Refused(f"there is no directory {where}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)")
-    try:
-        row = find(where, request_id)
-    except (RowInvalid, OSError) as error:
-        raise Refused(f"the row of {request_id} in {where} cannot be read: {error}") from error
-    if row is None:
-        raise Refused(
-            f"no trace of {request_id} in {where}: the id is the answer's x-request-id; only the newest requests are "
-            "kept, and none that was refused before it had a model (a wrong key, a tenant's own limit)"
-        )
+def trace(
+    request_id: str, directory: Path | None, *, cluster: str | None = None, namespace: str = "shoal", as_json: bool
+) -> None:
+    """`directory`: of its files alone."""
+    row = _in_files(request_id, directory) if directory is not None else _anywhere(request_id, cluster, namespace)
     if as_json:
         sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         show(row, make_console())
+
+
+def _anywhere(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
+    """In the store, else in the local fleet's files."""
+    context, why = current_context(), ""
+    try:
+        with asked_store(context, cluster, namespace) as store:
+            row = ask_store(store, request_id)
+    except Refused as error:
+        row, why = None, f"; {error}"
+    if row is not None:
+        return row
+    if cluster is None and context.layout.traces_dir.is_dir():
+        return _in_files(request_id, context.layout.traces_dir, why)
+    raise Refused(f"no trace of {request_id} in the store{why}")
+
+
+def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
+    if not directory.is_dir():
+        raise Refused(
+            f"there is no directory {directory}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)"
+        )
+    try:
+        row = find(directory, request_id)
+    except (RowInvalid, OSError) as error:
+        raise Refused(f"the row of {request_id} in {directory} cannot be read: {error}") from error
+    if row is None:
+        raise Refused(
+            f"no trace of {request_id} in {directory}: the id is the answer's x-request-id; only the newest requests "
+            f"are kept, and none that was refused before it had a model (a wrong key, a tenant's own limit){why}"
+        )
+    return row
 
 
 def show(row: TraceRow, console: Console) -> None:
@@ -62,41 +80,20 @@ def show(row: TraceRow, console: Console) -> None:
         console.print(_decision(row))
 
 
-def spans(row: TraceRow) -> list[Span]:
-    """The parts one after the other; those that it never came to are left out."""
-    found, at_ms = [], 0.0
-    decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
-    parts = {
-        "auth": row.auth_ms,
-        "queue": row.queue_ms,
-        "route": row.route_ms,
-        "connect": row.connect_ms,
-        "prefill": row.prefill_ms,
-        "decode": decode_ms,
-    }
-    for name, ms in parts.items():
-        if ms is not None:
-            found.append(Span(name, at_ms, ms))
-            at_ms += ms
-    if at_ms < row.total_ms - 0.001:  # it ended before its first token
-        found.append(Span("other", at_ms, row.total_ms - at_ms))
-    return found
-
-
 def waterfall(row: TraceRow) -> Table:
     table = Table("part", "ms", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    for span in spans(row):
-        table.add_row(span.name, f"{span.ms:.1f}", _bar(span, row.total_ms))
+    for part in parts(row):
+        table.add_row(part.name, f"{part.ms:.1f}", _bar(part, row.total_ms))
     table.add_row("[bold]total[/]", f"[bold]{row.total_ms:.1f}[/]", "")
     return table
 
 
-def _bar(span: Span, total_ms: float) -> str:
+def _bar(part: Part, total_ms: float) -> str:
     """At least one column wide, and inside the picture."""
     scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
-    start = min(BAR_COLUMNS - 1, int(span.start_ms * scale))
-    width = max(1, min(BAR_COLUMNS - start, round(span.ms * scale)))
+    start = min(BAR_COLUMNS - 1, int(part.start_ms * scale))
+    width = max(1, min(BAR_COLUMNS - start, round(part.ms * scale)))
     return f"{' ' * start}[cyan]{'━' * width}[/]"
 
 

@@ -5,11 +5,12 @@ it is until somebody changes something; the message says what.
 Neighbours: `status` shows them; `local.pool_conditions` says how the pools' processes are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from functions.api.ids import DEFAULT_CHANNEL, INCOMING
+from functions.api.ids import DEFAULT_CHANNEL, INCOMING, Digest
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.quantities import expiry_unix_s
@@ -26,6 +27,8 @@ from functions.fleet.heartbeat import Heartbeat
 State = Literal["Ready", "Reconciling", "Stalled"]
 ORDER: dict[State, int] = {"Stalled": 0, "Reconciling": 1, "Ready": 2}
 SHOWN_PER_KIND = 200
+AT_ZERO = "Asleep"
+_WOKEN = "the next request starts it"
 FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters.plan`
 
 
@@ -65,10 +68,11 @@ def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedS
         if heartbeat.phase == "ready":
             ready.setdefault(heartbeat.pool, []).append(heartbeat)
     found = [*pools]
+    at_zero = frozenset(each.name for each in found if each.reason == AT_ZERO)
     for declared in loaded.objects:
         value = declared.value
         if isinstance(value, Model):
-            found.append(_model(value, entries.get(value.spec.id), ready, seen))
+            found.append(_model(value, entries.get(value.spec.id), ready, seen, at_zero))
         elif isinstance(value, Tenant):
             found.append(_tenant(value, seen))
         elif not isinstance(value, InferenceService):
@@ -108,7 +112,11 @@ def _tenant(tenant: Tenant, seen: ObservedState) -> ObjectCondition:
 
 
 def _model(
-    model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]], seen: ObservedState
+    model: Model,
+    entry: ModelEntry | None,
+    ready: Mapping[str, list[Heartbeat]],
+    seen: ObservedState,
+    at_zero: frozenset[str],
 ) -> ObjectCondition:
     id_ = model.spec.id
     left_out = _about(id_, seen.problems)
@@ -124,6 +132,8 @@ def _model(
         return ObjectCondition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
     if entry is None or not seen.is_current:
         return ObjectCondition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
+    if entry.pool in at_zero:
+        return ObjectCondition("Model", id_, "Ready", AT_ZERO, f"the pool {entry.pool} is asleep: {_WOKEN}")
     return _served(entry, ready.get(entry.pool, []))
 
 
@@ -151,9 +161,20 @@ def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
         return ObjectCondition(
             "Model", entry.id, "Reconciling", "NoReplica", f"no replica of pool {entry.pool} is ready"
         )
-    if entry.type == "base":
-        return ObjectCondition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas")
-    return _adapter(entry, replicas)
+    return _base(entry, replicas) if entry.type == "base" else _adapter(entry, replicas)
+
+
+def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
+    """By what replicas say that they have loaded; those that do not say count as what is declared."""
+    names = {version.digest: version.name for version in entry.versions}
+    loaded = [Digest(each.weights_digest) for each in replicas if each.weights_digest]
+    others = [digest for digest in loaded if digest not in names]
+    if others:
+        words = f"{len(others)} of {len(replicas)} replicas have loaded weights that no version declares: {others[0]}"
+        return ObjectCondition("Model", entry.id, "Stalled", "OtherWeights", words)
+    counts = Counter(names[digest] for digest in loaded)
+    which = f": {', '.join(f'{name} on {count}' for name, count in sorted(counts.items()))}" if len(counts) > 1 else ""
+    return ObjectCondition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas{which}")
 
 
 def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
@@ -219,6 +240,8 @@ def _pool(name: str, wanted_ids: list[str], instances: list[Instance], wanted: D
         and any(i.spec.replica_id == replica_id for i in serving)
     ]
     words = f"{len(ready)} of {len(wanted_ids)} replicas are ready"
+    if not wanted_ids and not serving and wanted.settled:
+        return ObjectCondition("InferenceService", name, "Ready", AT_ZERO, f"scaled to zero: {_WOKEN}")
     failing = [i for i in serving if i.state.phase != "ready" and i.state.failures >= GIVEN_UP_AFTER_FAILURES]
     if failing:
         worst = max(failing, key=lambda i: i.state.failures)

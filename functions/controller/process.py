@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
+from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
@@ -24,18 +25,20 @@ from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
+from functions.controller.local.base_versions import BaseVersions
 from functions.controller.local.control import serve_control
 from functions.controller.local.files import lock_held
 from functions.controller.local.instances import Ledger, read_ledger, slots_in
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import Operations
-from functions.controller.local.pools import PoolUnusable, pools_of, read_target, unusable
+from functions.controller.local.pools import Pool, PoolUnusable, pools_of, read_target, unusable
 from functions.controller.local.port_check import check_ports
-from functions.controller.local.ports import plan_ports
+from functions.controller.local.ports import MAX_SLOTS, plan_ports
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.surge import has_memory
 from functions.controller.orders import Orders
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
@@ -89,10 +92,21 @@ class Controller:
             self._source.replicas,
             patience=settings.patience,
             may_go_on=lambda: not self._following.suspended,
+            on_share=self._rows_changed.set,
         )
+        self._source.shares = lambda: self._driver.shares
         adapters_dir = local.project_dir.resolve() / "registry" / "adapters"
         self._published_book: Book | None = None
         self._publication = Publication(self._publish, self._reconciler.context, adapters_dir)
+        self._base_versions = BaseVersions(
+            self._layout.base_versions_file,
+            reconciler=self._reconciler,
+            rows=self._source.rows,
+            driver=self._driver,
+            published=self._published_for_rows,
+            is_suspended=lambda: self._following.suspended,
+            may_surge=self._may_surge,
+        )
         self._tasks = Supervised()
         self._stopped = asyncio.Event()
         self._orders = Orders(
@@ -177,6 +191,7 @@ class Controller:
         tasks.forever("registry rows", self._source.rows.run)
         tasks.forever("rows to publish", lambda: self._follow_rows(changed))
         tasks.forever("rollouts", self._driver.run)
+        tasks.forever("base versions", self._base_versions.run)
         tasks.forever("scaling", self._scaling.run)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
@@ -223,6 +238,23 @@ class Controller:
 
     def _check(self, loaded: Loaded) -> tuple[Problem, ...]:
         return unusable(loaded, self._reconciler.wanted.target)
+
+    def _published_for_rows(self) -> Snapshot | None:
+        """What the registry holds; None while its rows say more than is published: a rollout that has just ended."""
+        return self._publication.snapshot if self._published_book is self._source.rows.book else None
+
+    def _may_surge(self, pool: Pool) -> bool:
+        """Whether settings, YAML, ports and memory allow one replica more of it."""
+        wanted, engines = (
+            self._reconciler.wanted,
+            [i for i in self._supervisor.instances.values() if i.spec.slot is not None],
+        )
+        declared = any(each.name == pool.name and each.may_surge for each in self._reconciler.declared)
+        has_port = (
+            sum(len(each.folders) or self._reconciler.replicas_of(each.name) for each in wanted.pools) < MAX_SLOTS
+        )
+        pids = [i.state.pid for i in engines if i.spec.pool == pool.name and i.spec.role == "engine" and i.state.pid]
+        return self._local.surge and declared and has_port and has_memory(pids)
 
     async def _until_published(self, revision: str) -> None:
         def published() -> bool:

@@ -6,7 +6,7 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from functions.api.ids import (
@@ -16,7 +16,6 @@ from functions.api.ids import (
     KeyId,
     ModelId,
     PoolName,
-    RolloutId,
     TenantId,
     parse_model_ref,
 )
@@ -29,44 +28,25 @@ from functions.api.snapshot import (
     QuotaEntry,
     RoutingEntry,
     Snapshot,
-    Sticky,
+    SplitEntry,
     TenantEntry,
     VersionEntry,
 )
 from functions.api.snapshot_index import Indexed, Tables, indexed
-from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, most_specific
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
+from functions.decisions.resolved_model import ResolvedModel, Split
+from functions.decisions.routing.placement import (
+    Placed,
+    Predict,
+    Usable,
+    fitting,
+    model_of,
+    place,
+    takes_over,
+    usable,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
-    """One version of one model, chosen for one request."""
-
-    requested: str  # as the caller wrote it; answers repeat it
-    id: ModelId
-    version: str
-    digest: Digest
-    engine_name: EngineName
-    pool: PoolName
-    is_adapter: bool
-    context_window_tokens: int
-    split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
-
-    @property
-    def served_as(self) -> str:
-        """The `x-shoal-model` header: `id@version`."""
-        return f"{self.id}@{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A rollout in progress: a part of the requests goes to another version; `decisions.rollout.split` says which."""
-
-    rollout: RolloutId
-    stage: int
-    percent: int  # 1 to 99
-    sticky: Sticky
-    candidate: ResolvedModel  # itself without a split
-
+__all__ = ["Catalogue", "ResolvedModel", "Split"]
 
 _MAX_REMEMBERED = 10_000
 _ID = attrgetter("id")
@@ -91,6 +71,11 @@ class Catalogue:
         self.classifiers: Mapping[str, ClassifierEntry] = {
             entry.classifier.model: entry.classifier for entry in snapshot.routing if entry.classifier is not None
         }
+        self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
+        for entry in snapshot.pools:
+            self.pools_of.setdefault(model_of(entry), []).append(entry)
+        self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
+        self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}
@@ -110,7 +95,7 @@ class Catalogue:
         if pool not in self.pools:
             return DEFAULT_ROUTING  # and not remembered: nobody can fill the memory with names of their own invention
         if pool not in self._routing:
-            self._routing[pool] = most_specific(self.snapshot.routing, pool, DEFAULT_ROUTING)
+            self._routing[pool] = obeyed(self.snapshot.routing, self.pools[pool], DEFAULT_ROUTING)
         return self._routing[pool]
 
     def admission_for(self, pool: PoolName) -> AdmissionEntry:
@@ -118,8 +103,60 @@ class Catalogue:
         if pool not in self.pools:
             return DEFAULT_ADMISSION
         if pool not in self._admission:
-            self._admission[pool] = most_specific(self.snapshot.admission, pool, DEFAULT_ADMISSION)
+            self._admission[pool] = obeyed(self.snapshot.admission, self.pools[pool], DEFAULT_ADMISSION)
         return self._admission[pool]
+
+    def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
+        """The tenant's pools of the model that bears this pool's name."""
+        known = self._usable.get((tenant, model_pool))
+        if known is not None:
+            return known
+        entry, pools = self.tenants.get(tenant), self.pools_of.get(model_pool)
+        if entry is None or pools is None:
+            return Usable()
+        if len(self._usable) >= _MAX_REMEMBERED:
+            self._usable.clear()
+        found = self._usable[tenant, model_pool] = usable(pools, entry)
+        return found
+
+    def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
+        """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
+        named = model_of(self.pools[model.pool])
+        pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
+        rules = self.routing_for(named).placement
+        return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
+
+    def takes_over(self, pool: PoolName) -> list[PoolName]:
+        """Other pools of its model that get what this one cannot take, of one tenant or another."""
+        entry = self.pools.get(pool)
+        return takes_over(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
+
+    def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
+        """The same model in another of the tenant's pools; itself, where this is none of them."""
+        if pool not in model.other_pools:
+            return model
+        split = model.split
+        if split is not None:
+            split = replace(split, candidate=self.in_pool(split.candidate, pool))
+        weights = model if model.is_adapter else self._weights(model, pool)
+        entry = self.pools[pool]
+        return replace(
+            weights,
+            pool=pool,
+            other_pools=tuple(other for other in (model.pool, *model.other_pools) if other != pool),
+            context_window_tokens=entry.context_window_tokens,
+            accelerators_per_replica=entry.accelerators_per_replica,
+            price_per_accelerator_hour=entry.price_per_accelerator_hour,
+            weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
+            split=split,
+        )
+
+    def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
+        """A base model as the pool's engines call it, with the digest of their weights where they are declared."""
+        declared = self.models.get(ModelId(pool)) or self.models.get(model.id)
+        version = _by_name(declared, declared.channels.get(DEFAULT_CHANNEL)) if declared is not None else None
+        digest = version.digest if version is not None else model.digest
+        return replace(model, engine_name=EngineName(pool), digest=digest)
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
         """The version that `requested` means for this tenant, or None.
@@ -149,21 +186,42 @@ class Catalogue:
         elif ref.version is not None:
             version = _by_name(model, ref.version)
         else:
-            return self._by_channel(requested, model, ref.channel or DEFAULT_CHANNEL)
-        return self._resolved(requested, model, version) if version is not None else None
+            return self._by_channel(tenant, requested, model, ref.channel or DEFAULT_CHANNEL)
+        return self._resolved(tenant, requested, model, version) if version is not None else None
 
-    def _by_channel(self, requested: str, model: ModelEntry, channel: str) -> ResolvedModel | None:
+    def _by_channel(self, tenant: TenantId, requested: str, model: ModelEntry, channel: str) -> ResolvedModel | None:
         """What the channel points at, with the rollout that is on its way there."""
         control = _by_name(model, model.channels.get(channel))
         if control is None:
             return None
-        resolved = self._resolved(requested, model, control)
+        resolved = self._resolved(tenant, requested, model, control)
         entry = next((split for split in model.splits if split.channel == channel), None)
         candidate = _by_name(model, entry.candidate) if entry is not None else None
-        if entry is None or candidate is None:
-            return resolved
-        other = self._resolved(requested, model, candidate)
-        return replace(resolved, split=Split(entry.rollout, entry.stage, entry.percent, entry.sticky, other))
+        other = self._resolved(tenant, requested, model, candidate) if candidate is not None else None
+        if resolved is None:
+            return None
+        if entry is None or other is None:
+            return self._with_base(resolved) if resolved.is_adapter else resolved
+        return replace(resolved, split=_split(entry, other, model.id))
+
+    def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
+        """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
+        requests is answered by replicas of the new version."""
+        base = self.models.get(ModelId(adapter.pool))
+        splits = base.splits if base is not None and base.type == "base" else ()
+        entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
+        candidate = _by_name(base, entry.candidate) if base is not None and entry is not None else None
+        if base is None or entry is None or candidate is None:
+            return adapter
+        return replace(adapter, split=_split(entry, replace(adapter, weights=candidate.digest), base.id))
+
+    def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
+        """An adapter's are those that its base's default channel points at."""
+        base = model if model.type == "base" else self.models.get(ModelId(model.pool))
+        if base is None or base.type != "base" or len(base.versions) < 2:
+            return None  # whatever its replicas have loaded is it
+        meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
+        return meant.digest if meant is not None else None
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
         """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""
@@ -180,7 +238,13 @@ class Catalogue:
         entry = self.tenants.get(tenant)
         if entry is None:
             return []
-        found = {model.id: model for pattern in entry.models for model in self._matching(pattern) if model.versions}
+        pools = {model_pool for model_pool, its in self.pools_of.items() if usable(its, entry).in_order}
+        found = {
+            model.id: model
+            for pattern in entry.models
+            for model in self._matching(pattern)
+            if model.versions and model.pool in pools
+        }
         return [found[model_id] for model_id in sorted(found)]
 
     def _matching(self, pattern: str) -> Iterator[ModelEntry]:
@@ -195,8 +259,12 @@ class Catalogue:
                 return
             yield models[index]
 
-    def _resolved(self, requested: str, model: ModelEntry, version: VersionEntry) -> ResolvedModel:
-        return ResolvedModel(
+    def _resolved(
+        self, tenant: TenantId, requested: str, model: ModelEntry, version: VersionEntry
+    ) -> ResolvedModel | None:
+        """In the first of the tenant's pools; None where it has none of this model's."""
+        pool = self.pools[model.pool]
+        resolved = ResolvedModel(
             requested=requested,
             id=model.id,
             version=version.name,
@@ -204,8 +272,25 @@ class Catalogue:
             engine_name=version.engine_name,
             pool=model.pool,
             is_adapter=model.type == "lora",
-            context_window_tokens=self.pools[model.pool].context_window_tokens,
+            context_window_tokens=pool.context_window_tokens,
+            accelerators_per_replica=pool.accelerators_per_replica,
+            price_per_accelerator_hour=pool.price_per_accelerator_hour,
+            names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
+            weights=self._weights_of(model, version),
         )
+        return self.in_first_pool(resolved, tenant)
+
+    def in_first_pool(self, model: ResolvedModel, tenant: TenantId) -> ResolvedModel | None:
+        """What is in the pool of the model's name, in the first of the tenant's pools; None where it has none."""
+        pools = self.usable(tenant, model.pool).in_order
+        if not pools:
+            return None
+        first = model if pools[0] == model.pool else self.in_pool(replace(model, other_pools=pools), pools[0])
+        return replace(first, other_pools=pools[1:]) if first.other_pools != pools[1:] else first
+
+
+def _split(entry: SplitEntry, candidate: ResolvedModel, model: ModelId) -> Split:
+    return Split(entry.rollout, entry.stage, entry.percent, entry.sticky, candidate, model)
 
 
 def _by_name(model: ModelEntry, name: str | None) -> VersionEntry | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from functions.api.ids import PoolName
-from functions.api.snapshot import AdmissionEntry, BandEntry, RolloutEntry, RoutingEntry, StageEntry
+from functions.api.snapshot import AdmissionEntry, BandEntry, PoolEntry, RolloutEntry, RoutingEntry, StageEntry
 
 BUILT_IN = "built-in"  # the name of the entries that hold where none was written
 
@@ -57,6 +57,15 @@ def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -
         if rank > best_rank:
             best, best_rank = policy, rank
     return best
+
+
+def obeyed(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Policy:
+    """The policy of one pool of several of a model: what names it, by more than `*`; else the model's."""
+    policies = tuple(policies)
+    own = most_specific(policies, pool.name, default)
+    if not pool.model or any(_rank(pattern, pool.name) > 0 for pattern in own.pools):
+        return own
+    return most_specific(policies, PoolName(pool.model), default)
 
 
 def _rank(pattern: str, pool: PoolName) -> int:

@@ -67,10 +67,13 @@ class QuantileSketch:
         """The counts of the buckets that hold something, in order."""
         return dict(sorted(self._buckets.items()))
 
-    def add(self, value_ms: float) -> None:
-        bucket = bucket_of(value_ms)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self.count += 1
+    def add(self, value_ms: float, times: int = 1) -> None:
+        self.add_to(bucket_of(value_ms), times)
+
+    def add_to(self, bucket: int, times: int) -> None:
+        """So many values of a bucket that is known."""
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + times
+        self.count += times
 
     def merge(self, other: "QuantileSketch") -> None:
         for bucket, count in other._buckets.items():

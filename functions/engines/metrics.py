@@ -23,8 +23,10 @@ _WANTED = (
     *("inter_token_latency_seconds_sum", "inter_token_latency_seconds_count"),
     *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum"),
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
+    *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
 )
-_STARTS = tuple(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ ")
+_PROCESS_START = "process_start_time_seconds"  # of the client library, not of vLLM
+_STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +52,16 @@ class EngineMetrics:
     e2e_s_total: float
     """Arrival to last token, summed over `finished_total` requests."""
     finished_total: int
+    draft_tokens_total: int
+    """Guessed ahead; 0 where the engine does not guess."""
+    accepted_draft_tokens_total: int
     num_gpu_blocks: int | None
     block_size_tokens: int | None
     max_loras: int | None
     """None: LoRA is off, or no step was made yet."""
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
+    process_began_unix_s: float | None = None
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -107,11 +113,14 @@ class _Samples:
             prefill_computed_tokens_total=self._count("request_prefill_kv_computed_tokens_sum"),
             e2e_s_total=self._number("e2e_request_latency_seconds_sum", sum),
             finished_total=self._count("e2e_request_latency_seconds_count"),
+            draft_tokens_total=self._count_if_there("spec_decode_num_draft_tokens_total"),
+            accepted_draft_tokens_total=self._count_if_there("spec_decode_num_accepted_tokens_total"),
             num_gpu_blocks=_whole(config.get("num_gpu_blocks")),
             block_size_tokens=_whole(config.get("block_size")),
             max_loras=_whole(adapters.get("max_lora")),
             running_adapters=_names(adapters.get("running_lora_adapters")),
             waiting_adapters=_names(adapters.get("waiting_lora_adapters")),
+            process_began_unix_s=self._number(_PROCESS_START, max) if _PROCESS_START in self._by_name else None,
         )
 
     def _number(self, name: str, combine: Callable[[Iterable[float]], float]) -> float:
@@ -122,6 +131,9 @@ class _Samples:
 
     def _count(self, name: str) -> int:
         return int(self._number(name, sum))
+
+    def _count_if_there(self, name: str) -> int:
+        return self._count(name) if name in self._by_name else 0
 
     def _deferred(self) -> int:
         samples = self._by_name.get("num_requests_waiting_by_reason", [])

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import DIGEST_PATTERN, Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.distribution import bloom
 from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
 
@@ -27,6 +27,16 @@ Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+# Of a cold start, in their order (`functions.replica.cold_start`); a newer agent may know others.
+ColdStage = Literal["imports", "weights", "compile", "graphs", "setup", "first_answer", "warm_up"]
+COLD_STAGES_MAX = 16
+ColdStages = Annotated[
+    dict[
+        Annotated[str, msgspec.Meta(max_length=32, pattern=r"\A[a-z_]+\Z")],
+        Annotated[float, msgspec.Meta(ge=0.0, le=1e5)],
+    ],
+    msgspec.Meta(max_length=COLD_STAGES_MAX),
+]
 FAILURES_MAX = 32
 FAILURE_MAX_CHARS = 300
 WITHOUT_ROOM_MAX = 256
@@ -72,6 +82,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     prefix_events: bool | None = None
     """Whether the engine's KV events reach the agent. None: an older agent, or nothing was computed yet that would show
     it."""
+    weights_digest: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{DIGEST_PATTERN})?\Z")] = ""
+    """Of the base's weights that the engine has loaded, as artifacts are named; empty: an older agent, or not known."""
+    cold_start: ColdStages = {}
+    """Seconds by stage from the engine's process start until it served. Empty: not measured, or not over yet."""
     schema_version: Literal[1] = 1
 
 
@@ -166,4 +180,5 @@ def to_view(heartbeat: Heartbeat, like: ReplicaView | None = None) -> ReplicaVie
         adapter_room=heartbeat.adapter_room,
         on_disk=like.on_disk if like is not None else bloom.decode(heartbeat.disk_bloom),
         kv_capacity_tokens=heartbeat.kv_blocks_total * heartbeat.kv_block_tokens,
+        weights=Digest(heartbeat.weights_digest) if heartbeat.weights_digest else None,
     )

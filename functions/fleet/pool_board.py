@@ -18,8 +18,15 @@ import msgspec
 from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
-from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
-from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, UnmetNeed, decode
+from functions.fleet.heartbeat import ColdStages, Count, Heartbeat, Millis, Name, Ratio
+from functions.fleet.pool_heartbeat import (
+    PoolDemand,
+    PoolHeartbeat,
+    PoolHeartbeatInvalid,
+    PoolStats,
+    UnmetNeed,
+    decode,
+)
 
 HEARD_FOR_S = 5.0  # five heartbeats
 NEEDS_FOR_S = 30.0  # a gateway says what it lacks each ten seconds
@@ -50,6 +57,10 @@ class PoolSum:
     foreground_queued_tokens: int = 0  # of those that wait, the ones that are not batch
     rungs: tuple[RungName, ...] = ()  # of the overload ladder, in force at any of them
     why: str = ""
+    waking: int = 0  # requests that wait for the pool's first replica
+    open_requests: int = 0  # of a pool that may be at zero: those that it has
+    ttft_p95_s: float | None = None
+    gap_p95_s: float | None = None
 
 
 class Lacking(msgspec.Struct, frozen=True):
@@ -76,6 +87,13 @@ class _Needs:
 
 
 @dataclass(slots=True)
+class _Demand:
+    heard_s: float
+    order: tuple[int, int]  # incarnation, sequence
+    pools: tuple[PoolDemand, ...]
+
+
+@dataclass(slots=True)
 class _Said:
     order: tuple[int, int]  # incarnation, sequence
     heard_s: float
@@ -88,6 +106,7 @@ class PoolBoard:
     def __init__(self) -> None:
         self._gateways: dict[str, dict[str, _Said]] = {}
         self._needs: dict[str, _Needs] = {}
+        self._demand: dict[str, _Demand] = {}
         self.refused_total = 0
 
     def take(self, message: bytes, now_s: float) -> bool:
@@ -104,6 +123,8 @@ class PoolBoard:
         self._forget_silent(now_s)
         if heartbeat.needs is not None and (heartbeat.gateway_id in self._needs or len(self._needs) < MAX_GATEWAYS):
             self._needs[heartbeat.gateway_id] = _Needs(now_s, heartbeat.needs)
+        if heartbeat.demand is not None:
+            self._take_demand(heartbeat, heartbeat.demand, now_s)
         if not heartbeat.pools:
             return True
         said = self._gateways.get(heartbeat.gateway_id)
@@ -126,7 +147,22 @@ class PoolBoard:
         for said in self._gateways.values():
             for pool, each in said.items():
                 by_pool.setdefault(pool, []).append(each.stats)
-        return {pool: _sum(told) for pool, told in sorted(by_pool.items())}
+        demand = self._demand_by_pool()
+        return {pool: _sum(told, demand.get(pool, (0, 0))) for pool, told in sorted(by_pool.items())}
+
+    def _take_demand(self, heartbeat: PoolHeartbeat, demand: tuple[PoolDemand, ...], now_s: float) -> None:
+        order, known = (heartbeat.incarnation, heartbeat.sequence), self._demand.get(heartbeat.gateway_id)
+        if (known is None and len(self._demand) < MAX_GATEWAYS) or (known is not None and order > known.order):
+            self._demand[heartbeat.gateway_id] = _Demand(now_s, order, demand)
+
+    def _demand_by_pool(self) -> dict[str, tuple[int, int]]:
+        """Requests that wait for a pool's first replica, and those that it has."""
+        found: dict[str, tuple[int, int]] = {}
+        for said in self._demand.values():
+            for each in said.pools:
+                waking, has = found.get(each.pool, (0, 0))
+                found[each.pool] = waking + each.waking, has + each.open_requests
+        return found
 
     def needs(self, now_s: float) -> GatewayNeeds:
         self._forget_silent(now_s)
@@ -141,6 +177,8 @@ class PoolBoard:
     def _forget_silent(self, now_s: float) -> None:
         for gateway_id in [gateway for gateway, said in self._needs.items() if now_s - said.heard_s > NEEDS_FOR_S]:
             del self._needs[gateway_id]
+        for gateway_id in [gateway for gateway, said in self._demand.items() if now_s - said.heard_s > HEARD_FOR_S]:
+            del self._demand[gateway_id]
         for gateway_id, said in list(self._gateways.items()):
             for pool in [pool for pool, each in said.items() if now_s - each.heard_s > HEARD_FOR_S]:
                 del said[pool]
@@ -148,8 +186,8 @@ class PoolBoard:
                 del self._gateways[gateway_id]
 
 
-def _sum(told: list[PoolStats]) -> PoolSum:
-    ttft = _merged(each.ttft_ms for each in told)
+def _sum(told: list[PoolStats], demand: tuple[int, int]) -> PoolSum:
+    ttft, gaps = _merged(each.ttft_ms for each in told), _merged(each.gap_ms for each in told)
     return PoolSum(
         gateways=len(told),
         arrivals_per_s=sum(each.arrivals / each.window_s for each in told),
@@ -159,13 +197,17 @@ def _sum(told: list[PoolStats]) -> PoolSum:
         queue_s=max(each.queue_s for each in told),
         queued_tokens=sum(each.queued_tokens for each in told),
         ttft_p50_s=_seconds(ttft, 0.5),
+        ttft_p95_s=_seconds(ttft, 0.95),
         ttft_p99_s=_seconds(ttft, 0.99),
-        gap_p99_s=_seconds(_merged(each.gap_ms for each in told), 0.99),
+        gap_p95_s=_seconds(gaps, 0.95),
+        gap_p99_s=_seconds(gaps, 0.99),
         deferrable_tokens_per_s=sum(each.deferrable_tokens / each.window_s for each in told),
         overflow_per_s=sum(each.overflow / each.window_s for each in told),
         foreground_queued_tokens=sum(each.foreground_queued_tokens for each in told),
         rungs=tuple(rung for rung in RUNGS if any(rung in each.rungs for each in told)),
         why=next((each.why for each in told if each.rungs), ""),
+        waking=demand[0],
+        open_requests=demand[1],
     )
 
 
@@ -198,6 +240,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     service_ms: Millis = 0.0
     asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
     prefix_events: bool | None = None  # as in the heartbeat
+    cold_start: ColdStages = {}
 
 
 class PoolReport(msgspec.Struct, frozen=True):
@@ -234,4 +277,5 @@ def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
         service_ms=heartbeat.service_ms,
         asleep=heartbeat.asleep,
         prefix_events=heartbeat.prefix_events,
+        cold_start=heartbeat.cold_start,
     )

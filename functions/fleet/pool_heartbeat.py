@@ -8,7 +8,8 @@ range is refused: a heartbeat whole, but of its pools only those that are wrong,
 blind whoever decides on the others.
 
 What a gateway lacks to do as the policies say (`needs`) goes in a message of its own, without pools: a registry that
-does not know the field drops that message, and no pool's figures with it.
+does not know the field drops that message, and no pool's figures with it. The same holds of `demand`, which tells of
+pools that may be at zero and goes out at once when somebody begins to wait for one.
 
 Neighbours: `functions.gateway.admission.pool_stats` counts, `functions.gateway.needs` looks for what is lacking,
 `pool_board` keeps the last word of each.
@@ -25,6 +26,7 @@ from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 WHY_MAX_CHARS = 256
 BEAT_MAX_BYTES = 512 * 1024
 MAX_POOLS_PER_BEAT = 16  # with every bucket of both sketches in use, 30 KB each
+MAX_DEMAND = 1024  # pools at zero that somebody asks for; more of them are told of by other gateways, or later
 MAX_NEEDS = 256  # more of them, and the first by name are told
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
@@ -52,7 +54,7 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overflow: Count = 0  # of them, the ones that were refused for want of capacity, and are not batch
     degraded: Count = 0  # answered by another pool
     ttft_ms: Buckets = {}  # interactive ones, from their coming to the first token
-    gap_ms: Buckets = {}  # between tokens, one mean a stream
+    gap_ms: Buckets = {}  # between tokens, each of them
     queue_s: Seconds = 0.0  # how long the next one that is not batch would wait, now
     queued_tokens: Count = 0  # that wait now
     foreground_queued_tokens: Count = 0  # of them, those that are not batch
@@ -68,6 +70,15 @@ class UnmetNeed(msgspec.Struct, frozen=True):
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
 
+class PoolDemand(msgspec.Struct, frozen=True):
+    """Requests for one pool that may be at zero. Unknown fields are ignored."""
+
+    pool: PoolText
+    waking: Count = 0  # that wait for its first replica, or were told to come back for it
+    open_requests: Count = 0  # that it has, or that wait in its admission queue
+
+
+Demand = Annotated[tuple[PoolDemand, ...], msgspec.Meta(max_length=MAX_DEMAND)]
 Needs = Annotated[tuple[UnmetNeed, ...], msgspec.Meta(max_length=MAX_NEEDS)]
 
 
@@ -78,6 +89,7 @@ class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     sent_unix_s: UnixSeconds
     pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
     needs: Needs | None = None  # None: this message does not speak of them
+    demand: Demand | None = None
     schema_version: Literal[1] = 1
 
 
@@ -90,6 +102,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent_unix_s: UnixSeconds
     pools: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
     needs: Needs | None = None
+    demand: Demand | None = None
     schema_version: Literal[1] = 1
 
 
@@ -116,6 +129,7 @@ def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
     if wrong and not pools:
         raise PoolHeartbeatInvalid(wrong)
     heartbeat = PoolHeartbeat(
-        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools), envelope.needs
-    )
+        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools),
+        envelope.needs, envelope.demand,
+    )  # fmt: skip
     return heartbeat, len(envelope.pools) - len(pools)

@@ -1,6 +1,7 @@
 """Credentials of the installation's roles: what each process shows, and what it accepts.
 
     follow      read snapshots and zones                      shown by gateways        to the registry
+    account     say what tenants used                         shown by gateways        to the registry
     publish     write snapshots, changes, rollouts, zones     shown by the controller  to the registry
     agent       read snapshots and zones, find chunks         shown by agents          to the registry
     heartbeat   sign what a replica says                      by agents                to gateways and the registry
@@ -28,11 +29,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-Purpose = Literal["operate", "publish", "follow", "agent", "heartbeat", "load", "standing", "chunks"]
+Purpose = Literal["operate", "publish", "follow", "account", "agent", "heartbeat", "load", "standing", "chunks"]
 Role = Literal["gateway", "controller", "agent"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 ROLES: Mapping[Role, tuple[Purpose, ...]] = {
-    "gateway": ("follow", "heartbeat", "load"),
+    "gateway": ("follow", "account", "heartbeat", "load"),
     "controller": ("publish", "standing"),
     "agent": ("agent", "heartbeat", "load", "standing", "chunks"),
 }

@@ -209,6 +209,7 @@ def _total(parts: Sequence[GroupWire]) -> GroupStats:
             ttft_ms=_added(part.ttft_ms for part in parts),
             inter_token_ms=_added(part.inter_token_ms for part in parts),
             total_ms=_added(part.total_ms for part in parts),
+            gap_shares=_added(part.gap_shares for part in parts),
         )
     )
 

@@ -9,9 +9,11 @@ Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId, TenantId
+from functions.api.snapshot import PoolEntry
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, Pulse, to_view, with_pulse
 from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
@@ -45,6 +47,11 @@ class _Members:
     index: PoolIndex = field(default_factory=PoolIndex)
     frozen: PoolView | None = None
 
+    def dedicate(self, tenants: frozenset[TenantId]) -> None:
+        if self.index.dedicated_to != tenants:
+            self.index.dedicated_to = tenants
+            self.frozen = None
+
     def put(self, view: ReplicaView) -> None:
         at = bisect_left(self.ids, view.id)
         if at < len(self.ids) and self.ids[at] == view.id:
@@ -64,7 +71,7 @@ class _Members:
 
     def view(self, name: PoolName) -> PoolView:
         if self.frozen is None:
-            self.frozen = PoolView(name=name, replicas=tuple(self.views))
+            self.frozen = PoolView(name, tuple(self.views), self.index.dedicated_to)
         return self.frozen
 
 
@@ -76,6 +83,7 @@ class FleetView:
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
     standings: OutlierTracker = field(default_factory=OutlierTracker)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
+    _dedicated: Mapping[PoolName, frozenset[TenantId]] = field(default_factory=dict)
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
         """Take in one heartbeat; False when it is older than what is known, or the fleet is over its bound.
@@ -203,6 +211,12 @@ class FleetView:
             known.view = replace(known.view, adapters=adapters)
             self._put(known.view)
 
+    def dedicate(self, pools: Iterable[PoolEntry]) -> None:
+        """A new snapshot: which pools are whose, whoever serves in them now or later."""
+        self._dedicated = {entry.name: frozenset(entry.dedicated_to) for entry in pools if entry.dedicated_to}
+        for name, members in self._pools.items():
+            members.dedicate(self._dedicated.get(name, frozenset()))
+
     def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, and who counts as slower."""
         return self.standings.of(pool, self.index(pool).ready, now_s)
@@ -233,7 +247,11 @@ class FleetView:
         return [(known.heartbeat, known.seen_s) for _, known in sorted(self._known.items())]
 
     def _put(self, view: ReplicaView) -> None:
-        self._pools.setdefault(view.pool, _Members()).put(view)
+        members = self._pools.get(view.pool)
+        if members is None:
+            members = self._pools[view.pool] = _Members()
+            members.dedicate(self._dedicated.get(view.pool, frozenset()))
+        members.put(view)
 
     def _drop(self, view: ReplicaView) -> None:
         members = self._pools[view.pool]

@@ -26,10 +26,12 @@ from functions.gateway.request.upstream import UpstreamPool, Upstreams
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.load_client import Loader
+from functions.gateway.routing.pool_wakes import PoolWakes
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
 from functions.gateway.tenant_limits import Lookups
+from functions.gateway.usage.sums import UsageSums
 from functions.http.connections import Connections
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
@@ -58,7 +60,7 @@ def make_services(
     """
     traces = traces or TraceSink(None, wall_clock)
     connections = Connections(limits.connections, limits.connections_per_address, metrics.connection_closed, clock)
-    tasks, quotas = Supervised(), TenantQuotas()
+    tasks, quotas, usage = Supervised(), TenantQuotas(), UsageSums(wall_clock)
     held = HeldBytes(
         limits,
         clock,
@@ -84,6 +86,7 @@ def make_services(
             own=routing.load,
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
+            is_overloaded=admission.is_overloaded,
         )
     for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
@@ -102,11 +105,13 @@ def make_services(
         held=held,
         lookups=Lookups(limits.lookups_per_minute, clock),
         quotas=quotas,
+        usage=usage,
         admission=admission,
         fleet=fleet,
         prefixes=prefixes,
         router=routing,
         rollouts=rollouts,
+        pool_wakes=PoolWakes(clock, fleet, limits),
         adapter_loads=adapter_loads,
         upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),
@@ -117,7 +122,7 @@ def make_services(
             quarantine.ended,
             intake.features.ended,
             admission.ended,
-            partial(settlement.settle, clock),  # the tenant's account
+            partial(settlement.settle, clock, usage),  # the tenant's account, and its bill
             metrics.ended,
             rollouts.ended,
             partial(tracing.offer, traces, wall_clock),

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
+from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCredentials, read_for
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
 from functions.gateway.limits import Limits
 from functions.gateway.listeners import StartFailed, bearable_connections
+from functions.gateway.services import Services
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.usage.delivery import UsageDelivery, registry_post
+from functions.gateway.usage.spool import UsageSpool
 
 if TYPE_CHECKING:
     from functions.artifacts.s3 import S3Store
@@ -41,8 +44,10 @@ def limits_of(settings: GatewaySettings) -> Limits:
         snapshot_max_age_s=settings.snapshot_max_age_s,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        sampled_traces=round(settings.otlp_sample_ratio * 2**32) if settings.otlp_endpoint is not None else 0,
         quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
+        wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
 
@@ -133,6 +138,13 @@ def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
 
 def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
+
+
+def usage_delivery(settings: GatewaySettings, services: Services, bearer: Bearer) -> UsageDelivery:
+    """Its spool lies beside the cached snapshot: where the one outlives a restart, so does the other."""
+    client = httpx.Client(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
+    spool = UsageSpool(settings.snapshot_cache_file.with_name("usage"))
+    return UsageDelivery(services.usage, spool, registry_post(client, bearer), services.gateway_id, services.clock)
 
 
 def bus_password(settings: GatewaySettings) -> str | None:

@@ -9,6 +9,7 @@ with what it last knew, and keeps what it could not tell.
 """
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,9 +141,7 @@ async def follow_homes(services: Services, bus: SessionBus) -> None:
 
 def _take_homes(services: Services, message: bytes) -> None:
     try:
-        batch = session_homes.decode(message)
-        if batch.gateway_id != services.gateway_id:
-            services.router.homes.received(batch, services.wall_clock())
+        services.router.homes.received(session_homes.decode(message), services.wall_clock())
     except HomesInvalid as error:
         _log.warning("dropped a batch of session homes: %s", error)
 
@@ -159,6 +158,27 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
             await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+
+
+async def publish_demand(services: Services, bus: PoolBus) -> None:
+    """Each second, and at once when somebody begins to wait, who asks for pools that may be at zero."""
+    incarnation, sequence, wakes = int(services.wall_clock() * 1000), 0, services.pool_wakes
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POOLS_INTERVAL_S):
+                await wakes.asked.wait()
+        wakes.asked.clear()
+        catalogue = services.state.catalogue
+        if catalogue is None or not catalogue.may_sleep:
+            continue
+        rooms = services.admission.figures()
+        open_requests = {pool: admission.gate.running + admission.waiting for pool, admission, _ in rooms}
+        demand = wakes.demand(catalogue.may_sleep, open_requests)
+        sequence += 1
+        heartbeat = pool_heartbeat.PoolHeartbeat(
+            services.gateway_id, incarnation, sequence, services.wall_clock(), demand=demand
+        )
+        await bus.publish_pools(pool_heartbeat.encode(heartbeat))
 
 
 async def publish_needs(

@@ -176,9 +176,11 @@ class Gateway:
         """A new snapshot; requests under way keep the one they began with, and what was counted stays counted."""
         services = self.services
         services.state.catalogue = catalogue
+        services.fleet.dedicate(catalogue.snapshot.pools)
         services.prefixes.swap(catalogue.pools)
         services.rollouts.swap(catalogue)
         services.retry_budgets.swap(catalogue.pools)
+        services.pool_wakes.keep_only(catalogue.may_sleep)
         self._each_open(lambda request: request.snapshot_swapped())
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
@@ -197,6 +199,8 @@ class Gateway:
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
         self.services.prefixes.receive_heartbeat(heartbeat)
+        if heartbeat.cold_start:
+            self.services.pool_wakes.replica_started(PoolName(heartbeat.pool), sum(heartbeat.cold_start.values()))
         if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
 
@@ -222,6 +226,7 @@ class Gateway:
         self._start_heard(now_s)
         due = [request for request in services.open_requests if now_s >= request.due_s]
         _each(due, lambda request: request.check(now_s))
+        services.pool_wakes.sweep(now_s)
         services.admission.sweep(now_s)
         services.connections.sweep(now_s)
         services.upstreams.sweep()
@@ -257,8 +262,7 @@ class Gateway:
             return "no snapshot yet"
         if state.snapshot_too_old:
             return "the registry has not vouched for the snapshot for too long (SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S)"
-        pools = [fleet.pool(name) for name in state.catalogue.pools]
-        if not any(replica.phase == "ready" for pool in pools for replica in pool.replicas):
+        if not state.catalogue.may_sleep and not any(fleet.index(name).ready for name in state.catalogue.pools):
             return "no replica is ready yet"
         if state.unread and not state.bus_down and self.services.clock() < state.unread_until_s:
             return f"the bus has kept more than is read yet: {', '.join(sorted(state.unread))}"

@@ -6,6 +6,7 @@ over by how much they have grown.
 
 from prometheus_client import Gauge
 
+from functions.gateway.replica_gauges import ReplicaGauges
 from functions.gateway.services import Services
 from functions.telemetry.cells import Counter
 
@@ -33,6 +34,9 @@ class StateGauges:
         )
         self._traces_dropped_before = 0
         self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
+        self._wake_waiting = Gauge(
+            "shoal_wake_waiting", "Requests that wait for the first replica of a pool at zero", registry=registry
+        )
         self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=registry)
         self._unpublished_pins = Gauge(
             "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=registry
@@ -69,12 +73,15 @@ class StateGauges:
         self._phase = Gauge(
             "shoal_replica_state", "1 for the phase that the replica is in", ["replica", "state"], registry=registry
         )
+        self._replicas = ReplicaGauges()
+        registry.register(self._replicas)
         self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=registry)
 
     def scrape(self) -> None:
         """Bring them up to date; called before each rendering, on the loop."""
         services = self._services
         services.metrics.prefixes.scrape()
+        services.metrics.rank_models(services.clock())
         self._bus_up.set(services.bus_link.is_up)
         self._bus_state_s.set(services.bus_link.state_s)
         self._open.set(len(services.open_requests))
@@ -82,10 +89,12 @@ class StateGauges:
         self._uploads.set(services.held.held_bytes)
         self._unread.set(services.held.unread_bytes)
         self._cold_waiting.set(services.adapter_loads.waiting if services.adapter_loads is not None else 0)
+        self._wake_waiting.set(services.pool_wakes.waiting)
         self._scrape_totals()
         self._scrape_snapshot()
         self._phase.clear()
         self._kv.clear()
+        self._replicas.take((heartbeat for heartbeat, _ in services.fleet.heartbeats()), services.clock())
         for heartbeat, _ in services.fleet.heartbeats():
             self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
             for phase in _PHASES:

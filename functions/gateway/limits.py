@@ -46,10 +46,13 @@ class Limits:
     cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
     cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
 
+    wake_wait_s: float = 300.0  # for the first replica of a pool at zero: an 8B base takes 173 s, a new node minutes
+
     # How long a snapshot is believed, seconds; 0: for ever
     snapshot_max_age_s: float = 86_400.0  # a key that is revoked while the registry is away is good for no longer
 
     # What is not tried for ever
+    sampled_traces: int = 0  # of 2^32 traces that begin here, so many leave spans; 0: nobody's do
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 
     # How often a tenant may ask for what no engine answers
@@ -65,6 +68,8 @@ class Limits:
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
     cold_waiting: int = 2048  # for any; for one tenant's, half
     cold_loads: int = 512  # adapters on their way, though nobody may wait for them any more; of one tenant's, half
+    wake_waiting: int = 1024  # requests that wait for pools at zero; of one tenant's, half
+    wake_waiting_bytes: int = 64 * 1024 * 1024  # of their bodies
 
     # How much may be remembered
     prefix_blocks: int = 500_000  # of prompts by where they were sent: 53 MB, and 256 MB of text at 512 bytes a block

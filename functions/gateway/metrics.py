@@ -1,9 +1,10 @@
-"""What Prometheus sees of the gateway. Label values are bounded: models and pools come from the snapshot, the rest from
-small fixed sets; no tenant anywhere.
+"""What Prometheus sees of the gateway. Label values are bounded: pools come from the snapshot, models are the busiest
+ones and `other` (`functions.telemetry.busiest`), the rest is of small fixed sets; no tenant anywhere.
 
 The hot path calls cells that were made once per label set: `labels()` costs three times an increment.
 """
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Literal
 
@@ -16,30 +17,43 @@ from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
 from functions.http.connections import Closed
+from functions.telemetry.busiest import NAMED_MODELS, Busiest
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
+from functions.telemetry.gap_histogram import MIDDLES_S
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-_INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
+_INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_OF_GAP = tuple(bisect_left(_INTER_TOKEN_BUCKETS, middle_s) for middle_s in MIDDLES_S)
 _COLD_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _MAX_LABEL_SETS = 4096
 
 
 class Metrics:
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, named_models: int = NAMED_MODELS) -> None:
         self.registry = registry or CollectorRegistry()
         by_pool = ["pool", "class"]
         self._requests = Counter(
-            "shoal_requests", "Requests by HTTP status", ["model", "class", "code"], registry=self.registry
+            "shoal_requests",
+            "Requests by HTTP status; models beyond the busiest are `other`",
+            ["model", "class", "code"],
+            registry=self.registry,
         )
         self._ttft = Histogram(
             "shoal_ttft_seconds", "Time to first token", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
         )
         self._inter_token = Histogram(
             "shoal_inter_token_seconds",
-            "Mean gap between a stream's events, one observation a stream",
+            "Time between two tokens of a stream, each gap",
             by_pool,
             buckets=_INTER_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._model_ttft = Histogram(
+            "shoal_model_ttft_seconds",
+            "Time to first token by model; those beyond the busiest are `other`",
+            ["model"],
+            buckets=_TTFT_BUCKETS,
             registry=self.registry,
         )
         self._seconds = Histogram(
@@ -62,6 +76,12 @@ class Metrics:
         self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
+        )
+        self._taken_over = Counter(
+            "shoal_pool_takeovers",
+            "Requests that another pool of the same model answered",
+            ["from", "to"],
+            registry=self.registry,
         )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
@@ -95,6 +115,12 @@ class Metrics:
         self._rollout_requests = Counter(
             "shoal_rollout_requests", "Requests of channels in rollout", ["model", "group"], registry=self.registry
         )
+        self._rollout_failures = Counter(
+            "shoal_rollout_failures",
+            "Of these, the ones that ended with 500 or above",
+            ["model", "group"],
+            registry=self.registry,
+        )
         self._bus_lost = Counter(
             "shoal_bus_lost",
             "Times that the bus was out of reach",
@@ -102,7 +128,9 @@ class Metrics:
             registry=self.registry,
         )
         self.prefixes = PrefixStats(self.registry)
-        self._request_child = lru_cache(_MAX_LABEL_SETS)(self._requests.labels)
+        self._models = Busiest(named_models, self._forget_model)
+        self._request_children: dict[tuple[str, str, int], CounterCell] = {}
+        self._model_children = lru_cache(_MAX_LABEL_SETS)(self._model_ttft.labels)
         self._pool_children = lru_cache(_MAX_LABEL_SETS)(self._children_of)
         self._route_child = lru_cache(16)(self._routes.labels)
 
@@ -113,9 +141,9 @@ class Metrics:
         """A request was refused for want of a replica that can answer it."""
         self._shed.labels(reason).inc()
 
-    def degraded(self, asked: PoolName, answers: PoolName) -> None:
+    def degraded(self, asked: PoolName, answers: PoolName, *, is_same_model: bool) -> None:
         """Another pool than the one that was asked for begins to answer."""
-        self._degraded.labels(asked, answers).inc()
+        (self._taken_over if is_same_model else self._degraded).labels(asked, answers).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
         self._cold.labels(outcome).observe(seconds)
@@ -134,7 +162,7 @@ class Metrics:
 
     def refused(self, status: int) -> None:
         """A request that never had a model."""
-        self._request_child("none", "none", str(status)).inc()
+        self._request_child("none", "none", status).inc()
 
     def quota_rejected(self, dimension: str) -> None:
         self._quota.labels(dimension).inc()
@@ -143,16 +171,21 @@ class Metrics:
         """A request that was admitted has ended."""
         admitted, timeline, usage = ended.admitted, ended.timeline, ended.usage
         pool = admitted.model.pool
-        self._request_child(admitted.model.id, admitted.service_class, str(ended.status)).value += 1.0
+        model = self._models.label(admitted.model.id)
+        key = (model, admitted.service_class, ended.status)
+        (self._request_children.get(key) or self._request_child(*key)).value += 1.0
         ttft, inter_token, seconds, prompt, cached, completion = self._pool_children(pool, admitted.service_class)
         seconds.observe(timeline.ended_s - timeline.received_s)
         if timeline.first_token_s:
             ttft.observe(timeline.first_token_s - timeline.received_s)
-            between_s = ended.inter_token_s if admitted.stream else None
-            if between_s is not None:
-                inter_token.observe(between_s)
+            self._model_children(model).observe(timeline.first_token_s - timeline.received_s)
+            if ended.token_gaps:
+                counts = [(_OF_GAP[gap], times) for gap, times in ended.token_gaps]
+                inter_token.add(counts, sum(MIDDLES_S[gap] * times for gap, times in ended.token_gaps))
         if admitted.split is not None:
-            self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
+            self._rollout_requests.labels(model, admitted.split.group).inc()
+            if ended.status >= 500:
+                self._rollout_failures.labels(model, admitted.split.group).inc()
         if usage is not None:
             prompt.value += usage.prompt_tokens
             cached.value += usage.cached_tokens
@@ -168,8 +201,28 @@ class Metrics:
         """The slower one of two attempts is dropped; its engine has computed up to so much for nobody."""
         self._hedge_lost.labels(pool).inc(prompt_tokens)
 
+    def rank_models(self, now_s: float) -> None:
+        """Which models have series of their own, now and then."""
+        self._models.rank(now_s)
+
+    def _request_child(self, model: str, service_class: str, status: int) -> CounterCell:
+        """Made at the first request of its kind; statuses and classes are of small fixed sets."""
+        cell = self._requests.labels(model, service_class, str(status))
+        self._request_children[model, service_class, status] = cell
+        return cell
+
+    def _forget_model(self, model: str) -> None:
+        for key in [key for key in self._request_children if key[0] == model]:
+            del self._request_children[key]
+            self._requests.remove(key[0], key[1], str(key[2]))
+        self._model_ttft.remove(model)
+        for group in ("candidate", "control"):
+            self._rollout_requests.remove(model, group)
+            self._rollout_failures.remove(model, group)
+        self._model_children.cache_clear()
+
     def _cascade_spent(self, spend: CascadeSpend) -> None:
-        pool, usage = spend.pool, spend.usage
+        pool, usage = spend.model.pool, spend.usage
         self._tokens.labels(pool, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(pool, "cached").inc(usage.cached_tokens)
         self._tokens.labels(pool, "completion").inc(usage.completion_tokens)

@@ -1,4 +1,4 @@
-"""The registry's routes for tenants, at the gateway's address: versions, channels, artifacts and rollouts.
+"""The registry's routes for tenants, at the gateway's address: versions, channels, artifacts, rollouts, usage.
 
     a tenant's key (401) → its rate (429) → its share of what is open (429, 503) → the registry, with the same key
 
@@ -39,6 +39,7 @@ ROUTES: Final = (
     ("DELETE", _MODEL),
     ("POST", UPLOADS),
     ("GET", f"{UPLOADS}/{{digest}}"),
+    ("GET", "/v1/usage"),
     ("GET", "/v1/rollouts"),
     ("GET", "/v1/rollouts/{rollout}"),
     ("POST", "/v1/rollouts/{rollout}/{verb}"),

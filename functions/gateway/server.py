@@ -47,10 +47,11 @@ from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.trace_outputs import TraceOutputs
+from functions.gateway.usage.delivery import NotDelivered, UsageCollector
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
-from functions.telemetry.trace_sink import TraceSink
 
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
@@ -92,23 +93,28 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
         self._credentials = configured.credentials(settings)
         of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
         self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
-            metrics=Metrics(),
+            metrics=Metrics(named_models=settings.metrics_models),
             clock=time.monotonic,
             wall_clock=time.time,
             gateway_id=settings.gateway_id or configured.own_name(settings),
             loader=self._loader,
             telling=self._exact,
-            traces=TraceSink(settings.trace_dir, time.time),
+            traces=self._trace_outputs.sink,
             zone=settings.zone,
             other=other,
         )
         self._gateway = Gateway(self._services)
+        self._usage = configured.usage_delivery(
+            settings, self._services, functools.partial(self._credentials.bearer, "account")
+        )
+        self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
         self._services.quotas.leasing = self._quota_leases = QuotaLeases(
@@ -141,7 +147,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
-        services.traces.start()
+        self._trace_outputs.start()
+        services.metrics.registry.register(self._trace_outputs)
         await self._start_feeds()
         if self._inherited is not None:
             await self._until_ready()
@@ -180,7 +187,8 @@ class _Server(uvicorn.Server):
         if self._exact is not None:
             self._exact.close()
         await self._last_words()
-        await asyncio.to_thread(self._services.traces.close)
+        await self._usage.close()
+        await asyncio.to_thread(self._trace_outputs.close)
         self._services.upstreams.close()
         await self._loader.close()
         await self._forwarding.close()
@@ -223,6 +231,8 @@ class _Server(uvicorn.Server):
         services.tasks.forever("number of gateways", keep)
         if self._batches is not None:
             self._batches.start()
+        services.tasks.forever("usage to disk", self._usage.keep)
+        services.tasks.forever("usage", self._usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     async def _learn_zone(self) -> None:
@@ -237,6 +247,7 @@ class _Server(uvicorn.Server):
         for name, feed in (
             ("evidence", feeds.publish_evidence),
             ("pools", feeds.publish_pools),
+            ("demand", feeds.publish_demand),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),

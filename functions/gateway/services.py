@@ -29,11 +29,13 @@ from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.request import EndListener
 from functions.gateway.request.upstream import Upstreams
 from functions.gateway.routing.adapter_loads import ColdLoads
+from functions.gateway.routing.pool_wakes import PoolWakes
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
 from functions.gateway.tenant_limits import Lookups
+from functions.gateway.usage.sums import UsageSums
 from functions.http.connections import Connections
-from functions.http.guarded import Guard
+from functions.http.guard import Guard
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
 
@@ -105,6 +107,7 @@ class Services:
     held: HeldBytes  # of bodies and answers
     lookups: Lookups
     quotas: TenantQuotas
+    usage: UsageSums
     admission: AdmissionQueues
 
     # to a replica
@@ -112,6 +115,7 @@ class Services:
     prefixes: Prefixes
     router: Router
     rollouts: Rollouts
+    pool_wakes: PoolWakes
     adapter_loads: ColdLoads | None  # None: an adapter that no replica has loaded is refused
     upstreams: Upstreams
     retry_budgets: RetryBudgets

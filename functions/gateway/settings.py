@@ -27,6 +27,12 @@ class GatewaySettings(BaseSettings):
         "connections. Each needs its own metrics port and handover socket. False: a taken port is said at the start.",
     )
     metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
+    metrics_models: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="Models that have series of their own, the busiest ones; all others together are `other`.",
+    )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(
@@ -101,8 +107,42 @@ class GatewaySettings(BaseSettings):
         le=120,
         description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
     )
+    wake_wait_s: float = Field(
+        300.0,
+        gt=0,
+        le=600,
+        description="How long a request may wait for the first replica of a pool at zero; then 503, and it starts on.",
+    )
     trace_dir: Path | None = Field(
-        None, description="Where request traces are written as NDJSON, bounded at 256 MB; none: kept in memory only."
+        None,
+        description="Where request traces are written as NDJSON, bounded by TRACE_MAX_BYTES; unset: in memory only.",
+    )
+    trace_max_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=8 * 1024 * 1024,
+        description="What trace files may take on the disk, and so what a store may miss: about 1 KB a request.",
+    )
+    trace_sync_s: float = Field(
+        1.0, ge=0, description="What a power cut may cost of them; killing the process costs what is not written yet."
+    )
+    trace_store_url: str | None = Field(
+        None, description="ClickHouse's HTTP interface, where traces go from TRACE_DIR. Unset: they stay there."
+    )
+    trace_store_user: str = Field("default", description="Who may insert into its database `shoal`, and make tables.")
+    trace_store_password_file: Path | None = Field(None, description="That user's password.")
+    trace_store_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    trace_retention_days: int = Field(30, ge=1, le=3650, description="How long the store keeps them.")
+    otlp_endpoint: str | None = Field(
+        None,
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of requests go "
+        "there, from TRACE_DIR. Unset: none are made.",
+    )
+    otlp_headers_file: Path | None = Field(
+        None, description="`name: value` lines that the collector wants to see, such as a token."
+    )
+    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="Of the traces that begin here; of others' the caller's flag decides."
     )
     quarantine_after_replicas: int = Field(
         2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."

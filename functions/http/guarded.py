@@ -4,113 +4,28 @@ A head and a body must arrive in time, a head may weigh so much, a client must r
 that closes must come to its end: without these half a header or an unread answer holds a connection for ever, and a
 header without an end all of the memory. What is read of a body is bounded where it is read; here, where nobody reads.
 
-    Bounds          what one connection may do, and for how long
-    Guard           these, the listener's connections, and what a refusal looks like there
     GuardedHttp     uvicorn's `http=`, by `functools.partial(GuardedHttp, guard)`
+    authenticated   told by whoever has judged a request's credential
 
 An upgrade is ignored (RFC 9110, 7.8): the request is answered as HTTP/1.1. A client of HTTP/1.0 is answered without
-chunks, up to the connection's end. `connections` decides who may be connected; `listening` has the sockets.
+chunks, up to the connection's end. `guard` has the bounds; `connections` decides who may be connected; `listening` has
+the sockets.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from functions.http.connections import Connection, Connections, address_of
+from functions.http.connections import Connection, address_of
+from functions.http.guard import INVALID_HTTP, TOO_SLOW, TURNED_AWAY, Guard, Headers, Refusal, whole_answer
 
 _NEVER_S = float("inf")
 _KEY = "shoal.client"
-_SWEEP_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of one connection; each with its reason."""
-
-    head_bytes: int = 16 * 1024  # request line and headers together
-    header_count: int = 64
-    pipelined: int = 16  # requests that wait behind one that is answered: each costs 3 KB for 18 bytes on the wire
-    body_bytes: int | None = None  # None: whoever reads bodies bounds them
-
-    head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
-    body_s: float = 30.0  # from the headers to the whole body
-    upload_s: float = 900.0  # the same, for `uploads`
-    uploads: frozenset[bytes] = frozenset()  # paths whose bodies are of a size of their own
-    keep_alive_s: float = 75.0  # between two requests
-    lame_duck_s: float = 0.0  # the same while draining: long enough for a request on its way
-    write_stall_s: float = 30.0  # in which a client must read `least_read_bytes` of what waits for it
-    least_read_bytes: int = 512 * 1024  # 17 KB/s: the largest answer takes half an hour
-
-
-class Refusal(NamedTuple):
-    status: int
-    code: str
-    message: str
-
-
-INVALID_HTTP = Refusal(400, "invalid_http", "This is not well-formed HTTP/1.1.")
-TOO_SLOW = Refusal(408, "request_timeout", "The request did not arrive in time. Send it again.")
-TURNED_AWAY = Refusal(503, "overloaded", "There is no connection left. Try again shortly.")
-
-Headers = list[tuple[bytes, bytes]]
-
-# ASGI, as its servers see it
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-def in_words(refusal: Refusal) -> tuple[Headers, bytes]:
-    """For people: a port that is scraped, probed or hooked."""
-    return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
-
-
-class Readers(Protocol):
-    """Clients for whom answers wait; of those alone that are known, by whoever they are."""
-
-    def waits(self, reader: "GuardedHttp", who: Any) -> None: ...
-
-    def gone(self, reader: "GuardedHttp") -> None: ...
-
-
-@dataclass(slots=True)
-class Guard:
-    """What the connections of one listener share."""
-
-    bounds: Bounds
-    connections: Connections
-    refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, but for their length
-    clock: Callable[[], float] = time.monotonic
-    on_refused: Callable[[int], None] = lambda status: None
-    readers: "Readers | None" = None  # who is told of clients that do not read
-    lame_duck_s: float = -1.0  # as in the bounds, unless whoever drains has more time
-    sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
-    _swept: asyncio.TimerHandle | None = None
-
-    def __post_init__(self) -> None:
-        if self.lame_duck_s < 0:
-            self.lame_duck_s = self.bounds.lame_duck_s
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """There is a connection: look after it until there is none."""
-        if self.sweeps_itself and self._swept is None:
-            self._swept = loop.call_later(_SWEEP_S, self._sweep, loop)
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._swept = None
-        self.connections.sweep(self.clock())
-        if self.connections:
-            self.watch(loop)
 
 
 def authenticated(scope: Mapping[str, Any], who: str | None = None) -> None:
@@ -123,14 +38,6 @@ def authenticated(scope: Mapping[str, Any], who: str | None = None) -> None:
 def client_of(scope: Mapping[str, Any]) -> "GuardedHttp | None":
     """The connection that the request of an ASGI scope came on; None where it is played."""
     return cast("GuardedHttp | None", scope.get("extensions", {}).get(_KEY))
-
-
-def whole_answer(refusal: Refusal, headers: Headers, body: bytes) -> bytes:
-    """After which the connection closes. Written by hand: the request may have been none."""
-    lines = [b"HTTP/1.1 %d %b\r\n" % (refusal.status, HTTPStatus(refusal.status).phrase.encode())]
-    lines += [b"%b: %b\r\n" % header for header in headers]
-    lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
-    return b"".join(lines) + body
 
 
 def head_without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:

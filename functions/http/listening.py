@@ -22,7 +22,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from functions.http.connections import Connections, address_of
-from functions.http.guarded import ASGIApp, Guard, GuardedHttp
+from functions.http.guard import ASGIApp, Guard
+from functions.http.guarded import GuardedHttp
 
 _log = logging.getLogger(__name__)
 _ACCEPTS_AT_ONCE = 64  # then others have their turn

@@ -2,8 +2,8 @@
 
 GET  /healthz /readyz /metrics /openapi.json /console          for everyone who can reach it
 GET|HEAD|PUT /v1/snapshot, /v1/fleet…, /internal/v1/…          for gateways, agents, the controller: each its own
-/v1/models /v1/rollouts /v1/artifacts                          for tenants, each its own, and for the operator
-/v1/tenants/…/keys /v1/audit                                   for the operator
+/v1/models /v1/rollouts /v1/artifacts /v1/usage                for tenants, each its own, and for the operator
+/v1/tenants/…/keys /v1/audit /v1/usage/pools                   for the operator
 GET /regions/v1/…                                              for registries of other regions, with their token
 
 The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
@@ -53,7 +53,9 @@ from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
 from functions.registry.sql.errors import DatabaseUnavailable, Kind, Refused
 from functions.registry.store import SnapshotStore
+from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
+from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
@@ -163,6 +165,7 @@ def make_app(
     services: RegistryServices | None = None,
     collecting: Collecting | None = None,
     regions: RegionParts | None = None,
+    store_watch: StoreWatch | None = None,
 ) -> ASGIApp:
     """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
@@ -181,8 +184,8 @@ def make_app(
     )
     routers.append(model_routes(store, authenticator, services.database if services is not None else None))
     if services is not None:
-        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes)
-        routers += [routes(services) for routes in of_services]
+        of_services = (version_routes, artifact_routes, rollout_routes, key_routes, usage_routes, audit_routes)
+        routers += [routes(services) for routes in (*of_services, internal_routes)]
         routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
     if services is not None and regions is not None:
         routers.append(regions_routes(services, regions))
@@ -209,6 +212,8 @@ def make_app(
         stages = await active_stages(services, request, operators) if services is not None else {}
         others = regions.follower.standings() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
+        if store_watch is not None:
+            metrics.store_is(store_watch.is_up)
         text = metrics.exposition(store, fleet, wall_clock(), stages, others, without_facts=without_facts)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

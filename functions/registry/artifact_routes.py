@@ -15,10 +15,11 @@ from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingested, IngestPolicy
+from functions.http.multipart import MultipartInvalid, boundary_of
 from functions.registry.conventions import DigestName, JsonBody, body_of
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
-from functions.registry.multipart import Form, MultipartInvalid, boundary_of
+from functions.registry.multipart import AdapterForm
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
@@ -117,9 +118,9 @@ async def _received(
         upload = await ingesting.run(manager.__enter__)
         failure: BaseException | None = None
         try:
-            form = Form(boundary, upload.file)
+            form = AdapterForm(boundary, upload.file)
             async for block in _blocks(request, ingesting.ingest.policy):
-                await ingesting.run(lambda block=block: form.feed(block))  # type: ignore[misc]
+                await ingesting.run(lambda block=block: form.write(block))  # type: ignore[misc]
             await ingesting.run(form.end)
             tenant, base = _named(services, who, form.fields)
             expect = await services.expectation(tenant, base)

@@ -24,7 +24,7 @@ from functions.http.guarded import authenticated
 from functions.registry.errors import ApiError
 
 _BEARER = "bearer "
-_REGISTRY_PURPOSES: tuple[Purpose, ...] = ("publish", "follow", "agent")
+_REGISTRY_PURPOSES: tuple[Purpose, ...] = ("publish", "follow", "account", "agent")
 _BODY_TIMEOUT_S = 60.0
 
 Answer = TypeVar("Answer")

@@ -19,6 +19,7 @@ from functions.telemetry.bus_link import BusLink
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
 
 
+MAX_COLD_STARTS = 1024  # pools
 DESIRED_FOR_S = 60.0  # a controller that is gone wants nothing any more
 
 
@@ -70,6 +71,7 @@ class FleetWatch:
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
+        self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool, the last one's seconds by stage
         self.zones = ZoneTable()  # as the controller told it last
 
     @property
@@ -105,6 +107,12 @@ class FleetWatch:
         completed = self._view.completed(said) if isinstance(said, Pulse) else (said, None)
         if completed is not None:
             self._view.fold(completed[0], self._clock(), completed[1])
+            self._keep_cold_start(completed[0])
+
+    def _keep_cold_start(self, heartbeat: Heartbeat) -> None:
+        """Of a pool that is at zero meanwhile, too."""
+        if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
+            self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
     def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""

@@ -70,6 +70,12 @@ class Metrics:
             ["pool", "reason"],
             registry=self.collectors,
         )
+        self._cold_start = Gauge(
+            "shoal_cold_start_seconds",
+            "What the last start of a replica took, by stage.",
+            ["pool", "stage"],
+            registry=self.collectors,
+        )
         self._without_facts = Gauge(
             "shoal_base_facts_missing",
             "1 for a base without facts: adapters over it are stored unchecked, or refused where facts are required.",
@@ -83,6 +89,8 @@ class Metrics:
             registry=self.collectors,
         )
 
+        self._store_up = self._gauge("shoal_store_up", "1 while the object store answers.")
+        self._store_up.set(1)  # until it was asked
         self._region_connected = Gauge(
             "shoal_region_connected",
             "1 while another region's registry is heard; else it counts no more for limits.",
@@ -101,6 +109,10 @@ class Metrics:
             ["region"],
             registry=self.collectors,
         )
+
+    def store_is(self, is_up: bool | None) -> None:
+        if is_up is not None:
+            self._store_up.set(is_up)
 
     def answered(self, document: str, size_bytes: int) -> None:
         """A follower was sent the `whole` document, or a `delta`."""
@@ -133,6 +145,10 @@ class Metrics:
         self._desired.clear()
         for wanted in fleet.pools.desired():
             self._desired.labels(pool=wanted.pool, reason=wanted.cause).set(wanted.replicas)
+        self._cold_start.clear()
+        for pool, stages_s in fleet.cold_starts.items():
+            for part, took_s in stages_s.items():
+                self._cold_start.labels(pool=pool, stage=part).set(took_s)
         self._without_facts.clear()
         for base in without_facts:
             self._without_facts.labels(base=base).set(1)

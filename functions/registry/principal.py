@@ -94,6 +94,13 @@ class Authenticator:
             raise ApiError(403, "operator_only", message)
         return principal
 
+    async def gateway(self, request: Request) -> None:
+        """Whoever serves tenants, or an operator in its stead."""
+        if shows(request.headers.get("authorization", ""), self.credentials.accepted("account")):
+            authenticated(request.scope)
+        else:
+            await self.operator(request)
+
     async def controller(self, request: Request) -> Principal:
         """Whoever publishes, or an operator in its stead."""
         if shows(request.headers.get("authorization", ""), self.credentials.accepted("publish")):

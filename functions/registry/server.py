@@ -27,10 +27,11 @@ from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
 from functions.registry import memory
 from functions.registry.app import make_app
+from functions.registry.capacity_watch import CapacityWatch
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
@@ -39,6 +40,7 @@ from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
+from functions.registry.store_watch import StoreWatch
 from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
@@ -94,10 +96,24 @@ async def _serve(settings: RegistrySettings) -> None:
         regions.begin(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
+    capacity = CapacityWatch(parts.services.database, fleet, store, time.time, settings.usage_days)
+    tasks.forever("capacity", capacity.run, expected=(DatabaseUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
     warn_if_over(memory.most(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
-    app = make_app(store, fleet, credentials, services=parts.services, collecting=parts.collecting, regions=regions)
+    ingesting = parts.services.ingesting
+    store_watch = StoreWatch(ingesting.ingest.store) if ingesting is not None else None
+    if store_watch is not None:
+        tasks.forever("store", store_watch.run)
+    app = make_app(
+        store,
+        fleet,
+        credentials,
+        services=parts.services,
+        collecting=parts.collecting,
+        regions=regions,
+        store_watch=store_watch,
+    )
     server = _Server(_uvicorn_config(settings, app, guard), guard, store)
     try:
         await server.serve(sockets=[listener])

@@ -149,6 +149,12 @@ class RegistrySettings(BaseSettings):
         None, description="The authority of their certificates. Default: the system's."
     )
 
+    usage_days: int = Field(
+        400,
+        ge=1,
+        description="How long usage and capacity are kept; what a tenant used of a model in an hour is a row of 200 B.",
+    )
+
     gc_interval_s: float = Field(
         0.0, ge=0, description="Between two collections of garbage; 0: only on POST /internal/v1/gc. Off by default,"
         " since it deletes from the bucket whatever this installation does not know.",

@@ -25,6 +25,7 @@ from functions.api.snapshot import Snapshot, SnapshotInvalid
 from functions.api.snapshot_comparison import Changes
 from functions.api.snapshot_entries import AnyEntry, ModelEntry
 from functions.api.snapshot_index import Indexed, applied, changes_between, empty, indexed
+from functions.decisions.routing.placement import model_of
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 from functions.fleet.snapshot_file import SnapshotFile
 from functions.fleet.snapshot_notices import ALL_POOLS, MAX_POOLS, SnapshotNotice
@@ -34,29 +35,39 @@ from functions.registry.fence import Fence
 
 # What an agent follows: the part of the snapshot that concerns its pool, as a snapshot of its own.
 #
-# It holds the pool, its models and all rollouts: no tenants, no keys, no other pool's models. So of 5,000 agents only
-# those that are to load it hear of a new adapter, and none of a new tenant. A view's epoch is that of the publication
-# which last changed it.
+# It holds the pool, the one whose models it serves, these models and all rollouts: no tenants, no keys, no other
+# pool's models. So of 5,000 agents only those that are to load it hear of a new adapter, and none of a new tenant. A
+# view's epoch is that of the publication which last changed it.
 #
 # Neighbours: `store` keeps one feed per view that somebody follows.
 
 
 def view_of(content: Indexed, pool: PoolName) -> Indexed:
     """The pool's part; empty, under the content's epoch, where there is no such pool."""
+    served = _served_in(content, pool)
     changes: dict[str, dict[str, AnyEntry | None]] = {
-        "models": {model.id: model for model in content.snapshot.models if model.pool == pool},
+        "models": {model.id: model for model in content.snapshot.models if model.pool == served},
         "rollouts": dict(content.tables.rollouts),
     }
-    if pool in content.tables.pools:
-        changes["pools"] = {pool: content.tables.pools[pool]}
+    changes["pools"] = {name: content.tables.pools[name] for name in (pool, served) if name in content.tables.pools}
     return applied(empty(), content.snapshot, changes)
 
 
 def follow_on(view: Feed, content: Indexed, changes: Changes, pool: PoolName) -> None:
     """Advance a view's feed where the changes of the whole concern it."""
-    mine = _concerning(view.content, changes, pool)
+    served = _served_in(content, pool)
+    if served != _served_in(view.content, pool):  # another model's pool from now on: all of its models are others
+        mine = changes_between(view.content, view_of(content, pool))
+    else:
+        mine = _concerning(view.content, changes, pool, served)
     if any(mine.values()):
         view.advance(applied(view.content, content.snapshot, mine), mine)
+
+
+def _served_in(content: Indexed, pool: PoolName) -> PoolName:
+    """The pool whose models its replicas serve: its own, unless it says otherwise."""
+    entry = content.tables.pools.get(pool)
+    return model_of(entry) if entry is not None else pool
 
 
 def pools_concerned(before: Indexed, changes: Changes) -> tuple[str, ...]:
@@ -67,17 +78,20 @@ def pools_concerned(before: Indexed, changes: Changes) -> tuple[str, ...]:
     for name, entry in changes.get("models", {}).items():
         old = before.tables.models.get(ModelId(name))
         pools.update(model.pool for model in (old, entry) if isinstance(model, ModelEntry))
+    pools.update(name for name, entry in before.tables.pools.items() if entry.model in pools)
     return tuple(sorted(pools)) if len(pools) <= MAX_POOLS else (ALL_POOLS,)
 
 
-def _concerning(view: Indexed, changes: Changes, pool: PoolName) -> dict[str, dict[str, AnyEntry | None]]:
+def _concerning(
+    view: Indexed, changes: Changes, pool: PoolName, served: PoolName
+) -> dict[str, dict[str, AnyEntry | None]]:
     models: dict[str, AnyEntry | None] = {}
     for name, entry in changes.get("models", {}).items():
-        if isinstance(entry, ModelEntry) and entry.pool == pool:
+        if isinstance(entry, ModelEntry) and entry.pool == served:
             models[name] = entry
         elif name in view.tables.models:
             models[name] = None  # gone, or gone to another pool
-    pools = {name: entry for name, entry in changes.get("pools", {}).items() if name == pool}
+    pools = {name: entry for name, entry in changes.get("pools", {}).items() if name in (pool, served)}
     return {"models": models, "pools": pools, "rollouts": dict(changes.get("rollouts", {}))}
 
 

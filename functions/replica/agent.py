@@ -31,8 +31,10 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.replica.accelerators import Accelerators, management_library
 from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
+from functions.replica.cold_start import ColdStart
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
@@ -47,6 +49,7 @@ from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
 from functions.replica.warm_up import WarmUp
+from functions.replica.weights import LoadedWeights
 
 _log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
@@ -71,6 +74,7 @@ class Agent:
     cache: ArtifactCache
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
+    accelerators: Accelerators
     zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
@@ -89,10 +93,12 @@ class Agent:
             self.tasks.once("zone", self.zone_wanted())
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
+        self.accelerators.start()
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
         await asyncio.to_thread(self.heartbeat_loop.stop)
+        self.accelerators.stop()
         await self.tasks.close()
         await self.news_bus.close()
         if self.kv_watch is not None:
@@ -115,8 +121,11 @@ def build(settings: ReplicaSettings) -> Agent:
     heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings, seal))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
+    weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
+    accelerators = Accelerators(settings.pool, settings.replica_id, management_library())
+    metrics.watch_accelerators(accelerators)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -160,7 +169,16 @@ def build(settings: ReplicaSettings) -> Agent:
         drain=drain,
         tasks=tasks,
         heartbeat_loop=heartbeat_loop,
-        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks, warm_up=warm_up),
+        monitor=Monitor(
+            status,
+            engine,
+            prober,
+            _health_policy(settings),
+            tasks,
+            warm_up=warm_up,
+            weights=weights,
+            cold_start=ColdStart(settings.engine_log_file),
+        ),
         standby=standby,
         reconciler=reconciler,
         disk=disk,
@@ -168,6 +186,7 @@ def build(settings: ReplicaSettings) -> Agent:
         cache=source.cache,
         news_bus=_bus(settings),
         kv_watch=kv_watch,
+        accelerators=accelerators,
         zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
         clients=(engine_http, registry_http),
     )

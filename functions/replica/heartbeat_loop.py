@@ -73,6 +73,8 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         adapters_without_room=_without_room(status.adapters.without_room),
         asleep=status.asleep and status.standby and phase != "dead",  # who is to serve is being woken
         prefix_events=status.prefix_events(),
+        weights_digest=(status.weights or "") if phase != "dead" else "",
+        cold_start={str(stage): seconds for stage, seconds in status.cold_start.items()},
     )
 
 

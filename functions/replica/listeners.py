@@ -13,7 +13,7 @@ import orjson
 from starlette.types import ASGIApp
 
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
 
 _BACKLOG = 256

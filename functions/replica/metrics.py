@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
+from functions.replica.accelerators import Accelerators
 from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
 from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.kv_events.watch import KvWatch
@@ -73,6 +74,9 @@ class AgentMetrics:
         """Show from now on what is known of the engine's KV cache."""
         self._registry.register(_KvCollector(watch))
 
+    def watch_accelerators(self, accelerators: Accelerators) -> None:
+        self._registry.register(accelerators)
+
     def page(self) -> bytes:
         return generate_latest(self._registry)
 
@@ -105,6 +109,14 @@ class _StatusCollector(Collector):
             family = GaugeMetricFamily(name, text, labels=["replica"])
             family.add_metric([replica], value)
             yield family
+        draft = CounterMetricFamily(
+            "shoal_draft_tokens",
+            "Tokens that the engine guessed ahead, by what became of them: proposed are all, accepted the right ones.",
+            labels=["pool", "replica", "outcome"],
+        )
+        draft.add_metric([status.identity.pool, replica, "proposed"], status.load.draft_tokens_total)
+        draft.add_metric([status.identity.pool, replica, "accepted"], status.load.accepted_draft_tokens_total)
+        yield draft
         yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
         heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
         heartbeats.add_metric(["sent"], self._heartbeats.sent)

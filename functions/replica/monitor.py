@@ -19,8 +19,10 @@ from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
+from functions.replica.cold_start import ColdStart
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
 from functions.replica.warm_up import WarmUp
+from functions.replica.weights import LoadedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
         kv_blocks_total=metrics.num_gpu_blocks or 0,
         kv_block_tokens=metrics.block_size_tokens or 16,
         decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
+        draft_tokens_total=metrics.draft_tokens_total,
+        accepted_draft_tokens_total=metrics.accepted_draft_tokens_total,
     )
 
 
@@ -143,6 +147,8 @@ class Monitor:
         tasks: Supervised,
         *,
         warm_up: WarmUp,
+        weights: LoadedWeights | None = None,
+        cold_start: ColdStart | None = None,
     ) -> None:
         self._status = status
         self._engine = engine
@@ -150,6 +156,9 @@ class Monitor:
         self._policy = policy
         self._tasks = tasks
         self._warm_up = warm_up
+        self._weights = weights
+        self._cold_start = cold_start or ColdStart(None)
+        self._is_measured = False  # the start of this process of the engine
         self._is_new = True  # the engine has not been ready since its process began, as far as is known
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
@@ -177,7 +186,12 @@ class Monitor:
             probe=self._probe(polled.health, now_s),
             warming=self._status.warming,
         )
+        if polled.health == "ok":
+            self._cold_start.listens(polled.metrics.process_began_unix_s if polled.metrics is not None else None)
         self._judge(evidence, now_s)
+        if self._is_measured and not self._status.warming and not self._status.cold_start:
+            self._is_measured = False
+            self._status.cold_start = await self._cold_start.stages()
         if self._version_is_due:
             await self._learn_version()
         if self._status.computes and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
@@ -212,12 +226,22 @@ class Monitor:
             status.busy_adapters = frozenset()
             self._metrics = None
             self._is_new = True
+            self._cold_start.renew()
+            status.cold_start = {}
             status.asleep = False  # whoever is started in its place is awake
+            if self._weights is not None:
+                self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
         if status.health.phase == "ready" and self._is_new:
             self._is_new = False
-            if status.computes and not self._has_served() and self._warm_up.begin():
-                self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
+            if self._weights is not None:
+                began_unix_s = self._metrics.process_began_unix_s if self._metrics is not None else None
+                self._tasks.once("weights", self._weights.learn(began_unix_s))
+            if status.computes and not self._has_served():
+                self._cold_start.answers()
+                self._is_measured = True
+                if self._warm_up.begin():
+                    self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 
     def _has_served(self) -> bool:
         """Whether others have asked it for something: it has compiled what it is asked for, under another agent."""

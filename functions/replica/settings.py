@@ -63,6 +63,11 @@ class ReplicaSettings(BaseSettings):
         ge=2**20,
         description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
     )
+    weights_dir: Path | None = Field(
+        None,
+        description="The folder that the engine was started from, as the agent sees it: the heartbeat says by its "
+        "digest what the replica has loaded. Unset: it does not.",
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(
@@ -122,6 +127,9 @@ class ReplicaSettings(BaseSettings):
     sleep_when_warm: bool = Field(
         False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
     )
+    engine_log_file: Path | None = Field(
+        None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 
@@ -150,6 +158,17 @@ class NodeFetchSettings(BaseSettings):
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     cache_dir: Path = Field(description="Artifacts by digest, shared with the agents and engines of the node.")
+    cache_max_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="What they may take on the disk, the one that is fetched included: the least recently used that no "
+        "engine holds go before it comes. Unset: no bound but the disk.",
+    )
+    shown_at: Path | None = Field(
+        None,
+        description="A link to the first artifact, for an agent beside the engine that tells what it has loaded "
+        "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: none is made.",
+    )
     down_bytes_per_s: float | None = Field(
         None, gt=0, description="All downloads together; unset: no limit. Leave room for what the node serves."
     )

@@ -6,10 +6,11 @@ Every field holds a frozen value that is replaced whole, so a reader on another 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.health.engine import EngineHealth
 from functions.decisions.health.engine_rates import EngineRates
 from functions.decisions.routing.choice import ReplicaPhase
+from functions.fleet.heartbeat import ColdStage
 
 STUCK_AFTER_S = 5.0  # the loop judges the engine every second; silent for this long, and its word is worth nothing
 
@@ -34,6 +35,8 @@ class EngineLoad:
     kv_blocks_total: int = 0
     kv_block_tokens: int = 16
     decode_tokens_per_s: float = 0.0
+    draft_tokens_total: int = 0  # guessed ahead, since the engine began; 0 where it does not guess
+    accepted_draft_tokens_total: int = 0  # of these
 
     @property
     def outstanding(self) -> int:
@@ -80,6 +83,8 @@ class AgentStatus:
     snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
     prefix_events: Callable[[], bool | None] = lambda: None  # whether KV events come; None: nothing would show it yet
     engine_version: str = ""
+    weights: Digest | None = None  # of the base, as the engine has loaded them; None: not known, or not yet
+    cold_start: Mapping[ColdStage, float] = field(default_factory=dict)  # seconds by stage; empty: not measured
     draining: bool = False
     standby: bool = False  # loaded and well, and kept without traffic until it is promoted
     warming: bool = False  # the engine is well, and asked for what it compiles at a first request of its kind

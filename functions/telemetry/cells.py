@@ -47,6 +47,16 @@ class HistogramCell:
         self.counts[bisect_left(self._bounds, value)] += 1  # a bound belongs to its own bucket
         self.sum += value
 
+    def add(self, counts: Iterable[tuple[int, int]], total: float) -> None:
+        """Observations that were counted elsewhere: (bucket, how many), and their sum."""
+        for bucket, count in counts:
+            self.counts[bucket] += count
+        self.sum += total
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
 
 class _Family(Collector, Generic[Cell]):
     """All cells of one name. Whoever asks for labels bounds how many there are."""
@@ -74,6 +84,10 @@ class _Family(Collector, Generic[Cell]):
                 raise ValueError(f"{self._name} has the labels {', '.join(self._labelnames) or '(none)'}, not {values}")
             cell = self._cells[values] = self._make()
         return cell
+
+    def remove(self, *values: str) -> None:
+        """The series of these labels ends; one that begins anew does so from 0."""
+        self._cells.pop(values, None)
 
     def describe(self) -> Iterable[Metric]:
         """Tells the registry the names, so that two of one name are refused."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Receive, Scope, Send
+from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
 
 _REFRESH_TIMEOUT_S = 2.0

@@ -3,32 +3,30 @@
 The columns and their order are fixed (they are a table's). A quantity that a request never came to is null: no first
 token, no replica. Prompts and completions are in none of them, and a session only as a hash.
 
-On disk they are NDJSON files in one directory, bounded in size and number, the oldest gone first.
-Several processes may write to one directory (a gateway and its successor): each has files of its own, named by the time
-at which they were begun, and whoever begins a file removes the oldest ones beyond the bound, whosesoever they are.
+A column that is added has a default here: rows that lie on a disk or come from an older gateway lack it. The table
+follows by itself (`store.schema`).
 
-    requests-<Unix milliseconds>-<pid>.ndjson
-
-Neighbours: `functions.gateway.tracing` fills rows in; `trace_sink` takes them away.
+Neighbours: `functions.gateway.tracing` fills rows in; `trace_sink` takes them away; `trace_files` writes them.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-_PATTERN = "requests-*.ndjson"
-_LINE_MAX_BYTES = 64 * 1024  # a row is about 1 KB
+PATTERN = "requests-*.ndjson"
+LINE_MAX_BYTES = 64 * 1024  # a row is about 1 KB
 
 
-class TraceRow(msgspec.Struct, gc=False):
+class TraceRow(msgspec.Struct, gc=False, kw_only=True):
     """Times are milliseconds, but for `ts`: Unix seconds of the request's arrival."""
 
     ts: float
     request_id: str
-    trace_id: str  # of the caller's `traceparent`; empty: it sent none
+    trace_id: str  # of the caller's `traceparent`; made here where it sent none
+    span_id: str = ""  # of the gateway's own span: the engine's parent; empty: of an older gateway
+    parent_span_id: str = ""  # of the caller's `traceparent`; empty: it sent none
     tenant_id: str
     key_id: str
     model_id: str
@@ -89,45 +87,10 @@ def decode(line: bytes) -> TraceRow:
         raise RowInvalid(str(error)) from error
 
 
-class TraceFiles:
-    """The writing side; used by one thread. Every method may raise OSError."""
-
-    def __init__(self, directory: Path, file_bytes: int, keep_files: int) -> None:
-        self._directory = directory
-        self._file_bytes = file_bytes
-        self._keep_files = keep_files
-        self._file: BinaryIO | None = None
-        self._written_bytes = 0
-
-    def write(self, lines: list[bytes], now_unix_s: float) -> None:
-        """Append whole lines; a reader sees them at once."""
-        if self._file is None or self._written_bytes >= self._file_bytes:
-            self._begin(now_unix_s)
-        data = b"".join(line + b"\n" for line in lines)
-        if self._file is not None:
-            self._file.write(data)
-            self._file.flush()
-        self._written_bytes += len(data)
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _begin(self, now_unix_s: float) -> None:
-        self.close()
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._directory / f"requests-{int(now_unix_s * 1000):013d}-{os.getpid()}.ndjson"
-        self._file = path.open("ab")
-        self._written_bytes = path.stat().st_size
-        for old in sorted(self._directory.glob(_PATTERN))[: -self._keep_files]:
-            old.unlink(missing_ok=True)
-
-
 def find(directory: Path, request_id: str) -> TraceRow | None:
     """The newest row of a request; None where there is none."""
     needle = b'"request_id":"' + request_id.encode() + b'"'
-    for path in sorted(directory.glob(_PATTERN), reverse=True):
+    for path in sorted(directory.glob(PATTERN), reverse=True):
         found = None
         for line in _lines(path):
             if needle in line:
@@ -139,7 +102,7 @@ def find(directory: Path, request_id: str) -> TraceRow | None:
 
 def rows(path: Path) -> Iterator[TraceRow]:
     """The rows of one file, or of all files of a directory, oldest first; lines that are none are left out."""
-    for each in sorted(path.glob(_PATTERN)) if path.is_dir() else [path]:
+    for each in sorted(path.glob(PATTERN)) if path.is_dir() else [path]:
         for line in _lines(each):
             try:
                 yield decode(line)
@@ -150,7 +113,7 @@ def rows(path: Path) -> Iterator[TraceRow]:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            while line := file.readline(_LINE_MAX_BYTES):
+            while line := file.readline(LINE_MAX_BYTES):
                 yield line
     except FileNotFoundError:
         return  # removed since it was listed

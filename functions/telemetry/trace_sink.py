@@ -1,10 +1,11 @@
 """Sink of trace rows: the last ones stay in memory, and all go to disk where there is a directory. It never blocks.
 
 `offer` is called on the event loop, once a request: two appends of what a row is made of. A thread makes the rows,
-encodes and writes them, a few times a second. When the disk is slower than the traffic, or gone, the oldest ones that
-wait are dropped and counted; nothing waits for them.
+encodes and writes them, a few times a second. What a full disk does not take is tried again; when the disk is slower
+than the traffic, or gone, the oldest ones that wait are dropped and counted. Nothing waits for them.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from functions.telemetry.trace_row import TraceFiles, TraceRow, encode
+from functions.telemetry.trace_files import PartlyWritten, TraceFiles
+from functions.telemetry.trace_row import TraceRow, encode
 
 _log = logging.getLogger(__name__)
 _RECENT_ROWS = 512  # about 1 MB
@@ -20,7 +22,7 @@ _WAITING_ROWS = 16_384  # five seconds of 3,000 requests/s; about 30 MB
 _BATCH_ROWS = 1024  # encoded and written in one go: 3 ms
 _EVERY_S = 0.25
 FILE_BYTES = 32 * 1024 * 1024
-KEEP_FILES = 8
+MAX_BYTES = 8 * FILE_BYTES
 
 
 class Traced(Protocol):
@@ -38,19 +40,30 @@ class TraceSink:
         wall_clock: Callable[[], float],
         *,
         waiting_rows: int = _WAITING_ROWS,
-        file_bytes: int = FILE_BYTES,
-        keep_files: int = KEEP_FILES,
+        max_bytes: int = MAX_BYTES,
+        sync_every_s: float = 1.0,
+        before_removal: Callable[[Path], None] | None = None,
     ) -> None:
         """Without a directory rows are only kept in memory."""
         self.recent: deque[Traced] = deque(maxlen=_RECENT_ROWS)
         self.dropped_total = 0
+        self.spooled_total = 0  # on disk
         self._wall_clock = wall_clock
         self._waiting: deque[Traced] = deque()
         self._waiting_max = waiting_rows
-        self._files = TraceFiles(directory, file_bytes, keep_files) if directory is not None else None
+        self._files: TraceFiles | None = None
+        if directory is not None:
+            file_bytes = min(FILE_BYTES, max_bytes // 8)
+            self._files = TraceFiles(
+                directory, file_bytes, max_bytes, sync_every_s=sync_every_s, before_removal=before_removal
+            )
         self._stop = threading.Event()
         self._failing = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def waiting_rows(self) -> int:
+        return len(self._waiting)
 
     def start(self) -> None:
         if self._files is not None and self._thread is None:
@@ -77,24 +90,38 @@ class TraceSink:
         while not self._stop.wait(_EVERY_S):
             self._write_waiting()
         self._write_waiting()
+        self.dropped_total += len(self._waiting)  # nobody is there to try again
         if self._files is not None:
-            self._files.close()
+            with contextlib.suppress(OSError):
+                self._files.close()
 
     def _write_waiting(self) -> None:
-        while batch := self._take():
-            try:
+        try:
+            while batch := self._take():
                 self._write(batch)
-            except OSError as error:
-                self.dropped_total += len(batch)
-                if not self._failing:
-                    _log.warning("traces cannot be written, and are dropped until they can: %s", error)
-                self._failing = True
-                return  # not at once again: what fails on a full disk fails fast
+            if self._files is not None:
+                self._files.sync(self._wall_clock())
+        except OSError as error:
+            if not self._failing:
+                _log.warning("traces cannot be written, and the oldest are dropped until they can: %s", error)
+            self._failing = True  # not at once again: what fails on a full disk fails fast
+        else:
             self._failing = False
 
     def _write(self, batch: list[Traced]) -> None:
-        if self._files is not None:
+        """What the disk does not take waits on."""
+        assert self._files is not None
+        written = len(batch)
+        try:
             self._files.write([encode(traced.row()) for traced in batch], self._wall_clock())
+        except OSError as error:
+            written = error.lines if isinstance(error, PartlyWritten) else 0
+            self._waiting.extendleft(reversed(batch[written:]))
+            while len(self._waiting) > self._waiting_max:
+                self._drop_oldest()
+            raise
+        finally:
+            self.spooled_total += written
 
     def _take(self) -> list[Traced]:
         batch: list[Traced] = []

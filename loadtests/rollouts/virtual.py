@@ -16,7 +16,7 @@ from functions.decisions.catalogue import ResolvedModel, Split
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.decisions.rollout.evaluation import Residency, evaluate
 from functions.decisions.rollout.events import Breached, Loaded, StagePassed
-from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
 from functions.decisions.rollout.split import Group, choose
 
@@ -82,7 +82,7 @@ class World:
         return Outcome(row.state, row.stage, row.reason, self.now_s, self.saw_it, self.requests)
 
     def _second(self, row: Rollout) -> None:
-        split = Split(row.id, row.trial, row.percent, row.policy.sticky, _CANDIDATE)
+        split = Split(row.id, row.trial, row.percent, row.policy.sticky, _CANDIDATE, row.model)
         for _ in range(_poisson(self.rng, self.requests_per_s)):
             self._arrive(split, self.now_s + self.rng.random())
         self.now_s += 1.0
@@ -118,7 +118,7 @@ def _count(group: GroupStats, failed: bool, took_ms: float) -> None:
     if not failed:
         group.total_ms.add(took_ms)
         group.ttft_ms.add(took_ms / 5)
-        group.inter_token_ms.add(took_ms / 100)
+        group.inter_token_ms.add(took_ms / 100, STREAM_SHARES)
 
 
 def _poisson(rng: random.Random, mean: float) -> int:

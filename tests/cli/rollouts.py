@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout.evidence import Evidence, GroupStats, to_builtins
+from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats, to_builtins
 from functions.decisions.rollout.lifecycle import Rollout
 
 NOW_UNIX_S = 10_000.0
@@ -44,7 +44,7 @@ def group(requests: int, errors: int, total_ms: float) -> GroupStats:
     stats = GroupStats(requests, errors)
     for _ in range(requests - errors):
         stats.ttft_ms.add(total_ms / 10)
-        stats.inter_token_ms.add(total_ms / 100)
+        stats.inter_token_ms.add(total_ms / 100, STREAM_SHARES)
         stats.total_ms.add(total_ms)
     return stats
 

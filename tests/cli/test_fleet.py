@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -48,6 +49,25 @@ def test_chat_answers_once_and_from_a_pipe(fleet: Fleet) -> None:
     assert "Paris" in piped.stdout
 
 
+def test_what_was_asked_is_found_in_the_trace_store(fleet: Fleet) -> None:
+    asked = fleet.shoal("chat", "globex/haiku", "--tenant", "globex", "--once", "Hello there")
+    assert asked.returncode == 0
+
+    def found() -> list[dict[str, Any]]:
+        told = fleet.shoal("traces", "--tenant", "globex", "--model", "globex/haiku", "--since", "5m", "-o", "json")
+        return list(json.loads(told.stdout or "[]"))
+
+    wait_until("the row", lambda: bool(found()), 20)
+    newest = found()[0]
+    assert (newest["tenant_id"], newest["model_id"], newest["status"]) == ("globex", "globex/haiku", 200)
+    assert newest["request_id"] in fleet.shoal("traces", "--slow").stdout
+    shown = fleet.shoal("trace", newest["request_id"])
+    assert shown.returncode == 0 and "prefill" in shown.stdout
+    assert "No request" in fleet.shoal("traces", "--tenant", "nobody").stdout
+    refused = fleet.shoal("traces", "--since", "soon")
+    assert refused.returncode == 1 and "--since soon" in refused.stderr
+
+
 def test_chat_with_what_one_may_not_call_fails(fleet: Fleet) -> None:
     refused = fleet.shoal("chat", "acme/pirate", "--tenant", "globex", "--once", "hi")
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -59,13 +79,14 @@ def test_status_knows_replicas_and_processes(fleet: Fleet) -> None:
     assert seen["ready"]
     assert [replica["phase"] for replica in seen["replicas"]] == ["ready", "ready"]
     assert {process["role"] for process in seen["controller"]["processes"]} == {
-        "s3", "bus", "registry", "gateway", "engine", "agent",
+        "s3", "bus", "registry", "gateway", "engine", "agent", "traces",
     }  # fmt: skip
     table = fleet.shoal("status")
     assert table.returncode == 0
     assert "smollm2-135m-1" in table.stdout
 
 
+@pytest.mark.soak
 def test_a_restarted_gateway_is_another_process_and_the_old_one_is_gone(fleet: Fleet) -> None:
     before = fleet.pid("gateway")
     assert fleet.shoal("restart", "gateway").returncode == 0
@@ -74,6 +95,7 @@ def test_a_restarted_gateway_is_another_process_and_the_old_one_is_gone(fleet: F
     assert fleet.shoal("chat", "smollm2-135m", "--once", "hi").returncode == 0
 
 
+@pytest.mark.soak
 def test_a_restarted_replica_comes_back_with_its_adapters(fleet: Fleet) -> None:
     before = pids(fleet)
     assert fleet.shoal("restart", "smollm2-135m-1").returncode == 0

@@ -29,7 +29,7 @@ OF_ROLLOUTS = {field for field in fields() if field.startswith("SplitEntry.")} |
 
 
 # Of what is written, what no entry has: for people and tools, or with one allowed value.
-NOT_COMPILED = {"Isolation.pools", "ServedModel.storage_uri"}
+NOT_COMPILED = {"ServedModel.storage_uri"}
 # Of KServe's kind, what says how a pool's processes run: targets read that, gateways do not.
 OF_PROCESSES = {"ServedModel.runtime", "ServedModel.env", "Predictor.deployment_strategy"}
 OF_PROCESSES |= {

@@ -11,12 +11,18 @@ from functions.api.declared import Declared
 from functions.api.kinds.base import API_VERSION
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.inference_service import API_VERSION as KSERVE
-from functions.api.kinds.inference_service import POOL_LABEL, TASK_LABEL
+from functions.api.kinds.inference_service import (
+    DEDICATED_TO_ANNOTATION,
+    MODEL_LABEL,
+    POOL_LABEL,
+    QUANTIZATION_ANNOTATION,
+    TASK_LABEL,
+)
 from functions.api.snapshot import Snapshot
 from functions.controller.kubernetes.run.selection import judge
 from functions.controller.snapshot.compile import compile_snapshot
 
-POOL, OTHER_POOL = "base-a", "base-b"
+POOL, OTHER_POOL, OWN_POOL = "base-a", "base-b", "base-a-acme"
 Written = dict[str, Any]
 
 
@@ -50,6 +56,14 @@ def service(name: str, task: str) -> Written:
     }
 
 
+def own_pool() -> Written:
+    """A second pool of the first one's model, for one tenant alone."""
+    document = service(OWN_POOL, "embed")
+    document["metadata"]["labels"][MODEL_LABEL] = POOL
+    document["metadata"]["annotations"] = {DEDICATED_TO_ANNOTATION: "acme", QUANTIZATION_ANNOTATION: "fp8"}
+    return document
+
+
 def ours(kind: str, name: str, spec: Written) -> Written:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -78,7 +92,7 @@ def whole() -> dict[str, Written]:
                     {"id": "cd", "hmacSha256": "b" * 64},
                 ],
                 "models": ["acme/*", POOL],
-                "isolation": {"cacheSalt": "shared", "pools": "shared"},
+                "isolation": {"cacheSalt": "shared", "pools": "preferred"},
                 "contextOverflow": "slide",
                 "conversations": {"store": True, "ttl": "2h", "maxTokens": 9000},
                 "tools": [
@@ -159,6 +173,19 @@ def whole() -> dict[str, Written]:
                     ],
                     "otherwise": POOL,
                 },
+                "placement": [
+                    {
+                        "when": {
+                            "classes": ["batch"],
+                            "tiers": ["gold"],
+                            "tenants": ["acme"],
+                            "minPromptTokens": 5,
+                            "maxPromptTokens": 50,
+                            "minPredictedTtft": "800ms",
+                        },
+                        "to": OWN_POOL,
+                    }
+                ],
             },
         ),
         "admissionpolicies/default": ours(
@@ -194,12 +221,14 @@ def whole() -> dict[str, Written]:
                 "pool": POOL,
                 "replicas": {"min": 1, "max": 8},
                 "warm": 1,
+                "idleAfter": "20m",
                 "scaleUp": ["kv_usage > 85% for 3m: +5%"],
                 "scaleDown": ["utilization < 40% for 15m: -1"],
             },
         ),
         f"inferenceservices/{POOL}": service(POOL, "embed"),
         f"inferenceservices/{OTHER_POOL}": service(OTHER_POOL, "score"),
+        f"inferenceservices/{OWN_POOL}": own_pool(),
     }
 
 

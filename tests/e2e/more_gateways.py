@@ -71,7 +71,7 @@ def _gateway(environment: dict[str, str], folder: Path) -> Iterator[Gateway]:
     folder.mkdir(parents=True)
     port, metrics_port = free_port(), free_port()
     own = {
-        "SHOAL_GATEWAY_GATEWAY_ID": folder.name,
+        "SHOAL_GATEWAY_GATEWAY_ID": f"{folder.parent.name}-{folder.name}",  # no two that live are namesakes
         "SHOAL_GATEWAY_PORT": str(port),
         "SHOAL_GATEWAY_METRICS_PORT": str(metrics_port),
         "SHOAL_GATEWAY_SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),

@@ -3,6 +3,7 @@
     python -m tests.fuzz.run TARGET --seconds 20            what is kept of it, and what libFuzzer makes of that
     python -m tests.fuzz.run TARGET --seconds 600 --keep    and new inputs that reach new code go into the corpus
     python -m tests.fuzz.run TARGET --replay FILE           one input, with its traceback
+    python -m tests.fuzz.run TARGET --rounds 20             the corpus again and again; the memory left taken, in KB
 
 A finding ends the run with status 1 and leaves its input in the folder that is named. It becomes a test with the input
 written out, and a file of the corpus. Memory is bounded at 2 GB and one input at ten seconds.
@@ -17,6 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.fuzz.corpora import KEPT_MAX_BYTES, KEPT_MAX_FILES, folder_of, name_of, target_names
 from tests.fuzz.inputs import DEEP
 
@@ -30,6 +33,9 @@ def main(arguments: Sequence[str]) -> None:
     options = _parse(arguments)
     if options.replay is not None:
         importlib.import_module(f"tests.fuzz.targets.{options.target}").check(options.replay.read_bytes())
+        return
+    if options.rounds:
+        print(_left_taken_kb(options.target, options.rounds))
         return
     import atheris
 
@@ -64,6 +70,21 @@ def main(arguments: Sequence[str]) -> None:
     atheris.Fuzz()
 
 
+def _left_taken_kb(target: str, rounds: int) -> int:
+    """How much larger the process is after the last round than after the first ones; not instrumented, since
+    libFuzzer keeps some KB of its own for each input.
+    """
+    logging.disable(logging.CRITICAL)
+    check = importlib.import_module(f"tests.fuzz.targets.{target}").check
+    inputs = [file.read_bytes() for file in sorted(folder_of(target).iterdir())]
+    sizes = []
+    for _ in range(rounds):
+        for data in inputs:
+            check(data)
+        sizes.append(psutil.Process().memory_info().rss // 1024)
+    return sizes[-1] - sizes[rounds // 4]
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Fuzz one target.")
     parser.add_argument("target", choices=target_names())
@@ -72,6 +93,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="new inputs that reach new code go into the corpus, the last first"
     )
+    parser.add_argument("--rounds", type=int, default=0, help="of the corpus, for the memory that is left taken")
     parser.add_argument("--replay", type=Path, help="a file with one input")
     return parser.parse_args(arguments)
 

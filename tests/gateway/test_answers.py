@@ -17,7 +17,7 @@ from functions.gateway.request.relay import Renaming
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
 from tests.gateway.test_intake import admit, chat
-from tests.gateway.world import BOT_V1, DIGEST_V1, heartbeat
+from tests.gateway.world import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, heartbeat
 
 ADMITTED = admit(chat(stream=True), x_request_id="ignored: the wire's id counts")
 REPLICA = to_view(heartbeat("r0", 1234))
@@ -32,6 +32,7 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
         b"content-length",
         b"content-type",
         b"host",
+        b"traceparent",
         b"x-request-id",
         b"x-vllm-priority",
     ]
@@ -49,6 +50,26 @@ def test_an_answers_headers() -> None:
     timing = b"auth;dur=1.00, queue;dur=0.00, route;dur=1.00, connect;dur=1.00, ttft;dur=100.00"
     assert found[b"server-timing"] == timing
     assert found[b"cache-control"] == b"no-store"
+
+
+def of_base(replica_weights: str) -> tuple[bytes, bytes]:
+    """What the answer of a base says of itself, where its replica has loaded this."""
+    replica = to_view(heartbeat("r0", 1234, weights_digest=replica_weights))
+    found = dict(replies.headers(admit(chat(model=POOL)), replica, Timeline(1.0), b"application/json"))
+    return found[b"x-shoal-model"], found[b"x-shoal-digest"]
+
+
+def test_a_bases_answer_tells_what_its_replica_has_loaded() -> None:
+    """While a pool is started anew, replica by replica, the snapshot names what only some of them have."""
+    assert of_base(DIGEST_V1) == (f"{POOL}@v1".encode(), DIGEST_V1.encode())
+    assert of_base(DIGEST_V2) == (f"{POOL}@{DIGEST_V2}".encode(), DIGEST_V2.encode()), "no version has that name"
+    assert of_base("") == (f"{POOL}@v1".encode(), DIGEST_V1.encode()), "an older agent: what is declared"
+
+
+def test_an_adapters_answer_tells_of_the_adapter() -> None:
+    replica = to_view(heartbeat("r0", 1234, weights_digest=DIGEST_V2))
+    found = dict(replies.headers(ADMITTED, replica, Timeline(1.0), b"application/json"))
+    assert (found[b"x-shoal-model"], found[b"x-shoal-digest"]) == (b"acme/bot@v1", DIGEST_V1.encode())
 
 
 def test_steps_that_never_came_take_no_time() -> None:

@@ -49,6 +49,7 @@ class Floor:
         self.tasks = Supervised()
         self.fleet = FleetView()
         self.ended: list[tuple[str, float]] = []
+        self.overloaded = False
         for name in replicas or ("r0", "r1", "r2"):
             self.heartbeats(name)
         self.loads = ColdLoads(
@@ -59,6 +60,7 @@ class Floor:
             fleet=self.fleet,
             own=OwnLoad(),
             on_end=lambda outcome, seconds: self.ended.append((outcome, seconds)),
+            is_overloaded=lambda _: self.overloaded,
         )
 
     def heartbeats(self, name: str, sequence: int = 1, **changes: Any) -> None:
@@ -120,6 +122,33 @@ async def test_two_adapters_are_two_calls(floor: Floor) -> None:
     await floor.answer("loaded")
     await floor.answer("loaded")
     assert first.outcome.startswith("loaded") and second.outcome.startswith("loaded")
+
+
+async def test_an_overloaded_pool_loads_one_adapter_at_a_time_in_their_order() -> None:
+    async with a_floor(cold_pause_s=0.001) as floor:
+        floor.overloaded = True
+        first, second, third = (floor.wait(EngineName(f"acme/bot@sha256:{number:016x}")) for number in range(3))
+        call = await floor.loader.next()
+        await asyncio.sleep(0.02)
+        assert not floor.loader.calls and call.engine_name.endswith("0"), "the others wait for their turn"
+        call.answers("loaded")
+        call = await floor.loader.next()
+        assert first.outcome.startswith("loaded") and call.engine_name.endswith("1")
+        floor.overloaded = False
+        assert (await floor.loader.next()).engine_name.endswith("2"), "the ladder is left: all at once again"
+        assert not second.told and not third.told
+
+
+async def test_whose_turn_does_not_come_in_time_is_told_why() -> None:
+    async with a_floor(cold_pause_s=0.001) as floor:
+        floor.overloaded = True
+        floor.wait()
+        late = floor.wait(OTHER)
+        await floor.loader.next()
+        floor.clock.forward(15.0)
+        while not late.told:
+            await asyncio.sleep(0.001)
+        assert late.outcome == "held_back" and floor.ended == [("held_back", 15.0)]
 
 
 async def test_what_is_asked_for_between_two_beats_goes_where_room_is_left(floor: Floor) -> None:

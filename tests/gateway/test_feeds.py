@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from functions.api.ids import ReplicaId
 from functions.fleet import rollout_heartbeat, session_pins
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
@@ -25,6 +26,7 @@ class Bus:
         self.away = False
         self.stats_told: list[bytes] = []
         self.pins_told: list[tuple[bytes, float]] = []
+        self.homes_told: list[bytes] = []
         self.coming: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def publish_stats(self, message: bytes) -> None:
@@ -34,6 +36,10 @@ class Bus:
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
         self._reach()
         self.pins_told.append((message, ttl_s))
+
+    async def publish_homes(self, message: bytes, ttl_s: float) -> None:
+        self._reach()
+        self.homes_told.append(message)
 
     async def pins(self) -> AsyncIterator[list[bytes]]:
         self._reach()
@@ -133,6 +139,20 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
         await until(lambda: len(theirs.rollouts.splits.pins))
     assert theirs.rollouts.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
     assert "dropped a batch of pins" in caplog.text
+
+
+async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_told() -> None:
+    """After a restart, or a handover at one place; its conversations went elsewhere, since it took them for its own."""
+    former, later, bus = World().gateway.services, World().gateway.services, Bus()
+    assert former.gateway_id == later.gateway_id
+    conversation, replica = b"12345678", ReplicaId("r1")
+    former.router.homes.sent(POOL, conversation, replica, ReplicaId("r0"), 300.0)
+    async with running(feeds.publish_homes, former, bus), running(feeds.follow_homes, later, bus):
+        await until(lambda: bus.homes_told)
+        bus.coming.put_nowait(bus.homes_told[0])
+        await until(lambda: len(later.router.homes))
+    found = later.router.homes.home_of(POOL, conversation)
+    assert found is not None and found.replica_id == replica
 
 
 async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.gateway.batch.files import names
-from functions.gateway.batch.files.form import FormInvalid, UploadForm
+from functions.gateway.batch.files.form import UploadForm
 from functions.gateway.batch.files.upload import UploadSlots, check_fields, filename_of
 from functions.gateway.errors import Refused
+from functions.http.multipart import MultipartInvalid
 
 BOUNDARY = "xyz"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -69,13 +70,13 @@ def test_a_files_bytes_pass_unchanged_however_they_come(content: bytes, step: in
     ],
 )
 def test_a_form_that_is_not_in_order_is_refused(body: bytes) -> None:
-    with pytest.raises(FormInvalid):
+    with pytest.raises(MultipartInvalid):
         fed(body)
 
 
 @pytest.mark.parametrize("content_type", ["", "application/json", "multipart/form-data", f"{TYPE}{'b' * 80}"])
 def test_what_is_no_form_is_refused(content_type: str) -> None:
-    with pytest.raises(FormInvalid):
+    with pytest.raises(MultipartInvalid):
         UploadForm(content_type)
 
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import pytest
+from prometheus_client import generate_latest
 
 from functions.gateway.errors import Refused
+from tests.gateway.hello import Playing, finishes
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue, headers, limits
 
 
@@ -85,3 +87,15 @@ def test_for_ever_is_a_bound_too() -> None:
     world.gateway.services.state.snapshot_source = Source(1.0)
     world.gateway.sweep()
     assert world.gateway.not_ready_reason() is None
+
+
+async def test_a_model_beyond_the_busiest_ends_its_series(play: Playing) -> None:
+    """Counters and histograms of models that tenants register would grow for as long as a gateway runs."""
+    p = play("r0")
+    metrics = p.gateway.services.metrics
+    p.ask(stream=True)
+    finishes(await p.connects())
+    text = generate_latest(metrics.registry).decode()
+    assert 'shoal_model_ttft_seconds_count{model="acme/bot"} 1.0' in text
+    metrics._forget_model("acme/bot")
+    assert 'model="acme/bot"' not in generate_latest(metrics.registry).decode()

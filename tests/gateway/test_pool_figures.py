@@ -1,23 +1,27 @@
 """What a gateway has seen of each pool lately, and how it is told."""
 
 import asyncio
+import contextlib
 import dataclasses
+import time
 
 import msgspec
 import pytest
 
 from functions.api.ids import PoolName
+from functions.api.snapshot import AutoscalingEntry
 from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_heartbeat
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolDemand, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
 from tests.decisions.admission.test_admission import Pool
+from tests.gateway import sse
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import POOL, Clock, World
+from tests.gateway.world import BOT_V1, POOL, Clock, World
 
 NAME = PoolName("a")
 SENDER = ("gw-1", 7)
@@ -162,6 +166,29 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     assert QuantileSketch.of(stats.ttft_ms).count == 1
 
 
+async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Playing) -> None:
+    """A mean over the stream's 100 tokens would have been 70 ms for 20."""
+    p = play("r0")
+    p.ask(stream=True)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.token(BOT_V1, "a"))
+    for gap_s in [0.02] * 98 + [5.0]:
+        p.world.clock.forward(gap_s)
+        engine.streams(sse.token(BOT_V1, "b"))
+    engine.streams(sse.DONE)
+    engine.ends_stream()
+    stats = next(iter(p.gateway.services.admission.pools.heartbeats(SENDER, 1.0, [], {}))).pools[0]
+    gaps = QuantileSketch.of(stats.gap_ms)
+    assert gaps.count_above(4_000) == 1 and gaps.quantile(0.5) == pytest.approx(20, rel=0.13)
+    sample = p.gateway.services.metrics.registry.get_sample_value
+    labels = {"pool": POOL, "class": "interactive"}
+    count = sample("shoal_inter_token_seconds_count", labels)
+    assert count is not None and 99 <= count <= 101
+    assert count - (sample("shoal_inter_token_seconds_bucket", {**labels, "le": "2.5"}) or 0) == 1
+    assert sample("shoal_model_ttft_seconds_count", {"model": "acme/bot"}) == 1
+
+
 class Bus:
     """Keeps what is published; the second message finds the bus gone."""
 
@@ -182,3 +209,16 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
     except BusUnavailable:
         beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]
+
+
+async def test_whoever_begins_to_wait_for_a_pool_at_zero_is_told_of_at_once() -> None:
+    world, bus = World(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
+    catalogue, wakes = world.gateway.services.state.catalogue, world.gateway.services.pool_wakes
+    assert catalogue is not None and wakes.ask(catalogue, POOL)
+    began_s = time.monotonic()
+    with contextlib.suppress(BusUnavailable):
+        async with asyncio.timeout(30.0):
+            await feeds.publish_demand(world.gateway.services, bus)  # type: ignore[arg-type]
+    beat, _ = pool_heartbeat.decode(bus.messages[0])
+    assert beat.demand == (PoolDemand(POOL, 1, 0),) and not beat.pools
+    assert time.monotonic() - began_s >= 0.9, "the second message came with the next second, the first did not wait"

@@ -243,9 +243,10 @@ def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new()
 def test_what_serves_no_session_is_not_remembered() -> None:
     door = Door()
     door.catalogue = world.catalogue(1)
-    door.admit("smollm2-135m", header="one")
     door.admit()
     assert len(door.splits._served) == 0
+    door.admit("smollm2-135m", header="one")
+    assert len(door.splits._served) == 1, "a base has rollouts, too"
 
 
 def test_an_answer_after_its_rollouts_end_pins_nothing() -> None:

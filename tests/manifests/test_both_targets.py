@@ -46,6 +46,7 @@ def processes(demo: Loaded) -> dict[str, ProcessSpec]:
         valkey_server=Path("/bin/valkey-server"),
         drain_timeout_s=20.0,
         models_root=Path("/state/models"),
+        has_trace_store=True,
     )
     assert unusable(demo, Target()) == ()
     return plan_fleet(context, pools_of(demo), Target(), {})

@@ -115,6 +115,7 @@ def bus(production: Rendering, tmp_path: Path) -> Iterator[Bus]:
         yield Bus(nodes, *ports)
 
 
+@pytest.mark.soak
 async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> None:
     bus.until(lambda: bus.primary() is not None, "three servers, and three sentinels that know each other")
     first = bus.primary()

@@ -11,19 +11,25 @@ from tests.registry.catalogue_world import World, digest
 from tests.registry.world import TOKEN
 
 TENANTS = ("acme-plain", "acme-reader", "acme-writer", "globex-writer")
-CREDENTIALS: dict[str, Purpose] = {"gateway": "follow", "agent": "agent", "controller": "publish"}
+CREDENTIALS: dict[str, Purpose] = {
+    "gateway": "follow",
+    "agent": "agent",
+    "controller": "publish",
+    "accounts": "account",
+}
 CALLERS = ("nobody", *TENANTS, "operator", *CREDENTIALS)
 # A door, and what each caller of `CALLERS` hears at it; 0: let in. What is another tenant's is 404 further in.
-ANYBODY = (0, 0, 0, 0, 0, 0, 0, 0, 0)
-READER = (401, 403, 0, 0, 0, 0, 401, 401, 401)
-WRITER = (401, 403, 403, 0, 0, 0, 401, 401, 401)
-OPERATOR = (401, 403, 403, 403, 403, 0, 401, 401, 401)
-CONTROLLER = (401, 403, 403, 403, 403, 0, 401, 401, 0)
+ANYBODY = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+READER = (401, 403, 0, 0, 0, 0, 401, 401, 401, 401)
+WRITER = (401, 403, 403, 0, 0, 0, 401, 401, 401, 401)
+OPERATOR = (401, 403, 403, 403, 403, 0, 401, 401, 401, 401)
+CONTROLLER = (401, 403, 403, 403, 403, 0, 401, 401, 0, 401)
+GATEWAY = (401, 403, 403, 403, 403, 0, 401, 401, 401, 0)
 # Tenants' keys are not even looked at: these routes need no snapshot.
-MEMBERS = (401, 401, 401, 401, 401, 0, 0, 0, 0)
-AGENTS = (401, 401, 401, 401, 401, 0, 403, 0, 403)
-NEIGHBOURS = (401, 401, 401, 401, 401, 0, 0, 0, 403)
-PUBLISHER = (401, 401, 401, 401, 401, 0, 403, 403, 0)
+MEMBERS = (401, 401, 401, 401, 401, 0, 0, 0, 0, 403)
+AGENTS = (401, 401, 401, 401, 401, 0, 403, 0, 403, 403)
+NEIGHBOURS = (401, 401, 401, 401, 401, 0, 0, 0, 403, 403)
+PUBLISHER = (401, 401, 401, 401, 401, 0, 403, 403, 0, 403)
 
 DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/healthz"): ANYBODY,
@@ -43,6 +49,9 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("PUT", "/internal/v1/rollouts/{rollout}"): CONTROLLER,
     ("POST", "/internal/v1/rollouts/{rollout}/events"): CONTROLLER,
     ("GET", "/internal/v1/rollouts/{rollout}/evidence"): CONTROLLER,
+    ("POST", "/internal/v1/usage"): GATEWAY,
+    ("GET", "/v1/usage"): READER,
+    ("GET", "/v1/usage/pools"): OPERATOR,
     ("POST", "/internal/v1/gc"): OPERATOR,
     ("GET", "/v1/models"): READER,
     ("GET", "/v1/models/{name}"): READER,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from functions.api.ids import Digest, EngineName, ModelId, PoolName
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, StageEntry, VersionEntry
 from functions.api.snapshot_index import Indexed, changes_between, indexed
+from functions.decisions.adapters.demand import wanted_in
 from functions.registry.feed import Feed
 from functions.registry.store import follow_on, pools_concerned, view_of
 from tests.fleet.builders import snapshot
@@ -20,13 +21,13 @@ def model(name: str, pool: str, digit: str = "1") -> ModelEntry:
     return ModelEntry(ModelId(name), PoolName(pool), "lora", (version,), {"stable": "v1"})
 
 
-def content(epoch: int, models: dict[str, tuple[str, str]], rollouts: bool = False) -> Indexed:
+def content(epoch: int, models: dict[str, tuple[str, str]], rollouts: bool = False, p0_serves: str = "") -> Indexed:
     pools = sorted({pool for pool, _ in models.values()} | {"p0"})
     return indexed(
         snapshot(
             epoch=epoch,
             models=tuple(model(name, *at) for name, at in sorted(models.items())),
-            pools=tuple(PoolEntry(PoolName(name), 2048) for name in pools),
+            pools=tuple(PoolEntry(PoolName(name), 2048, model=p0_serves if name == "p0" else "") for name in pools),
             rollouts=(RolloutEntry("default", (StageEntry(100),)),) if rollouts else (),
         )
     )
@@ -40,6 +41,13 @@ def test_a_view_holds_its_pool_and_no_tenant() -> None:
     assert [rollout.name for rollout in it.rollouts] == ["default"]
 
 
+def test_a_pool_of_anothers_model_loads_that_ones_adapters() -> None:
+    models = {"a/x": ("p0", "1"), "a/y": ("p1", "1"), "a/z": ("p2", "1")}
+    it = view_of(content(3, models, p0_serves="p1"), PoolName("p0")).snapshot
+    assert ([m.id for m in it.models], [p.name for p in it.pools]) == (["a/y"], ["p0", "p1"])
+    assert list(wanted_in(it, PoolName("p0")).by_name) == ["a/y@1"]
+
+
 def test_a_pool_that_is_not_there_has_an_empty_view() -> None:
     it = view_of(content(3, {}), PoolName("gone")).snapshot
     assert (it.models, it.pools, it.epoch) == ((), (), 3)
@@ -51,12 +59,12 @@ placed = st.dictionaries(
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(placed, st.booleans()), min_size=2, max_size=6))
+@given(st.lists(st.tuples(placed, st.booleans(), st.sampled_from(["", "p1", "p2"])), min_size=2, max_size=6))
 def test_a_followed_view_is_the_view_and_moves_only_if_its_content_does(
-    steps: list[tuple[dict[str, tuple[str, str]], bool]],
+    steps: list[tuple[dict[str, tuple[str, str]], bool, str]],
 ) -> None:
     """A pool that leaves altogether is the store's affair, which then forgets the view."""
-    whole = [content(epoch, models, rollouts) for epoch, (models, rollouts) in enumerate(steps, start=1)]
+    whole = [content(epoch, *step) for epoch, step in enumerate(steps, start=1)]
     feed = Feed(view_of(whole[0], PoolName("p0")))
     for before, after in pairwise(whole):
         changes = changes_between(before, after)

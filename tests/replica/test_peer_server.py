@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from functions.api.ids import EngineName
-from functions.http.guarded import Bounds
+from functions.http.guard import Bounds
 from functions.replica.cold_calls import LoadAnswer
 from functions.replica.listeners import PEER_BOUNDS, PeerServer, bind
 from functions.replica.peer_app import make_peer_app

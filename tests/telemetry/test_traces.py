@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.telemetry.gap_histogram import Gaps
-from functions.telemetry.trace_row import COLUMNS, RowInvalid, TraceFiles, TraceRow, decode, encode, find, rows
+from functions.telemetry.trace_files import TraceFiles
+from functions.telemetry.trace_row import COLUMNS, RowInvalid, TraceRow, decode, encode, find, rows
 from functions.telemetry.trace_sink import TraceSink
 
 CONTRACT = (
-    "ts, request_id, trace_id, tenant_id, key_id, model_id, version, artifact_digest, base_model, adapter_id, pool, "
-    "replica_id, session_id, class, stream, attempt_count, route_reason, route_score, snapshot_epoch, prompt_tokens, "
-    "cached_tokens, completion_tokens, auth_ms, queue_ms, route_ms, connect_ms, prefill_ms, first_token_ms, "
-    "inter_token_p50_ms, inter_token_p99_ms, decode_tokens, total_ms, kv_token_seconds, gpu_seconds, status, "
-    "finish_reason, degraded_from, error"
+    "ts, request_id, trace_id, span_id, parent_span_id, tenant_id, key_id, model_id, version, artifact_digest, "
+    "base_model, adapter_id, pool, replica_id, session_id, class, stream, attempt_count, route_reason, route_score, "
+    "snapshot_epoch, prompt_tokens, cached_tokens, completion_tokens, auth_ms, queue_ms, route_ms, connect_ms, "
+    "prefill_ms, first_token_ms, inter_token_p50_ms, inter_token_p99_ms, decode_tokens, total_ms, kv_token_seconds, "
+    "gpu_seconds, status, finish_reason, degraded_from, error"
 )
 LONG_S = 60.0
 
@@ -89,7 +90,7 @@ def test_a_row_comes_back_as_it_was() -> None:
 
 
 def test_the_newest_row_of_a_request_is_found(tmp_path: Path) -> None:
-    files = TraceFiles(tmp_path, file_bytes=1, keep_files=3)  # a file for each write
+    files = TraceFiles(tmp_path, file_bytes=1, max_bytes=1 << 20)  # a file for each write
     files.write([encode(row("a", status=500)), encode(row("b"))], 1.0)
     files.write([encode(row("a", status=200))], 2.0)
     files.close()
@@ -98,8 +99,8 @@ def test_the_newest_row_of_a_request_is_found(tmp_path: Path) -> None:
     assert find(tmp_path, "never") is None and find(tmp_path / "nowhere", "a") is None
 
 
-def test_files_are_bounded_in_number_and_the_oldest_go_first(tmp_path: Path) -> None:
-    files = TraceFiles(tmp_path, file_bytes=1, keep_files=3)
+def test_files_are_bounded_in_bytes_and_the_oldest_go_first(tmp_path: Path) -> None:
+    files = TraceFiles(tmp_path, file_bytes=1, max_bytes=2 * (len(encode(row("0"))) + 1) + 1)  # room for a third
     for number in range(10):
         files.write([encode(row(str(number)))], float(number))
     files.close()

@@ -11,7 +11,7 @@ check is a function here or in one of the neighbours; what an object contradicts
 
 from collections.abc import Iterator, Sequence
 
-from functions.api.consistency import fallbacks, references
+from functions.api.consistency import fallbacks, pools, references
 from functions.api.consistency.everything import Everything, sorted_out
 from functions.api.declared import Declared
 from functions.api.kinds.catalogue import AnyObject
@@ -31,3 +31,4 @@ def problems(objects: Sequence[Declared[AnyObject]], *, complete: bool) -> Itera
         yield from references.model_problems(everything)
         yield from fallbacks.scaling_problems(everything)
         yield from fallbacks.problems(everything)
+        yield from pools.problems(everything)

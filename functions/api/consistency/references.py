@@ -33,7 +33,7 @@ def no_such_pool(name: str, pools: Collection[str]) -> str:
     return f"found {shown(name)}, and no InferenceService has that {POOL_LABEL}{near_miss(name, sorted(pools))}"
 
 
-def _no_such(kind: str, name: str, names: Collection[str]) -> str:
+def no_such(kind: str, name: str, names: Collection[str]) -> str:
     listed = ", ".join(sorted(names)[:20]) or "none is declared"
     return f"found {shown(name)}, and there is no such {kind}; allowed: {listed}{near_miss(name, sorted(names))}"
 
@@ -42,7 +42,7 @@ def _tiers(everything: Everything) -> Iterator[Problem]:
     tiers = {quota.value.metadata.name for quota in everything.quotas}
     for tenant in everything.tenants:
         if tenant.value.spec.tier not in tiers:
-            yield tenant.problem(["spec", "tier"], _no_such("QuotaPolicy", tenant.value.spec.tier, tiers))
+            yield tenant.problem(["spec", "tier"], no_such("QuotaPolicy", tenant.value.spec.tier, tiers))
 
 
 def _rollouts(everything: Everything) -> Iterator[Problem]:
@@ -51,7 +51,7 @@ def _rollouts(everything: Everything) -> Iterator[Problem]:
     for model in everything.models:
         spec = model.value.spec
         if spec.rollout not in rollouts and spec.rollout != BUILT_IN_ROLLOUT:
-            yield model.problem(["spec", "rollout"], _no_such("RolloutPolicy", spec.rollout, rollouts))
+            yield model.problem(["spec", "rollout"], no_such("RolloutPolicy", spec.rollout, rollouts))
 
 
 def _hops(policy: Declared[RoutingPolicy], pools: Collection[str], tiers: Collection[str]) -> Iterator[Problem]:
@@ -68,7 +68,7 @@ def _hops(policy: Declared[RoutingPolicy], pools: Collection[str], tiers: Collec
         for position, tier in enumerate(hop.tiers):
             if tier not in tiers:
                 path = ("spec", key, index, "tiers", position)
-                yield policy.problem(path, _no_such("QuotaPolicy", tier, tiers))
+                yield policy.problem(path, no_such("QuotaPolicy", tier, tiers))
 
 
 def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iterator[Problem]:
@@ -153,8 +153,13 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
+    """What the pool is started from, before anything is published, is one of the versions."""
     served = service.spec.predictor.model
-    for index, version in enumerate(model.value.spec.versions):
-        if served is not None and served.storage_uri not in {None, version.artifact}:
-            message = f"found {shown(version.artifact)}, but the pool's storageUri is {shown(served.storage_uri)}"
-            yield model.problem(["spec", "versions", index, "artifact"], message)
+    spec = model.value.spec
+    artifacts = [version.artifact for version in spec.versions]
+    by_name = [f"shoal://{spec.id}@{version.name}" for version in spec.versions]
+    if served is None or served.storage_uri is None or served.storage_uri in [*artifacts, *by_name] or not artifacts:
+        return
+    found = shown(artifacts[0]) if len(artifacts) == 1 else f"{len(artifacts)} versions"
+    message = f"found {found}, but the pool's storageUri is {shown(served.storage_uri)}"
+    yield model.problem(["spec", "versions", 0, "artifact"], message)

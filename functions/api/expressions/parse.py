@@ -52,16 +52,21 @@ class Metric:
 HALT_METRICS = (
     Metric("error_rate", Dimension.RATIO, "requests that failed, of all"),
     Metric("p50_latency", Dimension.SECONDS, "median time from request to last byte"),
+    Metric("p95_latency", Dimension.SECONDS, "95th percentile of the time from request to last byte"),
     Metric("p99_latency", Dimension.SECONDS, "99th percentile of the time from request to last byte"),
     Metric("p50_ttft", Dimension.SECONDS, "median time to first token"),
+    Metric("p95_ttft", Dimension.SECONDS, "95th percentile of the time to first token"),
     Metric("p99_ttft", Dimension.SECONDS, "99th percentile of the time to first token"),
+    Metric("p95_inter_token", Dimension.SECONDS, "95th percentile of the time between two tokens"),
     Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
 )
 
 # Of a pool as a whole.
 SCALE_METRICS = (
     Metric("p50_ttft", Dimension.SECONDS, "median time to first token", has_slo=True),
+    Metric("p95_ttft", Dimension.SECONDS, "95th percentile of the time to first token", has_slo=True),
     Metric("p99_ttft", Dimension.SECONDS, "99th percentile of the time to first token", has_slo=True),
+    Metric("p95_inter_token", Dimension.SECONDS, "95th percentile of the time between two tokens"),
     Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
     Metric("queue_seconds", Dimension.PLAIN_SECONDS, "time that a request waits in the gateway's queue"),
     Metric("kv_usage", Dimension.RATIO, "KV blocks in use, of all, in the fullest replica"),

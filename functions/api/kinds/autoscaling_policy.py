@@ -12,7 +12,10 @@ from pydantic import AfterValidator, Field
 
 from functions.api.expressions import parse_scale_rule
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
+from functions.api.kinds.quantities import Duration, duration_s
 from functions.api.problems import shown
+
+LEAST_IDLE_S = 10.0  # shorter, and a pool would go between two turns of one conversation
 
 
 def _checked_rule(text: str) -> str:
@@ -28,7 +31,8 @@ class Replicas(Strict):
     """Bounds that no rule passes."""
 
     min: Annotated[int, Field(ge=0, le=100_000)]
-    """What the pool starts with; at most the InferenceService's minReplicas, where that declares one."""
+    """What the pool starts with; at most the InferenceService's minReplicas, where that declares one. 0: nothing runs
+    until somebody asks."""
     max: Annotated[int, Field(ge=1, le=100_000)]
     """At most the InferenceService's maxReplicas."""
 
@@ -39,10 +43,17 @@ class AutoscalingPolicySpec(Strict):
     replicas: Replicas
     warm: Annotated[int, Field(ge=0, le=1000)] = 0
     """Replicas with the base loaded and no traffic, beside the others: they take over in under a second."""
+    idle_after: Duration = "10m"
+    """With min 0: the pool goes to zero when nobody has asked for it for so long; at least 10s. No scaleDown rule takes
+    the last replica."""
     scale_up: ScaleRules = ()
     """Rules such as kv_usage > 85% for 3m: +5%; any that holds adds replicas."""
     scale_down: ScaleRules = ()
     """Rules such as utilization < 40% for 15m: -1; they count only while no scaleUp rule holds."""
+
+    @property
+    def idle_after_s(self) -> float:
+        return duration_s(self.idle_after)
 
 
 class AutoscalingPolicy(ShoalObject):
@@ -56,6 +67,9 @@ class AutoscalingPolicy(ShoalObject):
         if replicas.max < replicas.min:
             message = f"found {replicas.max}; allowed: at least min, {replicas.min}"
             yield Finding(("spec", "replicas", "max"), message)
+        if self.spec.idle_after_s < LEAST_IDLE_S:
+            message = f"found {self.spec.idle_after}; allowed: at least {LEAST_IDLE_S:.0f}s"
+            yield Finding(("spec", "idleAfter"), message)
         yield from _direction("scaleUp", self.spec.scale_up, upwards=True)
         yield from _direction("scaleDown", self.spec.scale_down, upwards=False)
 

@@ -5,7 +5,7 @@ The kind is KServe's, so keys that we do not know are KServe's business and igno
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,11 @@ from functions.api.snapshot import Task
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
 TASK_LABEL = "shoal.dev/task"
+ACCELERATORS_ANNOTATION = "shoal.dev/accelerators-per-replica"
+PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
+MODEL_LABEL = "shoal.dev/model"
+DEDICATED_TO_ANNOTATION = "shoal.dev/dedicated-to"
+QUANTIZATION_ANNOTATION = "shoal.dev/quantization"
 MAX_MODEL_LEN = "--max-model-len"
 VLLM_FORMAT = "vLLM"
 CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
@@ -26,6 +31,8 @@ _CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)
 _SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _TASKS: tuple[Task, ...] = get_args(Task)
 _MAX_LORA_NUMBER = 4096
+MAX_ACCELERATORS = 4096  # of one replica
+_PRICE = re.compile(r"\d{1,6}(?:\.\d{1,6})?")
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 Count = Annotated[int, Field(ge=0, le=100_000)]
@@ -62,6 +69,7 @@ class ServedModel(Foreign):
     runtime: str | None = None
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
+    resources: Any = None  # Kubernetes' own, like the two of the predictor: `decisions.capacity.service` reads them
 
 
 class RollingUpdate(Foreign):
@@ -80,6 +88,8 @@ class Predictor(Foreign):
     max_replicas: Count | None = None  # 0 is KServe's word for no limit
     deployment_strategy: DeploymentStrategy | None = None
     model: ServedModel | None = None
+    containers: Any = None
+    worker_spec: Any = None
 
     @property
     def may_surge(self) -> bool:
@@ -113,11 +123,41 @@ class InferenceService(Foreign):
         return next((task for task in _TASKS if task == found), "generate")
 
     @property
+    def model_name(self) -> str | None:
+        """The model that its replicas serve, beside other pools of it: the pool's own name, where no label says
+        otherwise."""
+        return self.metadata.labels.get(MODEL_LABEL) or self.pool
+
+    @property
+    def dedicated_to(self) -> tuple[str, ...]:
+        """The tenants whose requests alone come to it, sorted; none: it is everybody's."""
+        text = self.metadata.annotations.get(DEDICATED_TO_ANNOTATION, "")
+        return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
+
+    @property
+    def quantization(self) -> str:
+        """Of its weights; empty: none. What the engine is started with, unless an annotation tells of the weights."""
+        model = self.spec.predictor.model
+        started_with = last_argument(model.args, "--quantization") if model is not None else None
+        return self.metadata.annotations.get(QUANTIZATION_ANNOTATION) or started_with or ""
+
+    @property
     def context_window_tokens(self) -> int | None:
         """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
         model = self.spec.predictor.model
         text = last_argument(model.args, MAX_MODEL_LEN) if model is not None else None
         return parse_tokens(text) if text is not None else None
+
+    @property
+    def annotated_accelerators(self) -> int | None:
+        """Of one replica, as its annotation has it; None where there is none, or none that is a number."""
+        return _count(self.metadata.annotations.get(ACCELERATORS_ANNOTATION), MAX_ACCELERATORS)
+
+    @property
+    def price_per_accelerator_hour(self) -> float | None:
+        """In the operator's money, as its annotation has it; None where there is none, or none that is a price."""
+        text = self.metadata.annotations.get(PRICE_ANNOTATION)
+        return float(text) if text is not None and _PRICE.fullmatch(text) is not None and float(text) > 0.0 else None
 
     @property
     def replica_bounds(self) -> tuple[int, int]:
@@ -146,14 +186,51 @@ class InferenceService(Foreign):
             yield Finding(
                 ("metadata", "labels", TASK_LABEL), f"found {shown(task)}; allowed: one of {', '.join(_TASKS)}"
             )
+        yield from self._whose()
         if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
             message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
             yield Finding(("metadata", "name"), message)
         yield from _replica_bounds(self.spec.predictor)
+        yield from self._annotated()
         if self.spec.predictor.model is None:
             yield Finding(("spec", "predictor", "model"), "is required, and not there: a pool runs a model")
         else:
             yield from _served_model(self.spec.predictor.model)
+
+    def _annotated(self) -> Iterator[Finding]:
+        """Annotations that bills are made by."""
+        for name, value, allowed in (
+            (ACCELERATORS_ANNOTATION, self.annotated_accelerators, f"a whole number from 1 to {MAX_ACCELERATORS}"),
+            (PRICE_ANNOTATION, self.price_per_accelerator_hour, "a number above 0, such as 2.5"),
+        ):
+            found = self.metadata.annotations.get(name)
+            if found is not None and value is None:
+                yield Finding(("metadata", "annotations", name), f"found {shown(found)}; allowed: {allowed}")
+
+    def _whose(self) -> Iterator[Finding]:
+        """Which model it serves, and for whom: what says nothing must not open a pool to everybody."""
+        if self.model_name is not None and not is_name(self.model_name):
+            message = f"found {shown(self.model_name)}; allowed: the name of the pool whose model it serves"
+            yield Finding(("metadata", "labels", MODEL_LABEL), message)
+        owners = self.dedicated_to
+        if DEDICATED_TO_ANNOTATION in self.metadata.annotations and not all(map(is_name, owners or ("",))):
+            message = f"found {shown(self.metadata.annotations[DEDICATED_TO_ANNOTATION])}; allowed: tenants, by commas"
+            yield Finding(("metadata", "annotations", DEDICATED_TO_ANNOTATION), message)
+
+
+_PARALLEL = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
+
+
+def accelerators_by_arguments(args: tuple[str, ...]) -> int:
+    """Accelerators that the ranks of an engine with these arguments need, all of them together."""
+    ranks = 1
+    for long, short in _PARALLEL:
+        ranks *= _count(last_argument(args, long) or last_argument(args, short), MAX_ACCELERATORS) or 1
+    return min(ranks, MAX_ACCELERATORS)
 
 
 def _replica_bounds(predictor: Predictor) -> Iterator[Finding]:
@@ -215,7 +292,12 @@ def _takes_adapters(args: tuple[str, ...]) -> bool:
 
 
 def _positive(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and 0 < int(text) <= _MAX_LORA_NUMBER else None
+    return _count(text, _MAX_LORA_NUMBER)
+
+
+def _count(text: str | None, most: int) -> int | None:
+    """A whole number from 1 to `most`; None for any other text."""
+    return int(text) if text is not None and text.isdecimal() and 0 < int(text[:9]) <= most else None
 
 
 def parse_tokens(text: str) -> int | None:

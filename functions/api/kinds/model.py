@@ -1,7 +1,7 @@
 """`Model`: something that can be called, its versions (each one artifact), and the channels that point at them.
 
-A `lora` is an adapter over a base, named `tenant/name`. A `base` is the pool's own model, named like the pool; it has
-exactly one version, since a pool's replicas all hold the same weights.
+A `lora` is an adapter over a base, named `tenant/name`. A `base` is the pool's own model, named like the pool; each of
+its versions has replicas of its own, as many as its channels and their rollouts need.
 """
 
 import re
@@ -42,7 +42,7 @@ class ModelSpec(Strict):
     base: Name | None = None
     """Of a lora: the pool whose base model it adapts."""
     versions: tuple[Version, ...]
-    """At least one; of a base, exactly one."""
+    """At least one; of a base, one of them is what its InferenceService's storageUri names."""
     channels: dict[Name, Name] = Field(default_factory=dict)
     """Names that point at versions; callers who name none get `stable`."""
     rollout: Name = "default"
@@ -105,5 +105,3 @@ def _base(spec: ModelSpec) -> Iterator[Finding]:
         yield Finding(("spec", "id"), f"found {shown(spec.id)}; allowed for a base: the pool's name, without /")
     if spec.base not in {None, spec.id}:
         yield Finding(("spec", "base"), f"found {shown(spec.base)}; a base adapts nothing: leave this out")
-    if len(spec.versions) > 1:
-        yield Finding(("spec", "versions"), "a base has one version: its pool's replicas hold the same weights")

@@ -12,7 +12,14 @@ from pydantic import Field
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
 from functions.api.problems import shown
-from functions.api.snapshot_entries import DoubtMeasure, FallbackWhen, PrefixSource, Script, UnknownFields
+from functions.api.snapshot_entries import (
+    DoubtMeasure,
+    FallbackWhen,
+    PrefixSource,
+    Script,
+    ServiceClass,
+    UnknownFields,
+)
 
 
 class Session(Strict):
@@ -123,6 +130,36 @@ class Classifier(Strict):
     """The pool that answers where none does."""
 
 
+class Occasion(Strict):
+    """Which requests a rule is about; all that is written must hold."""
+
+    classes: Annotated[tuple[ServiceClass, ...], Field(max_length=3)] = ()
+    """The service classes; none written means all of them."""
+    tiers: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
+    """The tiers; none written means all of them."""
+    tenants: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
+    """The tenants; none written means all of them."""
+    min_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """At least so long, by the gateway's estimate."""
+    max_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """At most so long."""
+    min_predicted_ttft: Duration | None = None
+    """Where without this rule its first token would take at least so long, such as 800ms."""
+
+    @property
+    def min_predicted_ttft_ms(self) -> int | None:
+        return round(duration_s(self.min_predicted_ttft) * 1000) if self.min_predicted_ttft is not None else None
+
+
+class Placement(Strict):
+    """Which of a model's pools answers which requests."""
+
+    when: Occasion
+    """What the request must be like."""
+    to: Name
+    """The pool: one that serves the model (its label shoal.dev/model), or the model's own."""
+
+
 class RoutingPolicySpec(Strict):
     pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)]
     """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
@@ -138,6 +175,9 @@ class RoutingPolicySpec(Strict):
     """Which larger pools are asked after a small one; never in a circle."""
     classifier: Classifier | None = None
     """A model id of its own, behind which the request itself decides who answers."""
+    placement: Annotated[tuple[Placement, ...], Field(max_length=100)] = ()
+    """Among several pools of one model, which answers; the first rule that holds decides, and none that its tenant may
+    not use. Without one, a tenant's own pools come first, then the pool that bears the model's name."""
     unknown_fields: UnknownFields = "strip"
     """Fields of a request that neither OpenAI, Anthropic nor the engine documents: strip drops them and names them in
     x-shoal-ignored, refuse answers 400, pass lets engines have them (for engines with fields of their own)."""

@@ -16,7 +16,7 @@ from functions.api.kinds.base import Finding, Metadata, Name, ShoalObject, Stric
 from functions.api.kinds.quantities import Expiry
 from functions.api.kinds.quota_policy import QuotaLimits
 from functions.api.problems import shown
-from functions.api.snapshot_entries import CacheSalt, ContextOverflow, Scope, ServiceClass
+from functions.api.snapshot_entries import CacheSalt, ContextOverflow, PoolUse, Scope, ServiceClass
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(KEY_ID_PATTERN)
@@ -64,8 +64,9 @@ class Isolation(Strict):
 
     cache_salt: CacheSalt = "per-tenant"
     """per-tenant: prompts never share KV blocks with other tenants', so that nobody can time another's cache hits."""
-    pools: Literal["shared"] = "shared"
-    """shared: replicas serve all tenants."""
+    pools: PoolUse = "shared"
+    """shared: replicas serve all tenants. preferred: pools that are dedicated to this tenant, and shared ones where
+    those cannot answer. dedicated: none but those."""
 
 
 class TenantMetadata(Metadata):

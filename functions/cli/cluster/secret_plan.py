@@ -1,6 +1,6 @@
 """Secrets of an installation: which there are, and what is to be made of them. Pure: what exists in, steps out.
 
-    made     nobody has it, and its content is random: the internal token, the bus's password, the pepper
+    made     nobody has it, and its content is random: internal token, passwords of bus and trace store, pepper
     given    its content is from outside: credentials of the store, the database's password, the git token
     copied   both namespaces use it, and one has it
     follows  from another: the roles' credentials, from the internal token; the bus's users, from its password
@@ -90,6 +90,7 @@ _UNUSED: Mapping[Where, Where] = {
 KINDS = (
     SecretKind(TOKEN_SECRET, TOKEN_KEY, (SYSTEM,), "random"),
     SecretKind(BUS_SECRET, BUS_KEY, (SYSTEM,), "random"),
+    SecretKind("shoal-trace-store", "trace-store-password", (SYSTEM,), "random"),
     SecretKind("shoal-pepper", "pepper", (SYSTEM,), "random"),
     SecretKind("shoal-s3", "s3.json", (SYSTEM, MODELS), "read-s3"),
     SecretKind("shoal-registry-s3", "s3.json", (SYSTEM,), "registry-s3"),

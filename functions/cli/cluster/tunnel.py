@@ -1,7 +1,7 @@
-"""A way to the registry of a cluster, through its API server: a port of this machine that leads to a pod's.
+"""A way to a process of a cluster, through its API server: a port of this machine that leads to a pod's.
 
 Each connection to the port becomes one port-forward of the API server's, as `kubectl port-forward` makes them, so that
-a kubeconfig is all that is needed: the right to `pods/portforward`, and to read the Secret with the internal token.
+a kubeconfig is all that is needed: the right to `pods/portforward`, and to read the Secret that the process asks for.
 """
 
 import base64
@@ -16,18 +16,19 @@ from functions.fleet.role_credentials import tokens_in
 
 _TOKEN_SECRET, _TOKEN_KEY = "shoal-internal-token", "internal-token"
 _REGISTRY_PORT = 8080
+_TRACES_SECRET, _TRACES_KEY, _TRACES_PORT = "shoal-trace-store", "trace-store-password", 8123
 _BLOCK_BYTES = 64 * 1024
 
 
-class RegistryTunnel:
-    """Open until closed. `token` is the operator's; `url` answers as the registry."""
+class Tunnel:
+    """Open until closed; `url` answers as the pod does at that port."""
 
-    def __init__(self, choice: ClusterChoice, *, with_token: bool) -> None:
-        self._cluster = KubeCluster(choice)
-        self._pod = registry_pod(self._cluster)
-        self.token = read_token(self._cluster) if with_token else ""
+    def __init__(self, cluster: KubeCluster, pod: str, port: int) -> None:
+        self._cluster = cluster
+        self._pod = pod
+        self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, name="registry tunnel", daemon=True).start()
+        threading.Thread(target=self._accept, name="tunnel", daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -43,7 +44,7 @@ class RegistryTunnel:
             except OSError:
                 return  # closed
             try:
-                theirs = self._cluster.forwarded(self._cluster.choice.system, self._pod, _REGISTRY_PORT)
+                theirs = self._cluster.forwarded(self._cluster.choice.system, self._pod, self._port)
             except Refused:
                 ours.close()  # the caller is told that nobody answers
                 continue
@@ -51,22 +52,43 @@ class RegistryTunnel:
                 threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
 
 
-def registry_pod(cluster: Cluster) -> str:
-    """A ready pod of the registry's; Refused where there is none."""
+class RegistryTunnel(Tunnel):
+    """`token` is the operator's."""
+
+    def __init__(self, choice: ClusterChoice, *, with_token: bool) -> None:
+        cluster = KubeCluster(choice)
+        super().__init__(cluster, ready_pod(cluster, "registry"), _REGISTRY_PORT)
+        self.token = read_token(cluster) if with_token else ""
+
+
+class TracesTunnel(Tunnel):
+    """To the trace store of components/trace-store; an installation with another one names its address."""
+
+    def __init__(self, choice: ClusterChoice) -> None:
+        cluster = KubeCluster(choice)
+        super().__init__(cluster, ready_pod(cluster, "trace-store"), _TRACES_PORT)
+        self.password = _read_secret(cluster, _TRACES_SECRET, _TRACES_KEY)
+
+
+def ready_pod(cluster: Cluster, process: str) -> str:
+    """A ready pod of that process's; Refused where there is none."""
     system = cluster.choice.system
-    pods = cluster.list(f"/api/v1/namespaces/{system}/pods", labelSelector="app.kubernetes.io/name=registry")
+    pods = cluster.list(f"/api/v1/namespaces/{system}/pods", labelSelector=f"app.kubernetes.io/name={process}")
     ready = [name_of(pod) for pod in pods if labels_of(pod) and condition(pod, "Ready") == "True"]
     if not ready:
-        raise Refused(f"no pod of the registry is ready in {system}: `shoal status --context …` says why")
+        raise Refused(f"no pod of the {process} is ready in {system}: `shoal status --context …` says why")
     return ready[0]
 
 
 def read_token(cluster: Cluster) -> str:
-    path = f"/api/v1/namespaces/{cluster.choice.system}/secrets/{_TOKEN_SECRET}"
-    secret = cluster.get(path)
-    if secret is None or _TOKEN_KEY not in (secret.get("data") or {}):
-        raise Refused(f"there is no Secret {_TOKEN_SECRET}: `shoal secrets` makes it")
-    return tokens_in(base64.b64decode(secret["data"][_TOKEN_KEY]).decode())[0]
+    return tokens_in(_read_secret(cluster, _TOKEN_SECRET, _TOKEN_KEY))[0]
+
+
+def _read_secret(cluster: Cluster, name: str, key: str) -> str:
+    secret = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/secrets/{name}")
+    if secret is None or key not in (secret.get("data") or {}):
+        raise Refused(f"there is no Secret {name}: `shoal secrets` makes it")
+    return base64.b64decode(secret["data"][key]).decode().strip()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

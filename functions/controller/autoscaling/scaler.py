@@ -29,7 +29,7 @@ from functions.decisions.autoscaling.policy import QUIET_S, ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
 from functions.decisions.overload import ladder
-from functions.decisions.overload.ladder import LadderState, Means, Rungs
+from functions.decisions.overload.ladder import OFF, LadderState, Means, Rungs
 from functions.fleet.pool_board import PoolReport
 
 _INTERACTIVE = 0
@@ -48,6 +48,7 @@ class DesiredSize:
     reason: str  # for people
     since_unix_s: float  # the number
     rungs: tuple[str, ...] = ()  # of the overload ladder, in force
+    cold_start: Mapping[str, float] = field(default_factory=dict)  # the last one's, seconds by stage
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class _Pool:
     starts: StartupTimes = field(default_factory=StartupTimes)
     starting_since_s: dict[str, float] = field(default_factory=dict)  # by replica
     wanted: DesiredSize | None = None
+    cold_start: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scaler:
@@ -142,6 +144,8 @@ class Scaler:
         replicas = replicas_of(report, name)
         pool.use = observe(pool.use, replicas, now_s)
         pool.signals = pool_signals(replicas, report.pools.get(name), pool.use, now_s)
+        told = [each.cold_start for each in replicas if each.cold_start]
+        pool.cold_start = told[-1] if told else pool.cold_start
         self._time_starts(pool, {each.replica_id: each.phase for each in replicas}, now_s)
 
     def _decide(
@@ -149,11 +153,14 @@ class Scaler:
     ) -> DesiredSize:
         rules = rules_of(admission)[_INTERACTIVE]
         policy = ScalePolicy.of(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
-        if pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S:
+        is_due = pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S
+        if pool.scaling is None or is_due or (signals.waking and not pool.scaling.desired):
             pool.demand = learn(pool.demand, signals, policy)
             pool.state, pool.scaling = decide(pool.state, policy, signals, now_s, foresee(pool.demand, policy, now_s))
             pool.entry, pool.decided_s = entry, now_s
         pool.ladder, rungs = ladder.step(pool.ladder, signals, _means(pool, policy, rules, signals), now_s)
+        is_at_zero = not policy.min_replicas and not signals.ready  # there is nothing that could be overloaded
+        rungs = OFF if is_at_zero else rungs
         replicas, cause, reason = _with_ladder(pool.scaling, rungs, signals, policy)
         if replicas > pool.scaling.desired:
             quiet_until_s = max(pool.state.quiet_until_s or 0.0, now_s + policy.quiet_after_growing_s)
@@ -161,7 +168,7 @@ class Scaler:
             pool.scaling = replace(pool.scaling, desired=replicas)
         before = pool.wanted
         since_s = before.since_unix_s if before is not None and before.replicas == replicas else now_s
-        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on)
+        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on, pool.cold_start)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
         """How long a replica was seen starting, until it was loaded."""
@@ -232,6 +239,7 @@ class PoolSize:
     since_unix_s: float | None
     rungs: tuple[str, ...]  # of the overload ladder, as the controller sees it
     held: str  # why it is not (yet) what is wanted
+    cold_start: Mapping[str, float]  # the last start that was measured, seconds by stage
 
     @classmethod
     def of(
@@ -249,6 +257,7 @@ class PoolSize:
             since_unix_s=wanted.since_unix_s if wanted is not None else None,
             rungs=wanted.rungs if wanted is not None else (),
             held=held,
+            cold_start=wanted.cold_start if wanted is not None else {},
         )
 
     def plain(self) -> dict[str, Any]:

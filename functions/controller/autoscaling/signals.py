@@ -158,13 +158,17 @@ def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: P
         queued_tokens=told.queued_tokens if told else None,
         foreground_queued_tokens=told.foreground_queued_tokens if told else None,
         ttft_p50_s=_waited(told, told.ttft_p50_s) if told else None,
+        ttft_p95_s=_waited(told, told.ttft_p95_s) if told else None,
         ttft_p99_s=_waited(told, told.ttft_p99_s) if told else None,
+        itl_p95_s=_waited(told, told.gap_p95_s) if told else None,
         itl_p99_s=_waited(told, told.gap_p99_s) if told else None,
         kv_usage_ratio=max((each.kv_usage_ratio for each in ready), default=None),
         utilization_ratio=use.utilization_ratio,
         shed_per_s=told.shed_per_s if told else None,
         overflow_per_s=told.overflow_per_s if told else None,
         degraded_per_s=told.degraded_per_s if told else None,
+        waking=told.waking if told else 0,
+        open_requests=told.open_requests if told else 0,
     )
 
 

@@ -17,7 +17,7 @@ Source: KServe 0.20 and Knative 1.21, see the handover of the field in `handover
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from functions.controller.kubernetes.api import KubeApi
@@ -39,6 +39,11 @@ from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION,
 
 REVISION = Kind("serving.knative.dev/v1", "Revision")
 MIN_SCALE = "autoscaling.knative.dev/min-scale"
+
+_NEVER_ZERO = (
+    f"an HPA has one replica at least: for a pool that goes to zero, annotate its InferenceService with "
+    f"{AUTOSCALER_ANNOTATION}: none"
+)
 
 Way = Literal["minReplicas", "scale", "revision"]
 
@@ -67,6 +72,11 @@ def bounded(live: Mapping[str, Any], replicas: int) -> int:
     return max(1, replicas) if is_hpa else replicas
 
 
+def kept_from_zero(live: Mapping[str, Any], replicas: int) -> str:
+    """Why a service that is to have none keeps one, and what to do; empty where it does not."""
+    return _NEVER_ZERO if bounded(live, replicas) > replicas == 0 else ""
+
+
 def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
     """What the cluster is asked for now; None where nothing says so. KServe takes a missing minReplicas for 1."""
     way = way_of(live)
@@ -87,7 +97,8 @@ def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) 
     wanted = bounded(live, replicas)
     match way_of(live):
         case "minReplicas":
-            return _write_field(api, live, wanted, policy)
+            written = _write_field(api, live, wanted, policy)
+            return replace(written, contested=written.contested or kept_from_zero(live, replicas))
         case "scale":
             return _write_scale(api, live, wanted)
         case "revision":

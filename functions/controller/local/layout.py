@@ -83,6 +83,11 @@ class StateLayout:
         """What the gateway writes of each request; `shoal trace` reads it."""
         return self.root / "gateway" / "traces"
 
+    @property
+    def monitoring_dir(self) -> Path:
+        """Prometheus' configuration, its rules, and where the agents are."""
+        return self.root / "monitoring"
+
     def data_dir(self, name: str) -> Path:
         return self.root / "data" / name
 
@@ -103,6 +108,11 @@ class StateLayout:
     def scaling_file(self) -> Path:
         """How many replicas the autoscaler has asked for, and which of them are warm."""
         return self.data_dir("controller") / "scaling.json"
+
+    @property
+    def base_versions_file(self) -> Path:
+        """Which replicas are started from which version of their pool's base."""
+        return self.data_dir("controller") / "base-versions.json"
 
     @property
     def forecasts_file(self) -> Path:
@@ -195,7 +205,7 @@ class StateLayout:
         for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry", "controller"):
+        for name in ("s3", "bus", "registry", "controller", "traces", "prometheus"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The four servers that every fleet has: S3, bus, registry, gateway."""
+"""The servers that every fleet has: S3, bus, registry, gateway; and the trace store, where chDB is installed."""
 
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.ports import GRPC_ABOVE
@@ -6,6 +6,7 @@ from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Ti
 
 S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
 BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
+TRACES_USER, TRACES_PASSWORD = "shoal", "traces-password"
 ENVIRONMENT = "local"  # a part of each key's text
 GC_INTERVAL_S = 3600.0  # the bucket is this fleet's own
 # Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
@@ -109,7 +110,7 @@ def registry(context: PlanContext) -> ProcessSpec:
 
 def gateway(context: PlanContext) -> ProcessSpec:
     layout, ports = context.layout, context.ports
-    env = {
+    env: dict[str, object] = {
         "HOST": HOST,
         "PORT": ports.gateway,
         "TLS_CERT_FILE": layout.server_cert_file,
@@ -130,6 +131,12 @@ def gateway(context: PlanContext) -> ProcessSpec:
         "TOKENIZERS_DIR": context.models_root,  # what replicas tell of their caches is compared with prompts
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
     }
+    if context.has_trace_store:
+        env |= {
+            "TRACE_STORE_URL": context.traces_url,
+            "TRACE_STORE_USER": TRACES_USER,
+            "TRACE_STORE_PASSWORD_FILE": layout.secret(TRACES_PASSWORD),
+        }
     return ProcessSpec(
         name="gateway",
         role="gateway",
@@ -144,6 +151,29 @@ def gateway(context: PlanContext) -> ProcessSpec:
         door=layout.handover_socket,
         timing=Timing(start_s=900, drain_s=context.drain_timeout_s + 5),
         port=ports.gateway,
+    )
+
+
+def traces(context: PlanContext) -> ProcessSpec:
+    """Nobody waits for it: until it answers, traces wait in the gateway's files."""
+    env: dict[str, object] = {
+        "HOST": HOST,
+        "PORT": context.ports.traces,
+        "DIRECTORY": context.layout.data_dir("traces"),
+        "USER": TRACES_USER,
+        "PASSWORD_FILE": context.layout.secret(TRACES_PASSWORD),
+    }
+    probe = HttpProbe(f"{context.traces_url}/ping")
+    return ProcessSpec(
+        name="traces",
+        role="traces",
+        argv=(str(context.python), "-m", "functions.telemetry.store"),
+        env=environment("SHOAL_TRACE_STORE_", env),
+        inherits=("SHOAL_TRACE_STORE_",),
+        readiness=probe,
+        liveness=probe,
+        timing=Timing(start_s=60, drain_s=10, liveness_failing_s=60),
+        port=context.ports.traces,
     )
 
 

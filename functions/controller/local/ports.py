@@ -36,6 +36,8 @@ class PortPlan:
     s3_master: int
     s3_volume: int
     s3_filer: int
+    traces: int
+    prometheus: int
     engines: int
     agents: int
     peers: int
@@ -56,6 +58,8 @@ class PortPlan:
             PortUse(self.registry, "registry (https)", "SHOAL_PORT_REGISTRY"),
             PortUse(self.gateway_metrics, "gateway metrics", "SHOAL_PORT_GATEWAY_METRICS"),
             PortUse(self.bus, "bus (Valkey)", "SHOAL_PORT_BUS"),
+            PortUse(self.traces, "trace store", "SHOAL_PORT_TRACES"),
+            PortUse(self.prometheus, "Prometheus", "SHOAL_PORT_PROMETHEUS"),
         ]
         for name, port in (
             ("s3", self.s3),
@@ -93,6 +97,8 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
         s3_master=port(settings.port_s3_master, 8),
         s3_volume=port(settings.port_s3_volume, 9),
         s3_filer=port(settings.port_s3_filer, 10),
+        traces=port(settings.port_traces, 11),
+        prometheus=port(settings.port_prometheus, 12),
         engines=port(settings.port_engines, 20),
         agents=port(settings.port_agents, 40),
         peers=port(settings.port_peers, 60),

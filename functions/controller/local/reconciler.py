@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.monitoring import tell_agents
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
@@ -26,6 +27,8 @@ from functions.controller.local.surge import Surge, all_that_had_slots, has_memo
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 RETRY = BackoffPolicy(base_s=10.0, cap_s=300.0)
+
+FoldersByNumber = Callable[[int], tuple[str, ...]]  # of a pool that should have so many replicas, one each
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class Reconciler:
         self.wanted = DesiredFleet(target=target)
         self.declared: tuple[Pool, ...] = ()  # as the YAML has them
         self._counts = dict(counts)
+        self._folders: Mapping[str, FoldersByNumber] = {}
+        self._known_folders: Mapping[str, frozenset[str]] = {}
         self._layout = layout
         self._settings = settings
         self._until_published = until_published
@@ -81,9 +86,24 @@ class Reconciler:
             self.wanted.pools = counted
             self._begin()
 
+    def divide(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
+        """Which replicas of a pool are started from which version of its base; `known` are all the folders that its
+        replicas may run from."""
+        self._folders, self._known_folders = dict(folders), dict(known)
+        counted = self._counted(self.declared)
+        if counted != self.wanted.pools:
+            self.wanted.pools = counted
+            self._begin()
+
+    def replicas_of(self, pool: str) -> int:
+        """How many it should have, but for those of a rollout."""
+        asked = self.wanted.target.replicas
+        return next((asked or each.replicas for each in self.wanted.pools if each.name == pool), 0)
+
     def retarget(self, target: Target) -> None:
         if target != self.wanted.target:
             self.wanted.target = target
+            self.wanted.pools = self._counted(self.declared)
             self._begin()
 
     def specs(self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None) -> dict[str, ProcessSpec]:
@@ -102,6 +122,11 @@ class Reconciler:
             self.specs(former_slots, chosen),
             *one_more_of_each(context, self._counted(chosen), target, former_slots),
             all_that_had_slots(context, chosen, target, former_slots),
+            *(
+                all_that_had_slots(context, [replace(pool, model=folder)], target, former_slots)
+                for pool in chosen
+                for folder in sorted(self._known_folders.get(pool.name, ()))
+            ),
         ]
 
     def context(self) -> PlanContext:
@@ -139,6 +164,7 @@ class Reconciler:
         revision = self.wanted.revision
         try:
             wanted = self.specs(supervisor.slots())
+            tell_agents(self._layout, wanted.values())
             if _removes_a_pool(supervisor, wanted):
                 await self._until_published(revision)
             awaited = await operations.converge(wanted, superseded, self._surge(supervisor))
@@ -172,7 +198,17 @@ class Reconciler:
     def _counted(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
         """As many as they were given; less where that leaves no place for what others declare."""
         counts = fitting({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
-        return tuple(replace(pool, replicas=counts[pool.name]) for pool in pools)
+        return tuple(self._divided(replace(pool, replicas=counts[pool.name])) for pool in pools)
+
+    def _divided(self, pool: Pool) -> Pool:
+        """One that has a replica more already has no other for the time of a change."""
+        by_number = self._folders.get(pool.name)
+        if by_number is None:
+            return pool
+        count = self.wanted.target.replicas or pool.replicas
+        folders = by_number(count)
+        may_surge = pool.may_surge and len(folders) == count and len(set(folders)) < 2
+        return replace(pool, folders=folders, may_surge=may_surge)
 
     def _begin(self) -> None:
         self.wanted.settled = False

@@ -6,6 +6,7 @@ state directory, so that a controller that starts again runs what was asked for.
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -58,6 +59,12 @@ class LocalSettings(BaseSettings):
     port_s3_filer: int | None = None
     """Port of SeaweedFS's filer; its gRPC port is 100 above. Default: base + 10."""
 
+    port_traces: int | None = None
+    """Port of the trace store (http, as ClickHouse's). Default: base + 11."""
+
+    port_prometheus: int | None = None
+    """Port of Prometheus, where it is installed. Default: base + 12."""
+
     port_engines: int | None = None
     """First port of the engines, one each. Default: base + 20."""
 
@@ -73,9 +80,17 @@ class LocalSettings(BaseSettings):
     group), or as many as there are ports for where they are simulated. What InferenceServices ask for themselves is
     started in any case."""
 
+    trace_store: Literal["chdb", "none"] = "chdb"
+    """Where request traces are kept to be searched: chDB in a process of its own (some 400 MB of memory), where it is
+    installed. none: the last 256 MB of them in files, which `shoal trace` reads."""
+
     surge: bool = True
     """Whether a pool that is changed gets one replica more until it is done, where its InferenceService and the memory
     allow it. Default: yes; a machine that is full anyway is better off without."""
+
+    prometheus: bool = True
+    """Whether Prometheus is started beside the fleet, with the rules that are shipped. Default: yes, where it is on
+    PATH."""
 
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a

@@ -15,6 +15,7 @@ import psutil
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import agent, engine, plan_fleet
+from functions.controller.local.plan_weights import fetchers
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
@@ -33,10 +34,10 @@ def one_more(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int], name: str
 ) -> dict[str, ProcessSpec]:
     """What the pool would have besides with one replica more; nothing where it may not, or no slot is left."""
-    counted = [replace(pool, replicas=target.replicas or pool.replicas) for pool in pools]
+    counted = [replace(pool, replicas=len(pool.folders) or target.replicas or pool.replicas) for pool in pools]
     if not any(pool.name == name and pool.may_surge for pool in counted):
         return {}
-    more = [replace(pool, replicas=pool.replicas + (pool.name == name)) for pool in counted]
+    more = [_with_one(pool) if pool.name == name else pool for pool in counted]
     as_counted = Target(target.engine)
     try:
         before = plan_fleet(context, counted, as_counted, slots)
@@ -44,6 +45,10 @@ def one_more(
     except TooManyReplicas:
         return {}
     return {spec.name: spec for spec in after.values() if spec.name not in before}
+
+
+def _with_one(pool: Pool) -> Pool:
+    return replace(pool, replicas=pool.replicas + 1, folders=(*pool.folders, *pool.folders[-1:]))
 
 
 def one_more_of_each(
@@ -59,8 +64,9 @@ def all_that_had_slots(
 ) -> dict[str, ProcessSpec]:
     """The replicas of these pools that the ledger names, however many are wanted now: one that the autoscaler added,
     or that was being drained, may still serve though nobody can say any more that it was asked for."""
-    numbered = {f"{pool.name}-{number}": pool for pool in pools for number in range(MAX_SLOTS)}
-    specs: list[ProcessSpec] = []
+    chosen = tuple(pools)
+    numbered = {f"{pool.name}-{number}": pool for pool in chosen for number in range(MAX_SLOTS)}
+    specs = fetchers(context, chosen)
     for replica_id, slot in slots.items():
         pool = numbered.get(replica_id)
         if pool is not None and 0 <= slot < MAX_SLOTS:

@@ -20,6 +20,7 @@ from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, V
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import finding_text, rollout_text
+from functions.decisions.rollout.replica_shares import share_percent
 from functions.fleet.heartbeat import Heartbeat
 
 # Residency of a rollout's two versions, from the heartbeats of the pool's replicas. Pure.
@@ -29,6 +30,9 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
     control = engine_name(rollout.model, rollout.from_digest)
     candidate = engine_name(rollout.model, rollout.to_digest)
     ready = [heartbeat for heartbeat in heartbeats if heartbeat.phase == "ready" and heartbeat.pool == rollout.pool]
+    if rollout.is_of_base:
+        loaded = [heartbeat.weights_digest for heartbeat in ready]
+        return Residency(len(ready), loaded.count(rollout.from_digest), loaded.count(rollout.to_digest))
     refusals = [
         heartbeat.adapter_failures[candidate]
         for heartbeat in ready
@@ -63,9 +67,12 @@ class RolloutDriver:
         interval_s: float = INTERVAL_S,
         wall_clock: Callable[[], float] = time.time,
         may_go_on: Callable[[], bool] = lambda: True,
+        on_share: Callable[[], None] = lambda: None,
     ) -> None:
-        """Where it may not go on, what is bad is still taken back, and nothing else happens."""
+        """Where it may not go on, what is bad is still taken back, and nothing else happens. `on_share` is called when
+        the replicas of a base's versions bear another share."""
         self.verdicts: dict[RolloutId, Verdict] = {}  # of the active rollouts, as last judged
+        self.shares: dict[RolloutId, int] = {}  # of bases' rollouts: the percent that their replicas bear
         self.trouble = ""
         self._rows = rows
         self._wire = wire
@@ -74,6 +81,7 @@ class RolloutDriver:
         self._interval_s = interval_s
         self._wall_clock = wall_clock
         self._may_go_on = may_go_on
+        self._on_share = on_share
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -85,6 +93,7 @@ class RolloutDriver:
         """Judge all of them once. Raises nothing that may pass."""
         active = self._rows.book.active
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
+        self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
         if not active:
             self.trouble = ""
             return
@@ -115,8 +124,11 @@ class RolloutDriver:
 
     async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], wire: RowsWire) -> None:
         evidence = await wire.evidence(row.id) if row.percent else Evidence()
-        verdict = evaluate(row, evidence, residency_of(row, heartbeats), self._wall_clock(), self._patience)
+        where = residency_of(row, heartbeats)
+        verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
         self.verdicts[row.id] = verdict
+        if row.is_of_base:
+            self._share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))
         event = verdict.event
         if event is None or not (verdict.kind == "halt" or self._may_go_on()):
             return
@@ -128,6 +140,16 @@ class RolloutDriver:
             return
         _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)
         await self._rows.received(after)
+
+    @property
+    def widening(self) -> frozenset[RolloutId]:
+        """Bases' rollouts whose stage has passed, and that wait for replicas."""
+        return frozenset(id_ for id_, verdict in self.verdicts.items() if verdict.widens)
+
+    def _share(self, row: Rollout, percent: int) -> None:
+        if self.shares.get(row.id, row.percent) != percent:
+            self.shares[row.id] = percent
+            self._on_share()
 
     def _failed(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:

@@ -51,6 +51,7 @@ from functions.controller.snapshot.compile_policies import (
     rollout_entry,
     routing_entry,
 )
+from functions.decisions.capacity.service import accelerators_per_replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ def _tenant(tenant: Tenant) -> TenantEntry:
         context_overflow=tenant.spec.context_overflow,
         conversations=ConversationsPart(kept.ttl_s, kept.max_tokens) if kept.store else None,
         tools=tuple(_tool(tool) for tool in sorted(tenant.spec.tools, key=lambda tool: tool.name)),
+        pools=tenant.spec.isolation.pools,
     )
 
 
@@ -206,6 +208,11 @@ def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
         task=service.task,
         max_adapters=max_adapters(args),
         max_lora_rank=max_lora_rank(args),
+        accelerators_per_replica=accelerators_per_replica(service),
+        price_per_accelerator_hour=service.price_per_accelerator_hour or 0.0,
+        model=service.model_name if service.model_name not in {None, pool} else "",
+        dedicated_to=tuple(TenantId(tenant) for tenant in service.dedicated_to),
+        quantization=service.quantization,
     )
 
 

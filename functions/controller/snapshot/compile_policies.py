@@ -13,13 +13,13 @@ import msgspec
 
 from functions.api.declared import Accepted, Declared
 from functions.api.expressions import parse_halt, parse_scale_rule
-from functions.api.ids import PoolName
+from functions.api.ids import PoolName, TenantId
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.quota_policy import QuotaLimits as WrittenLimits
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy, Stage
-from functions.api.kinds.routing_policy import Cascade, Classifier, Fallback, RoutingPolicy, Rule
+from functions.api.kinds.routing_policy import Cascade, Classifier, Fallback, Placement, RoutingPolicy, Rule
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
@@ -27,6 +27,7 @@ from functions.api.snapshot import (
     CascadeEntry,
     ClassifierEntry,
     FallbackEntry,
+    PlacementEntry,
     QuotaEntry,
     QuotaLimits,
     RolloutEntry,
@@ -73,6 +74,7 @@ def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
         hedge_after_s=spec.retry.hedge_after_s,
         classifier=_classifier(spec.classifier) if spec.classifier is not None else None,
         unknown_fields=spec.unknown_fields,
+        placement=tuple(_placement(rule) for rule in spec.placement),
     )
 
 
@@ -106,6 +108,19 @@ def _rule(rule: Rule) -> RuleEntry:
         code=when.code,
         keywords=tuple(sorted({word.lower() for word in when.keywords})),
         script=when.script,
+    )
+
+
+def _placement(rule: Placement) -> PlacementEntry:
+    when = rule.when
+    return PlacementEntry(
+        PoolName(rule.to),
+        classes=tuple(sorted(set(when.classes))),
+        tiers=tuple(sorted(set(when.tiers))),
+        tenants=tuple(sorted(TenantId(tenant) for tenant in set(when.tenants))),
+        min_prompt_tokens=when.min_prompt_tokens,
+        max_prompt_tokens=when.max_prompt_tokens,
+        min_predicted_ttft_ms=when.min_predicted_ttft_ms,
     )
 
 
@@ -151,4 +166,5 @@ def autoscaling_entry(policy: AutoscalingPolicy) -> AutoscalingEntry:
         warm=spec.warm,
         scale_up=tuple(parse_scale_rule(text).text for text in spec.scale_up),
         scale_down=tuple(parse_scale_rule(text).text for text in spec.scale_down),
+        idle_after_s=float(spec.idle_after_s),
     )

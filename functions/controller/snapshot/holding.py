@@ -31,6 +31,7 @@ class LoadedReplica:
 
     adapters: frozenset[EngineName]
     without_room: frozenset[EngineName] = frozenset()  # adapters requested ahead for which it has no slot
+    weights: str = ""  # of the base; empty: it does not tell
     is_full: bool = False  # an older agent's: some adapter has no slot, and it does not say which
 
     def has_no_room_for(self, name: EngineName) -> bool:
@@ -60,6 +61,7 @@ def _replica(heartbeat: Heartbeat) -> LoadedReplica:
     return LoadedReplica(
         _names(heartbeat.adapters),
         _names(without_room or ()),
+        heartbeat.weights_digest,
         is_full=without_room is None and NO_ROOM in heartbeat.reason,
     )
 
@@ -69,21 +71,21 @@ def _names(names: Iterable[str]) -> frozenset[EngineName]:
 
 
 def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
-    """Whether any channel of an adapter moves to another artifact: only then is it worth asking who has what."""
-    before = _loras(previous)
+    """Whether any channel moves to another artifact: only then is it worth asking who has what."""
+    before = _models(previous)
     return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
 
 
 def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
     """What to publish now, in place of `wanted`."""
-    before = _loras(previous)
+    before = _models(previous)
     models: list[ModelEntry] = []
     messages: list[str] = []
     for model in wanted.models:
         old = before.get(model.id)
         moved = _moved(old, model) if old is not None else ()
         replicas = serving.get(model.pool, ())
-        waiting = [flip for flip in moved if _waits(flip[1], flip[2], replicas)]
+        waiting = [flip for flip in moved if _waits(model, flip, replicas)]
         models.append(_with_channels_back(model, waiting))
         messages += [
             f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting
@@ -107,7 +109,11 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
             yield channel, source, target
 
 
-def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[LoadedReplica, ...]) -> bool:
+def _waits(model: ModelEntry, flip: Flip, replicas: tuple[LoadedReplica, ...]) -> bool:
+    _, old, new = flip
+    if model.type == "base":
+        have_old = sum(replica.weights == old.digest for replica in replicas)
+        return have_old > 0 and 2 * sum(replica.weights == new.digest for replica in replicas) < len(replicas)
     have_old = sum(old.engine_name in replica.adapters for replica in replicas)
     have_new = sum(new.engine_name in replica.adapters for replica in replicas)
     never_new = sum(replica.has_no_room_for(new.engine_name) for replica in replicas)
@@ -127,6 +133,5 @@ def _with_channels_back(model: ModelEntry, waiting: list[Flip]) -> ModelEntry:
     return msgspec.structs.replace(model, versions=ordered, channels=dict(sorted(channels.items())))
 
 
-def _loras(snapshot: Snapshot | None) -> dict[str, ModelEntry]:
-    models = snapshot.models if snapshot is not None else ()
-    return {model.id: model for model in models if model.type == "lora"}
+def _models(snapshot: Snapshot | None) -> dict[str, ModelEntry]:
+    return {model.id: model for model in (snapshot.models if snapshot is not None else ())}

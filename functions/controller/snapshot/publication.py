@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from functions.api.ids import RolloutId
 from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
@@ -132,6 +133,7 @@ class SnapshotSource:
         """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
         self._context = context
         self.rows = RowsFollower(self.rows_wire, rows_file, on_rows)
+        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
@@ -174,7 +176,7 @@ class SnapshotSource:
     async def _make(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
         resolver = Resolver(DigestReader(store, context.models_root))
-        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows)
+        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows, shares=self.shares)
 
     async def _wire(self) -> RegistryWire:
         context = self._context()

@@ -22,13 +22,13 @@ rollout has reached (`rollouts`).
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
-from functions.api.ids import Digest
+from functions.api.ids import Digest, RolloutId
 from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_index import Indexed, indexed
@@ -47,6 +47,7 @@ from functions.controller.snapshot.registry_client import (
 from functions.controller.snapshot.resolve import Resolved, Resolver
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.replica_shares import with_shares
 from functions.decisions.rollout.steering import moved_with
 
 ATTEMPTS = 4
@@ -83,12 +84,15 @@ class Publisher:
         wire: RegistryWire,
         resolver: Resolver,
         rows: RowsFollower | None = None,
+        shares: Callable[[], Mapping[RolloutId, int]] | None = None,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._wire = wire
         self._resolver = resolver
         self._rows = rows
+        self._bases = shares is not None  # they go by stages: the target gives their versions replicas of their own
+        self._shares = shares or dict  # the percents of bases' rollouts, as those replicas bear them
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._turn = asyncio.Lock()  # to publish what is declared
@@ -149,7 +153,7 @@ class Publisher:
         )
         placed = await self._place(compiled, loaded)
         problems = (*(str(problem) for problem in compiled.problems), *resolved.problems, *placed.problems)
-        snapshot, flips_held = await self._held_back(placed.snapshot)
+        snapshot, flips_held = await self._held_back(with_shares(placed.snapshot, self._shares()))
         held = (*placed.held, *flips_held)
         content = await asyncio.to_thread(indexed, snapshot, self._past)
         snapshot_hash = content.content_hash
@@ -185,7 +189,7 @@ class Publisher:
                 return PublishOutcome("unchanged", "nothing is published yet")
             book = self._rows.book
             allowed = without_revoked(self._past.snapshot, book)
-            moved, held = await self._held_back(moved_with(allowed, book.rows))
+            moved, held = await self._held_back(with_shares(moved_with(allowed, book.rows), self._shares()))
             later = msgspec.structs.replace(moved, epoch=state.next_epoch, compiled_unix_s=self._wall_clock())
             content = await asyncio.to_thread(indexed, later, self._past)
             if content.content_hash == state.snapshot_hash:
@@ -201,7 +205,7 @@ class Publisher:
         if self._rows is None:
             return Placed(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
-        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire)
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire, bases=self._bases)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """What to publish now. Nobody is asked what is loaded where no channel moves."""

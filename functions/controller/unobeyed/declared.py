@@ -25,8 +25,8 @@ from functions.controller.unobeyed.findings import Unobeyed, unobeyed
 
 NO_PREFIX_CACHING = "--no-enable-prefix-caching"
 _NEVER_OF_POOLING = {  # by the list of rules: what an engine that makes no tokens never shows under load
-    "scale_up": frozenset({"p99_inter_token", "utilization"}),
-    "scale_down": frozenset({"p99_inter_token"}),
+    "scale_up": frozenset({"p95_inter_token", "p99_inter_token", "utilization"}),
+    "scale_down": frozenset({"p95_inter_token", "p99_inter_token"}),
 }
 _KEYS = {"scale_up": "scaleUp", "scale_down": "scaleDown"}
 _POOLING_CONVERSIONS = ("embed", "classify", "reward")  # of vLLM's --convert

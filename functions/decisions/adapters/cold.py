@@ -51,12 +51,12 @@ def choose_cold(
 
     One without room is chosen only where no other is: its agent knows better, and says 409 if that is still so.
     """
-    if not pool.replicas:
-        return NoReplica("pool_empty")
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     ready = [replica for replica in pool.replicas if replica.phase == "ready"]
     if not ready:
-        return NoReplica("no_replica_ready")
-    untried = [replica for replica in ready if replica.id not in excluded]
+        return NoReplica("no_replica_ready" if pool.replicas else "pool_empty")
+    untried = [replica for replica in _with_weights(request, ready) if replica.id not in excluded]
     if not untried:
         return NoReplica("all_tried")
     loaders = [replica for replica in untried if replica.peer_port]
@@ -72,6 +72,13 @@ def choose_cold(
     left = [prediction for prediction in able if prediction.outstanding < share]
     left = [prediction for prediction in left if prediction.replica.has_on_disk(request.engine_name)] or left
     return _heaviest(_near(left), request).replica
+
+
+def _with_weights(request: RouteRequest, ready: list[ReplicaView]) -> list[ReplicaView]:
+    """Those of the base's version that is meant, where anybody tells what it has loaded."""
+    if request.weights is None or all(replica.weights is None for replica in ready):
+        return ready
+    return [replica for replica in ready if replica.weights == request.weights]
 
 
 def _heaviest(predictions: list[Prediction], request: RouteRequest) -> Prediction:

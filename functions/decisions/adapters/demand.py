@@ -14,6 +14,8 @@ however many rollouts a tenant begins, or pauses for ever, the places that other
 Worked example (test_one_tenants_rollouts_do_not_keep_anothers_out): 40 models of acme move, and one of globex, where
 eight versions may: acme/a0, globex/bot, acme/a1, acme/a10, each with both versions. By model alone globex's would be
 the 81st and 82nd.
+A pool that serves another pool's model takes that one's adapters. A pool that is dedicated to tenants loads ahead only
+their own adapters; what else these tenants call comes when they call it.
 Pure.
 """
 
@@ -24,6 +26,7 @@ from typing import Literal
 
 from functions.api.ids import DEFAULT_CHANNEL, Digest, EngineName, PoolName, is_incoming
 from functions.api.snapshot import ModelEntry, Snapshot
+from functions.decisions.routing.placement import model_of
 
 Need = Literal["moving", "named", "unnamed"]
 
@@ -40,33 +43,43 @@ class WantedAdapter:
 class Wishes:
     """All of a pool's adapters in order of rank, made once a snapshot: a plan a second must not walk ten thousand."""
 
-    ranked: tuple[WantedAdapter, ...] = ()
+    ranked: tuple[WantedAdapter, ...] = ()  # to be loaded ahead
     by_name: Mapping[EngineName, WantedAdapter] = field(default_factory=dict)
     rank: Mapping[EngineName, int] = field(default_factory=dict)
     moving: tuple[EngineName, ...] = ()
     named: tuple[EngineName, ...] = ()
 
     @classmethod
-    def of(cls, ranked: Iterable[WantedAdapter]) -> "Wishes":
-        """`ranked` may name one adapter twice; the first counts."""
-        by_name: dict[EngineName, WantedAdapter] = {}
+    def of(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "Wishes":
+        """`ranked` may name one adapter twice; the first counts. `on_demand`: never loaded before a request."""
+        ahead: dict[EngineName, WantedAdapter] = {}
         for wanted in ranked:
-            by_name.setdefault(wanted.name, wanted)
+            ahead.setdefault(wanted.name, wanted)
+        by_name = {wanted.name: wanted for wanted in on_demand} | ahead
         return cls(
-            ranked=tuple(by_name.values()),
+            ranked=tuple(ahead.values()),
             by_name=by_name,
-            rank={name: rank for rank, name in enumerate(by_name)},
-            moving=tuple(wanted.name for wanted in by_name.values() if wanted.need == "moving"),
-            named=tuple(wanted.name for wanted in by_name.values() if wanted.need == "named"),
+            rank={name: rank for rank, name in enumerate((*ahead, *(by_name.keys() - ahead.keys())))},
+            moving=tuple(wanted.name for wanted in ahead.values() if wanted.need == "moving"),
+            named=tuple(wanted.name for wanted in ahead.values() if wanted.need == "named"),
         )
 
 
 def wanted_in(snapshot: Snapshot, pool: PoolName) -> Wishes:
     """Every adapter version of the pool, the most important first."""
+    entry = next((entry for entry in snapshot.pools if entry.name == pool), None)
+    served = model_of(entry) if entry is not None else pool
+    owners = entry.dedicated_to if entry is not None else ()
     turns: dict[str, list[list[WantedAdapter]]] = {}  # by tenant
     still: list[tuple[int, EngineName, WantedAdapter]] = []
+    on_demand: list[WantedAdapter] = []
     for model in sorted(snapshot.models, key=lambda model: model.id):
-        if model.type != "lora" or model.pool != pool:
+        if model.type != "lora" or model.pool != served:
+            continue
+        if owners and model.id.partition("/")[0] not in owners:
+            on_demand += (
+                WantedAdapter(each.engine_name, each.digest, each.artifact_uri, "unnamed") for each in model.versions
+            )
             continue
         controls, arriving = _moving(model)
         moving: list[tuple[bool, EngineName, WantedAdapter]] = []
@@ -81,7 +94,8 @@ def wanted_in(snapshot: Snapshot, pool: PoolName) -> Wishes:
         pairs = [ordered[at : at + 2] for at in range(0, len(ordered), 2)]
         turns.setdefault(model.id.partition("/")[0], []).extend(pairs)
     rounds = zip_longest(*(turns[tenant] for tenant in sorted(turns)), fillvalue=())
-    return Wishes.of((*chain.from_iterable(chain.from_iterable(rounds)), *_in_order(still)))
+    ranked = (*chain.from_iterable(chain.from_iterable(rounds)), *_in_order(still))
+    return Wishes.of(ranked, sorted(on_demand, key=lambda wanted: wanted.name))
 
 
 def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[WantedAdapter]:

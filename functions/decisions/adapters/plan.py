@@ -211,7 +211,7 @@ class _Pass:
 def _pinned(wishes: Wishes, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
     """Who stays and is loaded ahead, in order; and the rollouts' versions that are too many for this replica."""
     if len(wishes.by_name) <= policy.max_adapters:
-        return dict.fromkeys(wishes.by_name), ()
+        return dict.fromkeys(wanted.name for wanted in wishes.ranked), ()
     moving, over = wishes.moving[: policy.max_moving], wishes.moving[policy.max_moving :]
     room_for_others = max(1, policy.headroom)
     if len(wishes.moving) + len(wishes.named) <= policy.max_adapters - room_for_others:

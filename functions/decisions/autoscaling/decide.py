@@ -7,6 +7,8 @@
     4  shrink by one replica where a rule says so and nothing speaks against it (`decide`)
     5  never below the policy's least, never above its most
 
+A policy with a least of 0 is `zero`'s as long as nothing serves or nobody asks.
+
 Asymmetry: growing is immediate and of any size; shrinking is one replica at a time, each drained before the next, and
 never within `quiet_after_growing_s` of growing, of a start of the controller, or of a time without figures. So a pool
 turns from growing to shrinking at most once in that time, whatever is measured: with the least quiet time at most
@@ -22,18 +24,19 @@ allowed; the controller and the simulator ask the same function.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from functions.decisions.autoscaling.forecast import Forecast
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.rules import Looked, look, step_replicas
 from functions.decisions.autoscaling.signals import PoolSignals
+from functions.decisions.autoscaling.zero import Idleness, at_zero, watched
 
 # Reasons of a decision: few causes for a metric's label, sentences for people.
 
 
-Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "needed", "waiting"]
+Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "needed", "waiting", "demand", "idle"]
 
 
 def told(looked: Looked) -> str:
@@ -118,6 +121,7 @@ class ScalerState:
     grew_s: float | None = None
     shrank_s: float | None = None
     quiet_until_s: float | None = None
+    idleness: Idleness = field(default_factory=Idleness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,14 @@ def decide(
         state = _quiet(state, policy, now_s)
     age_s = now_s - signals.at_s
     if age_s > policy.stale_s:
-        blind = replace(_quiet(state, policy, now_s), up_since_s=(), down_since_s=())
+        blind = replace(_quiet(state, policy, now_s), up_since_s=(), down_since_s=(), idleness=Idleness())
         return _ended(blind, policy, current, ("blind", f"no figures for {age_s:.0f} s: nothing changes"))
+    if policy.min_replicas == 0:
+        state = replace(state, idleness=watched(state.idleness, signals, now_s))
+        zero = at_zero(state.idleness, policy, signals, current, now_s)
+        if zero is not None:
+            grown = replace(_quiet(state, policy, now_s), grew_s=now_s) if zero.replicas > current else state
+            return _ended(grown, policy, zero.replicas, (zero.cause, zero.reason))
     ups = look(policy.up, state.up_since_s, policy, signals, now_s)
     downs = look(policy.down, state.down_since_s, policy, signals, now_s)
     case = Case(
@@ -148,7 +158,7 @@ def decide(
     if wanted > current:
         return _ended(replace(_quiet(state, policy, now_s), grew_s=now_s), policy, wanted, why)
     asks = next((looked for looked in downs if looked.holds(now_s)), None)
-    if asks is None or current <= policy.min_replicas:
+    if asks is None or current <= max(1, policy.min_replicas):
         return _ended(state, policy, current, why)
     against = objection(case)
     if against is not None:

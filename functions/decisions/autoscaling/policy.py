@@ -26,6 +26,7 @@ class ScalePolicy:
     stale_s: float = STALE_S  # figures older than this are none
     quiet_s: float = QUIET_S
     target_utilization_ratio: float = TARGET_UTILIZATION
+    idle_after_s: float = 600.0  # nobody has asked for so long: to zero, where min_replicas is that
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -41,6 +42,7 @@ class ScalePolicy:
             down=_rules(entry.scale_down),
             slo_s=slo_s,
             startup_s=startup_s,
+            idle_after_s=entry.idle_after_s,
         )
 
     @property

@@ -20,7 +20,7 @@ from functions.api.expressions import Ratio, ScaleRule, Seconds, Share, TimesSlo
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 
-_TIMES = frozenset({"p50_ttft", "p99_ttft", "p99_inter_token", "queue_seconds"})
+_TIMES = frozenset({"p50_ttft", "p95_ttft", "p99_ttft", "p95_inter_token", "p99_inter_token", "queue_seconds"})
 _WAITS_RATIO = 0.5  # of the promised first token
 
 
@@ -61,7 +61,9 @@ def measured(metric: str, signals: PoolSignals) -> float | None:
     """The value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None: not known."""
     value = {
         "p50_ttft": signals.ttft_p50_s,
+        "p95_ttft": signals.ttft_p95_s,
         "p99_ttft": signals.ttft_p99_s,
+        "p95_inter_token": signals.itl_p95_s,
         "p99_inter_token": signals.itl_p99_s,
         "queue_seconds": signals.queue_seconds,
         "kv_usage": signals.kv_usage_ratio,

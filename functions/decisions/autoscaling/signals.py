@@ -40,13 +40,17 @@ class PoolSignals:
     queued_tokens: float | None = None
     foreground_queued_tokens: float | None = None  # of those, the ones that are not batch, which waits by design
     ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
     ttft_p99_s: float | None = None
+    itl_p95_s: float | None = None
     itl_p99_s: float | None = None
     kv_usage_ratio: float | None = None  # of the fullest replica
     utilization_ratio: float | None = None  # see the prologue
     shed_per_s: float | None = None  # refused, for whatever reason
     overflow_per_s: float | None = None  # of those, see `is_overflow`
     degraded_per_s: float | None = None
+    waking: int = 0  # requests that wait at gateways for a replica of a pool that has none
+    open_requests: int = 0  # that gateways have sent to the pool, or keep for it; of pools that may go to zero
 
     @property
     def committed(self) -> int:

@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from functions.api.kinds.inference_service import InferenceService, last_argument, parse_tokens
+from functions.api.kinds.inference_service import (
+    MAX_ACCELERATORS,
+    InferenceService,
+    accelerators_by_arguments,
+    last_argument,
+    parse_tokens,
+)
 from functions.decisions.capacity.accelerators import GIB
 from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO, Serving
 from functions.decisions.capacity.model_shape import ModelShape, known
@@ -130,6 +136,21 @@ def accelerators_of(document: Mapping[str, Any]) -> int:
         return own
     tensor, pipeline = worker.get("tensorParallelSize"), worker.get("pipelineParallelSize")
     return (tensor if type(tensor) is int else own or 1) * (pipeline if type(pipeline) is int else 1)
+
+
+def accelerators_per_replica(service: InferenceService) -> int:
+    """Accelerators that are paid for one replica: what its annotation says, else what it asks for or its ranks need.
+
+    1 where nothing says any: an engine on CPU counts as one. Of two that disagree the larger is paid.
+    Worked example (test_accelerators_that_a_replica_is_paid_for): --tensor-parallel-size=4 and nvidia.com/gpu: "4" are
+    four; with --pipeline-parallel-size=2 eight.
+    """
+    predictor, annotated = service.spec.predictor, service.annotated_accelerators
+    if annotated is not None:
+        return annotated
+    asked = accelerators_of({"spec": {"predictor": predictor.model_dump(by_alias=True)}})
+    args = predictor.model.args if predictor.model is not None else ()
+    return max(1, min(asked, MAX_ACCELERATORS), accelerators_by_arguments(args))
 
 
 def _accelerators(resources: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Dimensions of a tenant's limits, their units, and what one request costs in the two that hold a replica.
 
     kv_token_seconds = prompt x (prefill_s + decode_s)  +  output x decode_s / 2
-    gpu_seconds      = uncached x prefill_ms_per_token / 1000  +  decode_s / batch
+    gpu_seconds      = accelerators x (uncached x prefill_ms_per_token / 1000  +  decode_s / batch)
 
 A prompt's blocks are held from the prefill to the end, also those that other requests share; output grows by a token
 a step, so over its decode half of it is held on the mean (vLLM allocates a block when a token needs it, and frees all
@@ -9,11 +9,12 @@ at the end). One decode step computes a token for every sequence of the batch, s
 step / batch, and of all its steps decode_s / batch. `batch` is the mean of what its replica's heartbeats said was
 running when it was sent and when it ended.
 
+All accelerators of a replica are busy with the same step: four of a tensor-parallel group are four paid seconds in one.
 So the parts of all requests make up the replica's busy time: while n decode, n parts of 1 / n pass in each second, and
 the prefills follow each other. Idle time is nobody's.
 Worked example (test_worked_example_from_the_prologue): 1,000 prompt tokens, 600 cached, 0.5 ms each; 200 tokens of
-output in 4 s, 8 streams at a time. 400 x 0.0005 + 4 / 8 = 0.7 s. It waited 0.2 s for its prefill: it held
-1,000 x 4.2 + 200 x 4 / 2 = 4,600 KV-token-seconds.
+output in 4 s, 8 streams at a time. 400 x 0.0005 + 4 / 8 = 0.7 s, of four accelerators 2.8. It waited 0.2 s for its
+prefill: it held 1,000 x 4.2 + 200 x 4 / 2 = 4,600 KV-token-seconds.
 """
 
 from typing import Literal, NamedTuple
@@ -59,6 +60,10 @@ def kv_token_seconds(prompt_tokens: int, output_tokens: int, prefill_s: float, d
     return prompt_tokens * (prefill_s + decode_s) + output_tokens * decode_s / 2.0
 
 
-def gpu_seconds(uncached_tokens: int, prefill_ms_per_token: float, decode_s: float, batch: float) -> float:
-    """The request's part of its replica's busy seconds; `batch` is how many decoded with it, itself included."""
-    return max(0, uncached_tokens) * prefill_ms_per_token / 1000.0 + max(0.0, decode_s) / max(1.0, batch)
+def gpu_seconds(
+    uncached_tokens: int, prefill_ms_per_token: float, decode_s: float, batch: float, accelerators: int = 1
+) -> float:
+    """The request's part of its replica's busy seconds, times its `accelerators`; `batch` is how many decoded with it,
+    itself included."""
+    busy_s = max(0, uncached_tokens) * prefill_ms_per_token / 1000.0 + max(0.0, decode_s) / max(1.0, batch)
+    return accelerators * busy_s

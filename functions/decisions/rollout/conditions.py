@@ -28,15 +28,18 @@ from typing import Literal
 from functions.api.expressions import HaltCondition, Ratio, Seconds, TimesControl, parse_halt
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.rollout import sequential_test
-from functions.decisions.rollout.evidence import GroupStats
+from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats
 
 FEW = 20  # values; a quantile or a rate of fewer is not looked at
 
 _QUANTILES: dict[str, tuple[str, float]] = {
     "p50_latency": ("total_ms", 0.5),
+    "p95_latency": ("total_ms", 0.95),
     "p99_latency": ("total_ms", 0.99),
     "p50_ttft": ("ttft_ms", 0.5),
+    "p95_ttft": ("ttft_ms", 0.95),
     "p99_ttft": ("ttft_ms", 0.99),
+    "p95_inter_token": ("inter_token_ms", 0.95),
     "p99_inter_token": ("inter_token_ms", 0.99),
 }
 
@@ -70,7 +73,8 @@ def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, f
         return _judge_errors(condition, candidate, control, alpha, few)
     attribute, q = _QUANTILES[condition.metric]
     sketches = getattr(candidate, attribute), getattr(control, attribute)
-    return _judge_quantile(condition, *sketches, q=q, alpha=alpha, few=few)
+    grain = STREAM_SHARES if attribute == "inter_token_ms" else 1
+    return _judge_quantile(condition, *sketches, q=q, alpha=alpha, few=few, grain=grain)
 
 
 def _judge_errors(
@@ -110,24 +114,33 @@ def _judge_errors(
 
 
 def _judge_quantile(
-    condition: HaltCondition, candidate: QuantileSketch, control: QuantileSketch, *, q: float, alpha: float, few: int
+    condition: HaltCondition,
+    candidate: QuantileSketch,
+    control: QuantileSketch,
+    *,
+    q: float,
+    alpha: float,
+    few: int,
+    grain: int,
 ) -> Finding:
+    """`grain`: what one request adds to the count of a sketch."""
     threshold = condition.threshold
     own, other = candidate.quantile(q), control.quantile(q)
     is_relative, is_shared = isinstance(threshold, TimesControl), False
     edge: float | None  # what the candidate's values are counted against
     if isinstance(threshold, TimesControl):
         limit = threshold.factor * other if other is not None else None
-        bound = _quantile_bound(condition, control, q, alpha / 2)
+        bound = _quantile_bound(condition, control, q, alpha / 2, grain)
         edge = threshold.factor * bound if bound is not None else None
     else:
         limit = edge = _milliseconds(threshold)
         is_shared = other is not None and _holds(condition, other, edge)
     weight = 0.0
-    if control.count or candidate.count >= few:
+    if control.count or candidate.count >= few * grain:
         compared = control if control.count and not is_relative else None
-        weight = _quantile_weight(condition, candidate, compared, edge=edge, q=q, alpha=alpha)
-    missing = _missing(candidate.count, control.count if is_relative else None, few, "measured requests")
+        weight = _quantile_weight(condition, candidate, compared, edge=edge, q=q, alpha=alpha, grain=grain)
+    counts = candidate.count // grain, control.count // grain
+    missing = _missing(counts[0], counts[1] if is_relative else None, few, "measured requests")
     return Finding(
         text=condition.text,
         unit="ms",
@@ -142,10 +155,12 @@ def _judge_quantile(
     )
 
 
-def _quantile_bound(condition: HaltCondition, control: QuantileSketch, q: float, alpha: float) -> float | None:
+def _quantile_bound(
+    condition: HaltCondition, control: QuantileSketch, q: float, alpha: float, grain: int
+) -> float | None:
     if condition.comparison[0] == ">":
-        return sequential_test.quantile_below_ms(control, q, alpha)
-    return sequential_test.quantile_above_ms(control, q, alpha)
+        return sequential_test.quantile_below_ms(control, q, alpha, grain)
+    return sequential_test.quantile_above_ms(control, q, alpha, grain)
 
 
 def _quantile_weight(
@@ -156,6 +171,7 @@ def _quantile_weight(
     edge: float | None,
     q: float,
     alpha: float,
+    grain: int,
 ) -> float:
     """`control` is given where the candidate must be worse than that as well."""
     if edge is None or candidate.count == 0:
@@ -167,8 +183,8 @@ def _quantile_weight(
         events, allowed = candidate.count_up_to(edge), q
         others = control.count - control.count_above(edge) if control is not None else 0
     if control is not None:
-        allowed = max(allowed, sequential_test.upper_bound(others, control.count, alpha / 2))
-    return sequential_test.log_weight(events, candidate.count, allowed)
+        allowed = max(allowed, sequential_test.upper_bound(others / grain, control.count / grain, alpha / 2))
+    return sequential_test.log_weight(events / grain, candidate.count / grain, allowed)
 
 
 def _missing(candidate: int, control: int | None, few: int, what: str) -> str:

@@ -12,7 +12,10 @@ False alarms: a policy's `falseAlarmRate` is for the whole rollout, so each of i
 part (Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1 % and 6 conditions make alpha =
 1/600; with two tests each, a weight of 1,200 halts.
 
-Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones. It
+A base's stage needs the replicas of the next one besides (`replica_shares`).
+
+Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones; a
+base's, when as many replicas have it as its first stage needs. It
 has failed when nobody has it and all ready replicas say why for `patience_s`, or when `deadline_s` is over.
 
 Neighbours: `conditions` judges one condition; `lifecycle` does what the verdict's event says.
@@ -27,6 +30,7 @@ from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, LoadF
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import finding_text, seconds_text
+from functions.decisions.rollout.replica_shares import is_borne, next_percent
 
 VerdictKind = Literal["hold", "advance", "halt", "loaded", "load_failed"]
 
@@ -60,6 +64,7 @@ class Verdict:
     kind: VerdictKind
     reason: str
     findings: tuple[Finding, ...] = ()
+    widens: bool = False  # a base's stage has passed, and waits for replicas of the new version
 
     @property
     def event(self) -> AnyEvent | None:
@@ -100,7 +105,15 @@ def evaluate(
     obstacle = next(_obstacles(rollout, evidence, findings, now_unix_s, patience), "")
     if obstacle:
         return Verdict("hold", f"{_stage_words(rollout)}: {obstacle}", findings)
-    return Verdict("advance", f"{_stage_words(rollout)}: passed", findings)
+    return _passed(rollout, residency, findings)
+
+
+def _passed(rollout: Rollout, where: Residency, findings: tuple[Finding, ...]) -> Verdict:
+    words = f"{_stage_words(rollout)}: passed"
+    if rollout.is_of_base and not is_borne(next_percent(rollout), where.with_candidate, where.with_control):
+        words += f"; replicas of {rollout.to_version} come, one by one"
+        return Verdict("hold", words, findings, widens=True)
+    return Verdict("advance", words, findings)
 
 
 def alpha_of(rollout: Rollout) -> float:
@@ -134,7 +147,10 @@ def _obstacles(
 
 
 def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:
-    is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
+    if rollout.is_of_base:
+        is_everywhere = is_borne(rollout.current.percent, where.with_candidate, where.with_control)
+    else:
+        is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:
         return Verdict("loaded", f"{rollout.to_version} is on {where.with_candidate} of {where.ready} replicas")
     refusal = f": {where.refusal}" if where.refusal else ""

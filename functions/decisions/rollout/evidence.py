@@ -1,5 +1,9 @@
 """Evidence on a rollout's two groups: counts and three distributions each, and when it was last updated.
 
+Between tokens every gap of a stream counts, and every stream as much as any other: its gaps share `STREAM_SHARES`, so
+that one long stream proves no more than one request can (`conditions`).
+Worked example (test_a_stall_in_a_stream_is_a_share_of_it): of 500 gaps one of 5 s has 2 of the 1,000.
+
 Everything is cumulative over one trial (one stage of one attempt), so that a message that is lost loses nothing.
 What an error is, and which requests count at all, is the gateway's to say.
 
@@ -7,6 +11,7 @@ On the wire a distribution is the counts of its buckets; `decode` and `group_of`
 Neighbours: gateways gather it, the registry adds it up, `evaluation` judges it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,6 +20,7 @@ import msgspec
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS, QuantileSketch
 
 EVIDENCE_MAX_BYTES = 256 * 1024
+STREAM_SHARES = 1000
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Bucket = Annotated[int, msgspec.Meta(ge=FIRST_BUCKET, le=LAST_BUCKET)]
@@ -32,7 +38,7 @@ class GroupStats:
     requests: int = 0  # that ended
     errors: int = 0  # of them
     ttft_ms: QuantileSketch = field(default_factory=QuantileSketch)
-    inter_token_ms: QuantileSketch = field(default_factory=QuantileSketch)  # each request's mean between two tokens
+    inter_token_ms: QuantileSketch = field(default_factory=QuantileSketch)  # in shares of streams
     total_ms: QuantileSketch = field(default_factory=QuantileSketch)
 
     def merge(self, other: "GroupStats") -> None:
@@ -41,6 +47,17 @@ class GroupStats:
         self.ttft_ms.merge(other.ttft_ms)
         self.inter_token_ms.merge(other.inter_token_ms)
         self.total_ms.merge(other.total_ms)
+
+    def add_gaps(self, gaps: Sequence[tuple[int, int]]) -> None:
+        """One stream's, ascending: (bucket of a sketch, gaps in it)."""
+        total = sum(count for _, count in gaps)
+        passed = shared = 0
+        for bucket, count in gaps:
+            passed += count
+            until = passed * STREAM_SHARES // total
+            if until > shared:
+                self.inter_token_ms.add_to(bucket, until - shared)
+                shared = until
 
     @property
     def error_ratio(self) -> float | None:
@@ -60,8 +77,9 @@ class GroupWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: Count = 0
     errors: Count = 0
     ttft_ms: Buckets = {}
-    inter_token_ms: Buckets = {}
+    inter_token_ms: Buckets = {}  # a mean for each stream: of gateways up to 0.10
     total_ms: Buckets = {}
+    gap_shares: Buckets = {}
 
 
 class EvidenceWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,8 +93,8 @@ def wire_of(group: GroupStats) -> GroupWire:
         requests=group.requests,
         errors=group.errors,
         ttft_ms=group.ttft_ms.buckets(),
-        inter_token_ms=group.inter_token_ms.buckets(),
         total_ms=group.total_ms.buckets(),
+        gap_shares=group.inter_token_ms.buckets(),
     )
 
 
@@ -88,10 +106,13 @@ def group_of(wire: GroupWire) -> GroupStats:
         wire.requests,
         wire.errors,
         QuantileSketch.of(wire.ttft_ms),
-        QuantileSketch.of(wire.inter_token_ms),
+        QuantileSketch.of(wire.gap_shares),
         QuantileSketch.of(wire.total_ms),
     )
-    if max(group.ttft_ms.count, group.inter_token_ms.count, group.total_ms.count) > wire.requests:
+    for bucket, count in wire.inter_token_ms.items():
+        group.inter_token_ms.add_to(bucket, count * STREAM_SHARES)
+    streams = group.inter_token_ms.count / STREAM_SHARES
+    if max(group.ttft_ms.count, streams, group.total_ms.count) > wire.requests:
         raise EvidenceInvalid(f"more latencies than the {wire.requests} requests")
     return group
 

@@ -128,6 +128,11 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.state in ACTIVE
 
     @property
+    def is_of_base(self) -> bool:
+        """Its versions are weights of the pool's base, each on replicas of its own."""
+        return self.model == self.pool
+
+    @property
     def trial(self) -> int:
         """One stage of one attempt: evidence is gathered for each apart. Stage 2 of attempt 3 is 202."""
         return (self.attempt - 1) * MAX_STAGES + self.stage

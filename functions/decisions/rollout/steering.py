@@ -1,7 +1,7 @@
 """From what is declared and where the rollouts are to what gateways see: channels, splits, and what to tell the
 registry. Pure.
 
-For each channel of an adapter there are three answers to "which version": T, where it should end (declared); R, the
+For each channel there are three answers to "which version": T, where it should end (declared); R, the
 last rollout of the channel with its state; P, where it is (the snapshot before). The first line that fits holds:
 
     R active, of the API                    R's place
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from functions.api.ids import INCOMING, ModelId, RolloutId, engine_name, is_incoming
+from functions.api.ids import INCOMING, Digest, EngineName, ModelId, RolloutId, engine_name, is_incoming
 from functions.api.snapshot import ModelEntry, RolloutEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.decisions.rollout.events import AnyEvent, Superseded, Withdrawn
@@ -93,18 +93,23 @@ class _ChannelState:
 
 
 def steer(
-    previous: Snapshot | None, wanted: Snapshot, declared: Mapping[ModelId, Mapping[str, str]], rows: Rows
+    previous: Snapshot | None,
+    wanted: Snapshot,
+    declared: Mapping[ModelId, Mapping[str, str]],
+    rows: Rows,
+    *,
+    bases: bool = True,
 ) -> Steered:
     """`wanted` is what was compiled; `declared` the channels of each model in git, whether their artifacts are there
-    or not."""
-    before = {model.id: model for model in (previous.models if previous is not None else ()) if model.type == "lora"}
+    or not. `bases`: their versions have replicas of their own, so that they go by stages as adapters do."""
+    before = {model.id: model for model in (previous.models if previous is not None else ())}
     policies = {entry.name: entry for entry in wanted.rollouts}
     models: list[ModelEntry] = []
     places: list[_ChannelState] = []
     for model in wanted.models:
         policy = policies.get(model.rollout, DEFAULT_ROLLOUT)
         steering = _Model(model, before.get(model.id), declared.get(model.id), policy, rows)
-        own = steering.places() if model.type == "lora" else {}
+        own = steering.places() if bases or model.type == "lora" else {}
         places += own.values()
         models.append(_shown(model, own))
     commands = [command for place in places for command in place.commands]
@@ -123,7 +128,7 @@ def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
 
     Only a channel that stands where its rollout began moves; one that was flipped since is the declaration's.
     """
-    models = tuple(_moved_with(model, rows) if model.type == "lora" else model for model in current.models)
+    models = tuple(_moved_with(model, rows) for model in current.models)
     return msgspec.structs.replace(current, models=models)
 
 
@@ -314,12 +319,16 @@ def _tell(row: Rollout, event: AnyEvent) -> Tell:
 
 
 def _start_of(row: Rollout) -> VersionEntry:
-    name = engine_name(row.model, row.from_digest)
-    return VersionEntry(row.from_version, row.from_digest, name, row.from_artifact_uri)
+    return VersionEntry(row.from_version, row.from_digest, _called(row, row.from_digest), row.from_artifact_uri)
 
 
 def _end_of(row: Rollout) -> VersionEntry:
-    return VersionEntry(row.to_version, row.to_digest, engine_name(row.model, row.to_digest), row.to_artifact_uri)
+    return VersionEntry(row.to_version, row.to_digest, _called(row, row.to_digest), row.to_artifact_uri)
+
+
+def _called(row: Rollout, digest: Digest) -> EngineName:
+    """By its engines: all versions of a base are called as their pool is."""
+    return EngineName(row.pool) if row.model == row.pool else engine_name(row.model, digest)
 
 
 def _named(model: ModelEntry, name: str) -> VersionEntry:

@@ -6,6 +6,10 @@ replicas and at 2,000, and gateways that know nothing of each other do not all r
 ago, as they would to a true minimum.
 What is lost: the best of 16 drawn at random is among the best q of the pool with probability 1 - (1 - q)^16, so among
 the best 20 % in 97 of 100 decisions (test_the_best_of_those_drawn_is_among_the_best_of_the_pool).
+
+A pool that is dedicated to tenants has no candidate for anybody else (`PoolIndex.dedicated_to`, by the snapshot in
+force): `placement` has not sent him there, and where a mistake, or a snapshot that was swapped meanwhile, has, it ends
+here (test_no_path_leads_a_stranger_to_a_dedicated_replica).
 """
 
 import hashlib
@@ -14,7 +18,7 @@ from itertools import islice
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import Digest, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, Row
 from functions.decisions.routing.request import NoReplica, RouteRequest
 
@@ -27,10 +31,12 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 
 def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
     """Rows to be scored, at least one; or why there is none."""
-    if not pool.known:
-        return NoReplica("pool_empty")
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     if not pool.ready:
-        return NoReplica("no_replica_ready")
+        return NoReplica("no_replica_ready" if pool.known else "pool_empty")
+    if request.weights is not None:
+        return _with_weights(request, request.weights, pool, excluded)
     if request.is_adapter:
         return _holders(request, pool, excluded)
     if len(pool.ready) > SCAN_MAX:
@@ -38,8 +44,23 @@ def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[Repl
     return _untried(pool.rows, excluded) if excluded else pool.rows
 
 
+def _with_weights(
+    request: RouteRequest, weights: Digest, pool: PoolIndex, excluded: Collection[ReplicaId]
+) -> list[Row] | NoReplica:
+    """Those of one version of the base, and of the adapter where one is asked for."""
+    those = pool.rows_with(weights, request.engine_name if request.is_adapter else None)
+    if not those:
+        return NoReplica("adapter_not_loaded" if pool.rows_with(weights) else "weights_not_loaded")
+    able = [row for row in those if row[0] not in excluded] if excluded else those
+    if len(able) > SCAN_MAX:
+        return _drawn(request, pool, able, excluded)
+    return able or NoReplica("all_tried")
+
+
 def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
     """Every replica that can answer, by id, however large the pool."""
+    if pool.dedicated_to and request.tenant not in pool.dedicated_to:
+        return NoReplica("dedicated")
     if not pool.known:
         return NoReplica("pool_empty")
     if not pool.ready:
@@ -97,7 +118,9 @@ def _drawn(request: RouteRequest, pool: PoolIndex, rows: list[Row], excluded: Co
 
 def _also(request: RouteRequest, pool: PoolIndex, replica_id: ReplicaId, found: dict[ReplicaId, Row]) -> None:
     row = pool.ready.get(replica_id)
-    if row is not None and (not request.is_adapter or replica_id in pool.holders[request.engine_name]):
+    if row is None or (request.is_adapter and replica_id not in pool.holders[request.engine_name]):
+        return
+    if request.weights is None or not pool.weights or row[6].weights == request.weights:
         found[replica_id] = row
 
 

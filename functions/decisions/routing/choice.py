@@ -80,6 +80,8 @@ def copy_elsewhere(
         return None  # there is no elsewhere
     rows = [row for row in _looked_at(request, pool) if _may_load(row[6]) and row[0] not in holders]
     rows = [row for row in rows if row[0] not in excluded]
+    if request.weights is not None and pool.weights:
+        rows = [row for row in rows if row[6].weights == request.weights]
     if not rows:
         return None
     times = {row[0]: predict(request, row[6], load).total_ms + load_ms(row[6], request.engine_name) for row in rows}
@@ -138,7 +140,7 @@ def decide(
     excluded: Collection[ReplicaId] = (),
 ) -> Prediction | NoReplica:
     """`route` for a pool that is looked at once; `in_flight` is this gateway's own count per replica."""
-    return route(request, PoolIndex(pool.replicas), policy, OwnLoad(in_flight), excluded=excluded)
+    return route(request, PoolIndex(pool.replicas, pool.dedicated_to), policy, OwnLoad(in_flight), excluded=excluded)
 
 
 def route(

@@ -10,12 +10,13 @@ Neighbours: `choice` reads rows; `functions.fleet.view` puts and drops them.
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import Digest, EngineName, PoolName, ReplicaId, TenantId
 from functions.decisions.distribution.bloom import Bloom
 
 # warm: the base is loaded, nothing is routed there until it is promoted
@@ -43,6 +44,7 @@ class ReplicaView:
     on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
     kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
     withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
+    weights: Digest | None = None  # of the base, as its engine has loaded them; None: not known
 
     def has_on_disk(self, name: EngineName) -> bool:
         """Whether the adapter's files lie on the node, as far as the node has told."""
@@ -55,6 +57,7 @@ class PoolView:
 
     name: PoolName
     replicas: tuple[ReplicaView, ...]
+    dedicated_to: frozenset[TenantId] = frozenset()  # empty: everybody's
 
 
 # id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view: unpacked at once in the one
@@ -65,16 +68,31 @@ Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView]
 class PoolIndex:
     """One pool's ready replicas. Owned by one event loop."""
 
-    __slots__ = ("_held", "_ids", "_ring", "holders", "known", "kv_usage_sum", "ready", "rows")
+    __slots__ = (
+        "_by_weights",
+        "_held",
+        "_ids",
+        "_ring",
+        "dedicated_to",
+        "holders",
+        "known",
+        "kv_usage_sum",
+        "ready",
+        "rows",
+        "weights",
+    )
 
-    def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
+    def __init__(self, replicas: Iterable[ReplicaView] = (), dedicated_to: frozenset[TenantId] = frozenset()) -> None:
+        self.dedicated_to = dedicated_to  # no other tenant's request finds a replica here; empty: everybody's
         self.known = 0  # replicas in any phase
         self.ready: dict[ReplicaId, Row] = {}
         self.rows: list[Row] = []  # of the ready ones, by id: what is drawn by number must not depend on who came first
         self.holders: dict[EngineName, set[ReplicaId]] = {}  # of an adapter, ready ones only
+        self.weights: dict[Digest, set[ReplicaId]] = {}  # who has loaded them, ready ones only; few: versions of a base
         self.kv_usage_sum = 0.0
         self._ids: list[ReplicaId] = []
         self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
+        self._by_weights: dict[tuple[Digest, EngineName | None], list[Row]] = {}  # the same
         self._ring: list[tuple[int, ReplicaId]] = []  # made when asked for, until somebody comes or goes
         for replica in replicas:
             self.put(None, replica)
@@ -111,6 +129,21 @@ class PoolIndex:
                 self._held[name] = rows
         return rows
 
+    def rows_with(self, weights: Digest, adapter: EngineName | None = None) -> list[Row]:
+        """The rows of those that have loaded these weights of the base (and this adapter), by id. Where nobody of the
+        pool tells what it has loaded, as older agents, all count."""
+        rows = self._by_weights.get((weights, adapter))
+        if rows is None:
+            those: AbstractSet[ReplicaId] = self.ready.keys()
+            if self.weights:
+                those = self.weights.get(weights, set())
+            if adapter is not None:
+                those = those & self.holders.get(adapter, set())
+            rows = [self.ready[replica_id] for replica_id in sorted(those)]
+            if rows:
+                self._by_weights[weights, adapter] = rows
+        return rows
+
     def ring(self) -> list[tuple[int, ReplicaId]]:
         """The ready replicas by their lots, the ones of ties."""
         if not self._ring:
@@ -118,7 +151,7 @@ class PoolIndex:
         return self._ring
 
     def _enter(self, view: ReplicaView) -> None:
-        self._held.clear()
+        self._forget()
         self._ring = []
         row = _row_of(view, xxh3_64_intdigest(view.id.encode()))
         at = bisect_left(self._ids, view.id)
@@ -127,23 +160,43 @@ class PoolIndex:
         self.ready[view.id] = row
         self.kv_usage_sum += view.kv_usage_ratio
         self._announce(view.id, view.adapters)
+        self._has_loaded(view)
 
     def _change(self, former: ReplicaView, view: ReplicaView) -> None:
-        self._held.clear()
+        self._forget()
         row = _row_of(view, self.ready[view.id][5])
         self.rows[bisect_left(self._ids, view.id)] = self.ready[view.id] = row
         self.kv_usage_sum += view.kv_usage_ratio - former.kv_usage_ratio
+        if view.weights != former.weights:
+            self._had_loaded(former)
+            self._has_loaded(view)
         if view.adapters != former.adapters:
             self._withdraw(view.id, former.adapters - view.adapters)
             self._announce(view.id, view.adapters - former.adapters)
 
     def _leave(self, view: ReplicaView) -> None:
-        self._held.clear()
+        self._forget()
         self._ring = []
         at = bisect_left(self._ids, view.id)
         del self.ready[view.id], self._ids[at], self.rows[at]
         self.kv_usage_sum = self.kv_usage_sum - view.kv_usage_ratio if self.ready else 0.0
         self._withdraw(view.id, view.adapters)
+        self._had_loaded(view)
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._by_weights.clear()
+
+    def _has_loaded(self, view: ReplicaView) -> None:
+        if view.weights is not None:
+            self.weights.setdefault(view.weights, set()).add(view.id)
+
+    def _had_loaded(self, view: ReplicaView) -> None:
+        if view.weights is not None:
+            those = self.weights[view.weights]
+            those.discard(view.id)
+            if not those:
+                del self.weights[view.weights]
 
     def _announce(self, replica_id: ReplicaId, names: Iterable[EngineName]) -> None:
         for name in names:

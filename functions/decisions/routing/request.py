@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from functions.api.ids import EngineName, ReplicaId
+from functions.api.ids import Digest, EngineName, ReplicaId, TenantId
 from functions.decisions.routing.replicas import ReplicaView
 
 NOTHING_CACHED: Mapping[ReplicaId, int] = MappingProxyType({})
@@ -39,6 +39,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     zone: str = ""  # the gateway's own; empty: no preference
     expected_output_tokens: int = 0
     is_first_turn: bool = False  # as far as is known: the session's replica has nothing of it yet
+    tenant: TenantId = TenantId("")  # whose request it is
+    weights: Digest | None = None  # the base's, of a pool that has several versions of it; None: any
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -76,5 +78,13 @@ class Prediction(msgspec.Struct, frozen=True):
 class NoReplica(msgspec.Struct, frozen=True):
     """Nobody can take the request now; `reason` is a metric label."""
 
-    reason: Literal["pool_empty", "no_replica_ready", "all_tried", "adapter_not_loaded", "told_to_wait"]
+    reason: Literal[
+        "pool_empty",
+        "no_replica_ready",
+        "all_tried",
+        "adapter_not_loaded",
+        "weights_not_loaded",
+        "told_to_wait",
+        "dedicated",
+    ]
     after_s: float = 0.0  # `told_to_wait`: whoever could take it is full, and wants to be left alone for so long

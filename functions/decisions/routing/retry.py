@@ -40,6 +40,8 @@ WORTH_A_LOAD = frozenset(
 )
 # What a failure says about the replica rather than about the request.
 EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
+# With which an engine has not begun to work.
+REFUSALS = frozenset({Failure.CONNECT, Failure.OVERLOADED, Failure.ADAPTER_MISSING})
 RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 

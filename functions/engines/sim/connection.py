@@ -11,7 +11,8 @@ import struct
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from functions.http.guarded import Bounds, GuardedHttp, client_of
+from functions.http.guard import Bounds
+from functions.http.guarded import GuardedHttp, client_of
 
 # As vLLM has none, these only keep a broken client from taking the process along. Whoever reads slowly is the gateway's
 # affair, which pauses an engine for as long as its client does.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -180,4 +180,5 @@ class VllmCollector(Collector):
 def registry_of(collector: VllmCollector) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(collector)
+    ProcessCollector(registry=registry)  # as on vLLM's page
     return registry

@@ -34,7 +34,7 @@ from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
 from functions.http.connections import Connections
-from functions.http.guarded import Guard
+from functions.http.guard import Guard
 from functions.http.listening import GuardedServer, config_of
 
 _log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolHeartbeat, PoolStats
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.fallback import Degraded
+from functions.telemetry.gap_histogram import SKETCH_BUCKETS
 
 _NO_LADDERS: Mapping[PoolName, Rungs] = MappingProxyType({})
 SLOT_S = 5.0
@@ -82,14 +83,13 @@ class PoolActivity:
 
     def ended(self, ended: Ended) -> None:
         admitted, timeline = ended.admitted, ended.timeline
-        between_s = ended.inter_token_s if admitted.stream else None
         if not timeline.first_token_s:
             return
         slot = self._slot(admitted.model.pool)
         if admitted.service_class == "interactive":
             slot.ttft.add((timeline.first_token_s - timeline.received_s) * 1000)
-        if between_s is not None:
-            slot.gaps.add(between_s * 1000)
+        for gap, times in ended.token_gaps:
+            slot.gaps.add_to(SKETCH_BUCKETS[gap], times)
 
     def heartbeats(
         self,

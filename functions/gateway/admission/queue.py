@@ -206,14 +206,22 @@ class AdmissionQueues:
             tokens, is_batch = requests * (prompt_tokens + expected_tokens), admitted.service_class == "batch"
             self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
 
+    def is_overloaded(self, pool: PoolName) -> bool:
+        """Whether any rung of its ladder is in force."""
+        pool_queue = self._pool_queues.get(pool)
+        return pool_queue is not None and bool(pool_queue.ladder.rungs.on)
+
     def ladders(self) -> dict[PoolName, Rungs]:
         """What is in force in each pool that anybody has asked for lately."""
         return {pool: pool_queue.ladder.rungs for pool, pool_queue in list(self._pool_queues.items())}
 
     def _shiftable_ratio(self, pool: PoolName, pool_queue: _PoolQueue) -> float:
-        """Of what comes for the pool, what its fallbacks would take."""
-        steps = pool_queue.catalogue.routing_for(pool).fallback
-        targets = shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
+        """Of what comes for the pool, what other pools of its model and its fallbacks would take."""
+        catalogue = pool_queue.catalogue
+        adjacent = catalogue.takes_over(pool)
+        steps = catalogue.routing_for(pool).fallback
+        targets = [target for target in adjacent if self._fleet.index(target).ready]
+        targets += shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
         pool_queues = [self._pool_queues.get(target) for target in targets]
         return shiftable_ratio([target.admission.used_ratio if target is not None else 0.0 for target in pool_queues])
 

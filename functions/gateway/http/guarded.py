@@ -12,7 +12,7 @@ from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.request import replies
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Headers, Refusal
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 
 _UPLOADS = frozenset((b"/v1/files", b"/v1/artifacts"))
 

@@ -29,7 +29,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 from functions.api.ids import TenantId
 from functions.decisions.admission.drain_rate import retry_after_s
@@ -37,6 +36,7 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused, unavailable
 from functions.gateway.limits import Limits
 from functions.gateway.tenant_limits import TenantShares
+from functions.http.guard import Reader
 
 FREE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
 _STEP_BYTES = 64 * 1024
@@ -44,16 +44,6 @@ _AFTER_S = 2.0  # a body of 4 MiB on a line of 16 Mbit/s
 _GRACE_S = 2.0  # in which a reader's rate is no rate yet
 
 _log = logging.getLogger(__name__)
-
-
-class Reader(Protocol):
-    """A client that has not read all of an answer."""
-
-    @property
-    def unread_bytes(self) -> int: ...
-
-    def give_way(self) -> None:
-        """Close at once."""
 
 
 class Hold:

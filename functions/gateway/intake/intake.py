@@ -18,6 +18,7 @@ from functions.api.snapshot import KeyEntry, QuotaEntry, ServiceClass
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.caps import within_key
 from functions.decisions.request.access import Caller
+from functions.decisions.routing.placement import Placed
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, unauthorized
 from functions.gateway.http.headers import (
     RawHeaders,
@@ -103,6 +104,10 @@ class Intake:
         conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
+        if model.other_pools:
+            tokens = self.features.lengths.prompt_tokens(model.pool, caller.tenant, len(wire.body))
+            tier = catalogue.tenants[caller.tenant].tier
+            model = catalogue.placed(model, Placed(caller.tenant, tier, service_class, tokens))
         routing = catalogue.routing_for(model.pool)
         table = self._tables[route.path]
         ignored: tuple[str, ...] = ()
@@ -113,7 +118,7 @@ class Intake:
         if model.split is not None:
             sender = Sender(caller.tenant, session, wire.request_id)
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
-        elif session is not None and model.is_adapter:  # a base model has one version
+        elif session is not None:
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = self._fit(catalogue, route, parsed, known, model)
         asked = requested_tokens(parsed, route.output)
@@ -144,7 +149,7 @@ class Intake:
             session=session,
             conversation=conversation,
             is_first_turn=is_first_turn,
-            trace_id=known.read.trace_id,
+            trace=known.read.trace,
             slid_turns=slid_turns,
             ignored_fields=ignored,
         )

@@ -72,21 +72,24 @@ class Listing:
         """All that the tenant may call, or a page of it, as JSON."""
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
-        middles: dict[PoolName, bytes] = {}
-        counts: dict[int, bytes] = {}
+        usable: dict[PoolName, tuple[tuple[PoolName, ...], bytes]] = {}  # its own pools of a model, and what it is told
+        counts: dict[tuple[int, bool], bytes] = {}
         pieces = []
         models, has_more = _on_page(catalogue.callable_models(tenant), page)
         for model in models:
             written = self._written.get(model.id)
             if written is None or written.entry is not model:
                 written = self._written[model.id] = _write(model)
-            middle = middles.get(model.pool)
-            if middle is None:
-                middle = middles[model.pool] = orjson.dumps(_for_tenant(catalogue, model.pool, quota))[1:-1]
-            ready = _replicas_ready(fleet, model, written.stable)
-            capacity = counts.get(ready)
+            known = usable.get(model.pool)
+            if known is None:
+                pools = catalogue.usable(tenant, model.pool).in_order
+                known = usable[model.pool] = pools, orjson.dumps(_for_tenant(catalogue, pools[0], quota))[1:-1]
+            pools, middle = known
+            ready = _replicas_ready(fleet, model, pools, written.stable)
+            asleep = not ready and _is_asleep(catalogue, fleet, pools)
+            capacity = counts.get((ready, asleep))
             if capacity is None:
-                capacity = counts[ready] = orjson.dumps({"capacity": _capacity(ready)})[1:]
+                capacity = counts[ready, asleep] = orjson.dumps({"capacity": _capacity(ready, asleep)})[1:]
             pieces.append(b"%b,%b,%b" % (written.begins, middle, capacity))
         more = b"true" if has_more else b"false"
         return b'{"object":"list","data":[%b],"has_more":%b}' % (b",".join(pieces), more)
@@ -102,11 +105,12 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     if resolved is None:
         return None
     model = catalogue.models[resolved.id]
-    ready = _replicas_ready(fleet, model, _stable(model))
+    pools = catalogue.usable(tenant, model.pool).in_order
+    ready = _replicas_ready(fleet, model, pools, _stable(model))
     return (
         _for_all(model)
-        | _for_tenant(catalogue, model.pool, catalogue.quota_of(tenant))
-        | {"capacity": _capacity(ready), "id": requested}
+        | _for_tenant(catalogue, pools[0], catalogue.quota_of(tenant))
+        | {"capacity": _capacity(ready, _is_asleep(catalogue, fleet, pools)), "id": requested}
     )
 
 
@@ -169,16 +173,24 @@ def _stable(model: ModelEntry) -> EngineName | None:
     return next((version.engine_name for version in model.versions if version.name == name), None)
 
 
-def _replicas_ready(fleet: FleetView, model: ModelEntry, stable: EngineName | None) -> int:
-    """Of the stable version: replicas that could answer now."""
-    index = fleet.index(model.pool)
-    if model.type != "lora":
-        return len(index.ready)
-    return len(index.holders.get(stable, ())) if stable is not None else 0
+def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, ...], stable: EngineName | None) -> int:
+    """Of the stable version: replicas that could answer now, of all the pools that the tenant may use."""
+    ready = 0
+    for pool in pools:
+        index = fleet.index(pool)
+        ready += len(index.ready if model.type != "lora" else index.holders.get(stable, ()) if stable else ())
+    return ready
 
 
-def _capacity(replicas_ready: int) -> dict[str, Any]:
-    return {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+def _is_asleep(catalogue: Catalogue, fleet: FleetView, pools: tuple[PoolName, ...]) -> bool:
+    """Whether all of them are at zero, so that a request starts one and waits."""
+    return all(not fleet.index(pool).ready for pool in pools) and any(pool in catalogue.may_sleep for pool in pools)
+
+
+def _capacity(replicas_ready: int, asleep: bool) -> dict[str, Any]:
+    """`asleep` is said only where it is so."""
+    capacity = {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
+    return capacity | {"asleep": True} if asleep else capacity
 
 
 KEPT_S = 1.0

@@ -137,6 +137,7 @@ _FORWARDED = {
     ("delete", "/v1/models/{tenant}/{name}"): "Delete a model",
     ("post", "/v1/artifacts"): "Upload an adapter's files",
     ("get", "/v1/artifacts/{digest}"): "Describe an artifact",
+    ("get", "/v1/usage"): "Sum up the tenant's usage and its cost, by model, version, pool, class, day or hour",
     ("get", "/v1/rollouts"): "List rollouts",
     ("get", "/v1/rollouts/{rollout}"): "Describe a rollout, both groups with their figures",
     ("post", "/v1/rollouts/{rollout}/{verb}"): "Pause, resume, promote or roll back a rollout",

@@ -40,7 +40,7 @@ SESSION = Header(
 BESIDE_THE_KEY: tuple[Header, ...] = (
     REQUEST_ID,
     SESSION,
-    Header("traceparent", "W3C trace context; its trace id is kept in the request's trace."),
+    Header("traceparent", "W3C trace context: the request's spans and its engine's become a part of that trace."),
     Header(
         "X-Shoal-Class",
         "Service class; also `service_tier` in the body (`priority` is interactive, `flex` is batch).",
@@ -60,15 +60,22 @@ ALWAYS: tuple[Header, ...] = (
 )
 SERVED: tuple[Header, ...] = (
     Header("x-shoal-model", "The model that answered, as `id@version`."),
-    Header("x-shoal-digest", "The sha256 digest of that version's artifact."),
+    Header(
+        "x-shoal-digest",
+        "The sha256 digest of that version's artifact; of a base, of the weights that the replica has loaded.",
+    ),
     Header("x-shoal-replica", "The replica that answered."),
-    Header("server-timing", "Milliseconds of `auth`, `queue`, `route`, `connect`, `ttft`, and `load` if one waited."),
+    Header(
+        "server-timing", "Milliseconds of `auth`, `queue`, `route`, `connect`, `ttft`; `load`, `wake` if one waited."
+    ),
     Header("x-shoal-degraded", "`from=…;reason=…`: another model answered, by the pool's fallback policy."),
+    Header("x-shoal-wake", "`waited=N`, or `expected=N` on a stream's early head: seconds; the pool was at zero."),
     Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
     Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),
     Header("x-shoal-ignored", "Fields of the body that are not known here, and that no engine was sent."),
     Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
     Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
+    Header("traceresponse", "`00-<trace id>-<span id>-<flags>`: the request's place in a trace, made if need be."),
     Header("cache-control", "`no-store`."),
 )
 QUOTA: tuple[Header, ...] = tuple(

@@ -35,6 +35,7 @@ _NO_REQUEST: Costs = (-UNITS[REQUESTS], 0, 0, 0, 0)
 _LOOKED_AT_PER_SWEEP = 256  # 50,000 idle accounts are gone in less than a minute, at 20 us a sweep
 _GOLDEN_RATIO = 0.6180339887498949  # its multiples spread evenly over 0..1, however many there are
 ALONE = Regime("share", 1)
+Charged = tuple[int, int, int]  # tokens of an answer: of its prompt, of these cached, of its completion
 _BATCH_BACK_S = 60
 _LIMITS_UNKNOWN = (
     "How much your limits leave is not known while the gateways have lost touch, and what is left goes to urgent "
@@ -132,11 +133,11 @@ class RequestQuota:
         *,
         beside: Usage | None = None,
         worked: bool = False,
-    ) -> None:
-        """Charge what it really cost; what comes after the first call changes nothing.
+    ) -> Charged | None:
+        """Charge what it really cost; what comes after the first call changes nothing, and is None.
 
         Without a usage: what was delivered, and the prompt as it was reserved if an engine `worked` on it, for however
-        short a time. `beside`: what another model was asked for the same request.
+        short a time. `beside`: what another model was asked for the same request; it is charged, and not answered.
         """
         reservation = self.reservation
         if usage is not None:
@@ -146,17 +147,23 @@ class RequestQuota:
             pays = worked or counted_output_tokens > 0 or kv_token_seconds > 0.0
             prompt_tokens, cached_tokens = (reservation.input_tokens if pays else 0), 0
             output_tokens = counted_output_tokens
+        of_answer = prompt_tokens, cached_tokens, output_tokens
         if beside is not None:
             prompt_tokens += beside.prompt_tokens
             output_tokens += beside.completion_tokens
             cached_tokens += min(beside.cached_tokens, beside.prompt_tokens)
         charged_tokens = prompt_tokens - cached_tokens + round(cached_tokens * self._cached_weight_ratio)
         now_us = int(now_s * US_PER_S)
-        if reservation.settle(charged_tokens, output_tokens, kv_token_seconds, gpu_seconds, now_us):
-            by_whom = self._quotas.settled_by_engine if usage is not None else self._quotas.settled_by_count
-            by_whom.add(charged_tokens, cached_tokens, output_tokens)
-            by_whom.kv_token_s += kv_token_seconds
-            by_whom.gpu_s += gpu_seconds
+        if not reservation.settle(charged_tokens, output_tokens, kv_token_seconds, gpu_seconds, now_us):
+            return None
+        by_whom = self._quotas.settled_by_engine if usage is not None else self._quotas.settled_by_count
+        by_whom.requests += 1
+        by_whom.input_tokens += charged_tokens
+        by_whom.cached_tokens += cached_tokens
+        by_whom.output_tokens += output_tokens
+        by_whom.kv_token_s += kv_token_seconds
+        by_whom.gpu_s += gpu_seconds
+        return of_answer
 
     def leave(self, now_s: float) -> None:
         """The request has ended. Called once."""

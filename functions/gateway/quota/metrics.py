@@ -22,12 +22,6 @@ class Settled:
         self.requests = self.input_tokens = self.cached_tokens = self.output_tokens = 0
         self.kv_token_s = self.gpu_s = 0.0
 
-    def add(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        self.requests += 1
-        self.input_tokens += input_tokens
-        self.cached_tokens += cached_tokens
-        self.output_tokens += output_tokens
-
 
 class Leasing(Protocol):
     """The part of the leases that is shown."""

@@ -18,8 +18,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
+from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.fleet.view import FleetView
+from functions.gateway.quota.accounts import Charged
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
@@ -46,12 +48,18 @@ class _Period(NamedTuple):
     ended_s: float
 
 
-def settle(clock: Callable[[], float], ended: Ended) -> None:
+class Ledger(Protocol):
+    """Where usage is summed up for bills."""
+
+    def count(self, ended: Ended, charged: Charged | None) -> None: ...
+
+
+def settle(clock: Callable[[], float], ledger: Ledger, ended: Ended) -> None:
     """Charge the request's accounts, and give back its slot."""
     beside, usage, now_s = ended.cascade_spend, ended.usage, clock()
     if beside is not None and not ended.worked and usage is None:
         usage = Usage()  # the answer itself has not cost anything
-    ended.entry.settle(
+    charged = ended.entry.settle(
         usage,
         ended.delivered_tokens,
         ended.spent.kv_token_seconds,
@@ -60,6 +68,7 @@ def settle(clock: Callable[[], float], ended: Ended) -> None:
         beside=beside.usage if beside is not None else None,
         worked=ended.worked,
     )
+    ledger.count(ended, charged)
     ended.entry.leave(now_s)
 
 
@@ -78,7 +87,8 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
             return NOTHING_SPENT
         usage = Usage(exchange.admitted.features.prompt_tokens, delivered_tokens(exchange, attempt))
     first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0
-    return _spent_on(usage, attempt, _Period(timeline.connected_s, first_token_s, timeline.ended_s), fleet)
+    period = _Period(timeline.connected_s, first_token_s, timeline.ended_s)
+    return _spent_on(usage, attempt, period, fleet, exchange.admitted.model)
 
 
 def both(one: Spent, other: Spent) -> Spent:
@@ -141,7 +151,7 @@ def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: fl
     usage = judge.usage or Usage(admitted.features.prompt_tokens, judge.counted_tokens)
     first_token_s = judge.first_token_s if admitted.stream else 0.0
     period = _Period(attempt.connected_s, first_token_s, now_s)
-    return CascadeSpend(admitted.model.pool, usage, _spent_on(usage, attempt, period, fleet), attempt)
+    return CascadeSpend(admitted.model, usage, _spent_on(usage, attempt, period, fleet, admitted.model), attempt)
 
 
 def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
@@ -156,7 +166,7 @@ def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
     return attempt.connected_s > 0.0 and len(exchange.tries.all_failures) < exchange.tries.count
 
 
-def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView) -> Spent:
+def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView, model: ResolvedModel) -> Spent:
     replica = attempt.replica
     uncached_tokens = usage.prompt_tokens - usage.cached_tokens
     served_s = max(0.0, served.ended_s - served.connected_s)
@@ -169,5 +179,5 @@ def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView)
     batch = (replica.running + 1 + max(1, latest.running)) / 2.0
     return Spent(
         kv_token_seconds(usage.prompt_tokens, usage.completion_tokens, prefill_s, decode_s),
-        gpu_seconds(uncached_tokens, replica.prefill_ms_per_token, decode_s, batch),
+        gpu_seconds(uncached_tokens, replica.prefill_ms_per_token, decode_s, batch, model.accelerators_per_replica),
     )

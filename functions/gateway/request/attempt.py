@@ -103,6 +103,11 @@ class Attempt:
         self._leave()
 
     @property
+    def admitted(self) -> Admitted:
+        """What was sent."""
+        return self._admitted
+
+    @property
     def sent_s(self) -> float:
         """When it began; monotonic."""
         return self._slot.sent_s if self._slot is not None else 0.0

@@ -54,6 +54,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
     gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)
     beside = exchange.cascade_spend
+    gaps = attempt.gaps if attempt is not None else None
     is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
     return Ended(
         admitted=admitted,
@@ -76,7 +77,8 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         cascade_spend=beside,
         prediction=attempt.prediction if attempt is not None else None,
         sent_s=attempt.sent_s if attempt is not None else 0.0,
-        gaps=attempt.gaps if attempt is not None else None,
+        gaps=gaps,
+        token_gaps=gaps.between_tokens(attempt.tokens) if attempt is not None and gaps is not None else (),
         events=attempt.events if attempt is not None else 0,
         tokens=attempt.tokens if attempt is not None and admitted.stream else 0,
         last=attempt.last if attempt is not None else (),

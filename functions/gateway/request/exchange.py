@@ -4,7 +4,8 @@
                    ^                            ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take
                    |                            |       the rollout's control version
                    |                            |_______ the attempt failed, nothing sent yet
-                   |____________________________________ its pool cannot: another one (`fallback_plan`)
+                   |____________________________________ its pool cannot: another one (`fallback_plan`); or, where
+                                                         it is at zero, the same once it serves (`wake_wait`)
 
 Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
 failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
@@ -20,7 +21,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import DEATHS_MAX, Failure, died_with, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, REFUSALS, Failure, died_with, may_retry
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -35,7 +36,9 @@ from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
+from functions.gateway.routing.fallback import placed_by_time
 from functions.gateway.routing.fallback_plan import FallbackPlan
+from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
@@ -43,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 class Exchange:
     __slots__ = (
-        "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "admitted", "begun",
-        "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline", "tries",
-        "usage",
+        "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "_wake", "admitted",
+        "begun", "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline",
+        "tries", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +75,7 @@ class Exchange:
         self._fingerprint: bytes | None = None
         self.tries = Tries(services)
         self._cold: ColdWait | None = None
+        self._wake: WakeWait | None = None
         self.plan: FallbackPlan | None = None  # where there are other ways than its own pool
         self._paused_at_s: float | None = None
         self.due_s = 0.0  # before this `check` has nothing to do; 0: not known
@@ -86,7 +90,10 @@ class Exchange:
         services, admitted = self._services, self.admitted
         services.open_requests[self] = None
         services.retry_budgets.on_request(admitted, services.clock())
-        if admitted.routing.fallback or admitted.routing.cascade:
+        if admitted.model.other_pools:
+            self._take(placed_by_time(self.catalogue, admitted, self._decide))
+            admitted = self.admitted
+        if admitted.routing.fallback or admitted.routing.cascade or admitted.model.other_pools:
             self.plan = FallbackPlan(self, self.catalogue, admitted)
             self._take(self.plan.first(admitted, self._decide, services.admission.shift_ratio(admitted.model.pool)))
             if self.plan.degraded is not None:
@@ -109,15 +116,24 @@ class Exchange:
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         services, plan = self._services, self.plan
+        is_at_zero = reason in NOBODY_SERVES and services.pool_wakes.ask(self.catalogue, self.admitted.model.pool)
         moved = None
         if plan is not None and services.clock() < self._deadline_s:
             moved = plan.onward(self.admitted, when, answer, self.tries.failures, reason)
         if plan is not None and moved is not None:
             if moved is plan.returned:
                 services.admission.returned(moved)
+            if self.cascade_spend is not None:
+                services.usage.lost_answer(self.cascade_spend, self.admitted)
             self.cascade_spend = None  # the larger model has failed; the small one is asked again, and paid for once
             self._move(moved)
-            return
+        elif is_at_zero and (plan is None or not plan.is_away):
+            self._wait_for_pool()
+        else:
+            self._turn_down(answer, reason)
+
+    def _turn_down(self, answer: ErrorAnswer, reason: str) -> None:
+        services, plan = self._services, self.plan
         if reason:
             services.metrics.shed(reason)
             services.admission.pools.shed(self.admitted, reason, plan.degraded if plan is not None else None)
@@ -178,6 +194,8 @@ class Exchange:
             self._cannot(when, replies.no_replica(decision, failures, self.admitted), decision.reason)
         elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
+        elif decision.reason == "weights_not_loaded":
+            self._cannot("unavailable", replies.no_replica(decision, failures, self.admitted), decision.reason)
         else:
             self._load_cold()
 
@@ -206,6 +224,27 @@ class Exchange:
             del self.tries.tried[replica.id]
         self._route()
 
+    def _wait_for_pool(self) -> None:
+        """Wait for the first replica; then `_pool_serves` or `_turn_down` is called, unless the request ends before."""
+        services = self._services
+        services.admission.released(self, settlement.fair_cost_tokens(self, self.tries.attempt))
+        self.tries.leave_pool()  # a replica that is started anew may bear the name of one that was tried
+        if self._wake is None:
+            head = replies.more_headers(self.admitted, self.entry.headers)
+            self._wake = WakeWait(
+                services.pool_wakes, services.clock, self.timeline, self._sink,
+                head=head, serves=self._pool_serves, failed=self._turn_down,
+            )  # fmt: skip
+        self._wake.begin(self.admitted, self._deadline_s)
+
+    def _pool_serves(self) -> None:
+        """As if it came now; it counts once."""
+        try:
+            self._services.admission.returned(self.admitted)
+            self._services.admission.submit(self)
+        except Exception:
+            self.failed_here()
+
     # what its attempts report: this is their Owner
 
     def attempt_held(self, attempt: Attempt) -> float:
@@ -218,7 +257,10 @@ class Exchange:
         self._let_go_of_body()
         self._services.rollouts.answering(self.admitted)
         self._first_token(attempt)
-        self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
+        if self._wake is not None and self._wake.told:
+            self._sink.more(first)
+        else:
+            self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
         self.entry.headers = ()  # they are sent once: 1 KiB less for as long as it streams
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
@@ -248,6 +290,8 @@ class Exchange:
     def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         services, now_s = self._services, self._services.clock()
         self._blame(attempt, failure, detail)
+        if failure not in REFUSALS:
+            services.usage.lost_attempt(attempt, now_s)
         if failure is Failure.ADAPTER_MISSING:
             services.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
         self.due_s = 0.0
@@ -289,7 +333,9 @@ class Exchange:
         services.admission.first_token(self)
         if self.plan is not None and self.plan.degraded is not None:  # another pool answers in its own's place
             requested = self.plan.degraded.requested.model.pool
-            services.metrics.degraded(requested, self.admitted.model.pool)
+            services.metrics.degraded(
+                requested, self.admitted.model.pool, is_same_model=self.plan.degraded.is_same_model
+            )
             services.admission.pools.degraded(requested)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = services.clock()
@@ -299,6 +345,8 @@ class Exchange:
         more = replies.more_headers(self.admitted, self.entry.headers)
         if self.plan is not None:
             more = self.plan.headers(more)
+        if self._wake is not None:
+            more = self._wake.header(), *more
         return replies.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
     # what the sweep, the fleet and the snapshots bring: this is an OpenRequest
@@ -404,6 +452,10 @@ class Exchange:
         self._end(answer.status, answer.code)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
+        if self._wake is not None and self._wake.told:
+            self._sink.end(self.admitted.route.dialect.error_event(answer, self.admitted.request_id, 0))
+            self._end(answer.status, answer.code)
+            return
         more = replies.more_headers(self.admitted, self.entry.headers)
         body = self.admitted.route.dialect.error_body(answer, self.admitted.request_id)
         self._sink.whole(answer.status, replies.error_headers(self.admitted.request_id, answer, more), body)
@@ -427,6 +479,8 @@ class Exchange:
         self.ended = True
         if self._cold is not None:
             self._cold.leave()
+        if self._wake is not None:
+            self._wake.leave()
         self.tries.drop()
         attempt = self.tries.attempt
         if attempt is not None:

@@ -28,12 +28,14 @@ def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float
     """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        b"traceparent: %b\r\n"
         b"x-vllm-priority: %d\r\ncontent-length: %d\r\n\r\n%b"
         % (
             admitted.route.upstream_path,
             replica.host.encode(),
             replica.port,
             admitted.request_id.encode(),
+            admitted.trace.wire,
             engine_priority(admitted.service_class, int(now_unix_s * 1000)),
             len(admitted.upstream_body),
             admitted.upstream_body,
@@ -45,11 +47,17 @@ def headers(
     admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
 ) -> Headers:
     """An answer's headers; every value is ours or was validated, never the engine's."""
+    model = admitted.model
+    served_as, digest = model.served_as, model.digest
+    weights = replica.weights if replica is not None else None
+    if weights is not None and weights != digest and not model.is_adapter:  # calls are dear here
+        version, digest = model.as_loaded(weights)
+        served_as = f"{model.id}@{version}"
     return [
         (b"content-type", content_type),
         (b"x-request-id", admitted.request_id.encode()),
-        (b"x-shoal-model", admitted.model.served_as.encode()),
-        (b"x-shoal-digest", admitted.model.digest.encode()),
+        (b"x-shoal-model", served_as.encode()),
+        (b"x-shoal-digest", digest.encode()),
         (b"x-shoal-replica", replica.id.encode() if replica is not None else b""),
         (b"server-timing", timeline.server_timing()),
         (b"cache-control", b"no-store"),
@@ -58,7 +66,8 @@ def headers(
 
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
-    """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
+    """What every answer to an admitted request says besides: its trace, what was dropped, its rollout, its quota."""
+    quota = ((b"traceresponse", admitted.trace.wire), *quota)
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
     if admitted.ignored_fields:
@@ -107,6 +116,9 @@ def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Adm
         return errors.unavailable(message, "overloaded", after_s)
     if failures:
         return all_failed(failures, False, admitted)
+    if decision.reason == "weights_not_loaded":
+        message = f"No replica of the pool {admitted.model.pool} has the weights of {admitted.model.served_as} loaded."
+        return errors.unavailable(f"{message} Try again shortly.", "model_not_ready", _retry_after_s(admitted))
     message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
     return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
 
@@ -138,6 +150,12 @@ def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
         return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "too_many":
         message = f"{model} is being loaded, and as many requests as may wait for it do. Try again shortly."
+        return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "held_back":
+        message = (
+            f"{model} is not loaded, and its pool is overloaded: adapters are loaded there one at a time meanwhile. "
+            "Try again shortly."
+        )
         return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "slow":
         return errors.unavailable(f"{model} is being loaded. Try again shortly.", "model_not_ready", retry_after_s)

@@ -22,11 +22,12 @@ from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
 from functions.decisions.routing.retry import Failure
+from functions.gateway.http.headers import NO_TRACE, TraceContext
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from functions.gateway.routing.splits import SplitUse
-from functions.telemetry.gap_histogram import Gaps
+from functions.telemetry.gap_histogram import GapCounts, Gaps
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class Admitted(msgspec.Struct, frozen=True):
     session: str | None = None  # what it belongs to, as the caller named it
     conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
     is_first_turn: bool = True  # of the conversation, as far as the request shows
-    trace_id: str = ""  # of the caller's `traceparent`
+    trace: TraceContext = NO_TRACE
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
     wants_counts: bool = False  # the caller asked for the usage so far with every event
     ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent
@@ -62,6 +63,8 @@ class Admitted(msgspec.Struct, frozen=True):
             is_adapter=self.model.is_adapter,
             prompt_tokens=self.features.prompt_tokens,
             tie_key=self.request_id,
+            tenant=self.caller.tenant,
+            weights=self.model.weights,
         )
 
 
@@ -78,11 +81,12 @@ class Timeline:
     queued_s: float = 0.0  # of the time to routing: in the admission queue
     paused_s: float = 0.0  # of the time since the first token: the client did not read
     load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
+    wake_s: float = 0.0  # of the time to routing: the wait for the first replica of a pool at zero
 
     def server_timing(self) -> bytes:
-        """The `server-timing` header, milliseconds; `load` where an adapter was waited for."""
+        """The `server-timing` header, milliseconds; `load` and `wake` where an adapter or a pool was waited for."""
         auth_s = self.admitted_s - self.received_s
-        route_s = self.routed_s - self.load_s - self.queued_s - self.admitted_s
+        route_s = self.routed_s - self.wake_s - self.load_s - self.queued_s - self.admitted_s
         connect_s = self.connected_s - self.routed_s
         ttft_s = self.first_token_s - self.received_s
         timing = b"auth;dur=%.2f, queue;dur=%.2f, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
@@ -92,6 +96,8 @@ class Timeline:
             connect_s * 1000 if connect_s > 0.0 else 0.0,
             ttft_s * 1000 if ttft_s > 0.0 else 0.0,
         )
+        if self.wake_s:
+            timing += b", wake;dur=%.2f" % (self.wake_s * 1000)
         return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
 
 
@@ -108,7 +114,7 @@ NOTHING_SPENT = Spent(0.0, 0.0)
 class CascadeSpend(NamedTuple):
     """A small model's answer that was paid for, and that nobody got."""
 
-    pool: PoolName
+    model: ResolvedModel  # the small one
     usage: Usage
     spent: Spent
     attempt: object  # that gave it
@@ -150,7 +156,8 @@ class Ended(msgspec.Struct, frozen=True):
     # its last attempt
     prediction: Prediction | None  # None: there was none
     sent_s: float
-    gaps: Gaps | None
+    gaps: Gaps | None  # between pieces, as they came
+    token_gaps: GapCounts  # between tokens; without those in which the client did not read
     events: int  # of the stream, with choices
     tokens: int  # of these, about: as the engine told with its events, or the fewest that there may be
     last: tuple[bytes, ...]  # what the engine said last, at most a few KB
@@ -158,18 +165,6 @@ class Ended(msgspec.Struct, frozen=True):
     # how it came where it was answered
     cascade: CascadeOutcome | None
     degraded_from: str  # the model that was asked for, where another pool was asked instead
-
-    @property
-    def inter_token_s(self) -> float | None:
-        """The mean between two tokens of a stream, as its engine made them; None: there were not two.
-
-        Neither events of many tokens nor a client that reads slowly, both of the caller's choosing, make it longer.
-        """
-        timeline = self.timeline
-        if not self.admitted.stream or not timeline.first_token_s or self.tokens < 2:
-            return None
-        streamed_s = timeline.ended_s - timeline.first_token_s - timeline.paused_s
-        return max(0.0, streamed_s) / (self.tokens - 1)
 
 
 EndListener = Callable[[Ended], None]

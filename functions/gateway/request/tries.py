@@ -59,6 +59,7 @@ class Tries:
             self._services.hedging.won_total += 1
             loser = first or second
         loser.drop()
+        self._services.usage.lost_attempt(loser, self._services.clock())
         lost_tokens = admitted.features.prompt_tokens - loser.prediction.cached_tokens
         self._services.metrics.hedge_lost(admitted.model.pool, max(0, lost_tokens))
 
@@ -102,6 +103,8 @@ class Tries:
 
     def drop(self) -> None:
         """Both, silently."""
+        if self.second is not None and not self.second.over:
+            self._services.usage.lost_attempt(self.second, self._services.clock())
         for attempt in (self.attempt, self.second):
             if attempt is not None and not attempt.over:
                 attempt.drop()

@@ -9,6 +9,8 @@ until the time is over. Requests leave when their client does, or at their own d
 
 Bounded: requests that wait for one adapter and in all, loads (whose clients may all have left), calls a load, seconds.
 One tenant's adapters get at most half of the waiting and of the loads, so that a flood of them leaves room for others'.
+While a pool is on its overload ladder, its adapters are loaded one at a time: a load takes steps from those who are
+being answered. It is not none at all: who needs one would be shut out for as long as others ask for too much.
 An artifact that an agent refused is not asked for again for a moment, so that a flood of requests for it costs nothing.
 Worked example (test_fifty_at_once_are_one_call): 50 requests for one cold adapter make one call and 50 answers.
 """
@@ -29,7 +31,7 @@ from functions.fleet.view import FleetView
 from functions.gateway.limits import Limits
 from functions.gateway.routing.load_client import LoadAnswer, Loader
 
-ColdOutcome = Literal["loaded", "refused", "no_room", "slow", "no_replica", "too_many", "failed"]
+ColdOutcome = Literal["loaded", "refused", "no_room", "slow", "no_replica", "too_many", "held_back", "failed"]
 
 MAX_CALLS = 16  # a load: a few replicas, asked a few times
 _LONGEST_PAUSE_S = 2.0
@@ -84,8 +86,10 @@ class ColdLoads:
         own: OwnLoad,
         choice: ColdChoice = choose_cold,
         on_end: Callable[[ColdOutcome, float], None],
+        is_overloaded: Callable[[PoolName], bool] = lambda _: False,
     ) -> None:
-        """`own` is what is under way, `choice` says who is asked; `on_end` hears each load's outcome and seconds."""
+        """`own` is what is under way, `choice` says who is asked; `on_end` hears each load's outcome and seconds;
+        `is_overloaded`: the pool is on its overload ladder."""
         self._loader = loader
         self._limits = limits
         self._clock = clock
@@ -94,6 +98,7 @@ class ColdLoads:
         self._own = own
         self._choice = choice
         self._on_end = on_end
+        self._is_overloaded = is_overloaded
         self._loads: dict[tuple[PoolName, EngineName], _AdapterLoad] = {}
         self._refused: OrderedDict[EngineName, tuple[float, ColdFailed]] = OrderedDict()
         self.waiting = 0
@@ -185,8 +190,9 @@ class ColdLoads:
                 asked.clear()
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
                 continue
-            if self._left_s(load) <= _LEAST_WAIT_S or not load.waiters:
-                return last
+            is_held = not await self._its_turn(load)
+            if is_held or self._left_s(load) <= _LEAST_WAIT_S or not load.waiters:
+                return ColdFailed("held_back") if is_held else last
             asked.add(replica.id)
             answer = await self._ask(load, replica)
             if answer.state == "loaded":
@@ -196,6 +202,24 @@ class ColdLoads:
             if last.outcome in ("refused", "slow"):
                 return last
         return last
+
+    async def _its_turn(self, load: _AdapterLoad) -> bool:
+        """At once, but for a pool that is overloaded: when no other adapter is loaded there. Those that came before go
+        first. False: it was not in time."""
+        while self._is_overloaded(load.pool) and self._is_behind(load):
+            if self._left_s(load) <= _LEAST_WAIT_S:
+                return False
+            await asyncio.sleep(min(self._limits.cold_pause_s, self._left_s(load)))
+        return True
+
+    def _is_behind(self, load: _AdapterLoad) -> bool:
+        """Whether another one is being loaded, or is the first to wait for that."""
+        for other in self._loads.values():
+            if other is load:
+                return any(each.asked is not None for each in self._loads.values() if each.pool == load.pool)
+            if other.pool == load.pool and other.waiters:
+                return True
+        return False
 
     def _choose(self, load: _AdapterLoad, asked: set[ReplicaId]) -> ReplicaView | NoReplica:
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | asked

@@ -23,7 +23,9 @@ def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tri
     """Whether what is missing is the adapter, rather than replicas."""
     if not WORTH_A_LOAD.issuperset(failures):
         return False
-    return decision.reason == "adapter_not_loaded" or (decision.reason == "all_tried" and bool(_lacking(tried)))
+    return decision.reason in ("adapter_not_loaded", "weights_not_loaded") or (
+        decision.reason == "all_tried" and bool(_lacking(tried))
+    )
 
 
 def failed_otherwise(tried: Tried) -> dict[ReplicaId, Failure | None]:
@@ -111,5 +113,5 @@ class ColdWait:
         return True
 
     def _fail(self, admitted: Admitted, failed: ColdFailed) -> None:
-        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many") else "unavailable"
+        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many", "held_back") else "unavailable"
         self._failed(when, replies.not_loaded(failed, admitted), "adapter_not_loaded")

@@ -1,29 +1,35 @@
-"""Rewriting of a request for another pool: the target's base model, under the target's policy, in the body too.
+"""Rewriting of a request for another pool: another of its model's, or another model's, under the target's policy.
 
-Not every target will do. The tenant must be allowed to call the target's base model (a pool's base model bears the
-pool's name), its engines must do the same task, and prompt and output must fit its context window; otherwise the next
-step of the policy is looked at. The client's answer keeps the name that it asked for; `x-shoal-model` tells which
-model it was, and `x-shoal-degraded` why.
+Where a model has several pools, those that the request's tenant may use come first (`placement.takeovers`): adapters
+and versions stay what they are, and the answer is no worse, so that nothing is said of it but `x-shoal-replica`; unless
+the weights are quantized otherwise, which is another answer, and told as such.
+
+Then come the policy's fallbacks, to the target's base model. Not every target will do. The tenant must be allowed to
+call that (a pool's base model bears the pool's name), its engines must do the same task, and prompt and output must fit
+its context window; otherwise the next step of the policy is looked at. The client's answer keeps the name that it asked
+for; `x-shoal-model` tells which model it was, and `x-shoal-degraded` why.
 
 Neighbours: `functions.decisions.routing.fallback` says which pools in which order; `exchange` goes there.
 """
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import orjson
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackWhen
-from functions.decisions.catalogue import Catalogue
+from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.routing import fallback as decisions
-from functions.decisions.routing.choice import Prediction
+from functions.decisions.routing.choice import NoReplica, Prediction
+from functions.decisions.routing.placement import Placed, model_of, takeovers
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.lengths import field_in_force
 from functions.gateway.request.request import Admitted
+from functions.gateway.routing.splits import SplitUse
 
 _DRAWS = 2**32
 
@@ -31,7 +37,7 @@ _DRAWS = 2**32
 class Degraded:
     """How a request came away from the pool that it asked for."""
 
-    __slots__ = ("answer", "been", "reason", "requested", "why")
+    __slots__ = ("answer", "been", "is_same_model", "reason", "requested", "why")
 
     def __init__(self, requested: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None, why: str = "") -> None:
         self.requested = requested
@@ -39,6 +45,15 @@ class Degraded:
         self.why = why or reason  # the label of shoal_shed_total that it would have had, if there is one
         self.answer = answer  # what it would have got where it was; None: it might have been answered there
         self.been: tuple[PoolName, ...] = (requested.model.pool,)
+        self.is_same_model = True  # that answers, with weights of the same precision
+
+    def goes_to(self, catalogue: Catalogue, moved: Admitted) -> None:
+        """The next pool that is asked."""
+        own, pool = self.requested.model, moved.model.pool
+        self.been += (pool,)
+        self.is_same_model = (
+            moved.model.id == own.id and catalogue.pools[pool].quantization == catalogue.pools[own.pool].quantization
+        )
 
     def header(self) -> tuple[bytes, bytes]:
         return b"x-shoal-degraded", b"from=%b;reason=%b" % (
@@ -58,42 +73,83 @@ def all_elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Iterator[Admitted]:
     """The request for each pool that may take it, the preferred one first."""
-    steps = admitted.routing.fallback
-    if not steps:
-        return
-    pool = admitted.model.pool
+    pool, steps = admitted.model.pool, admitted.routing.fallback
     been = degraded.been if degraded is not None else (pool,)
-    tier = catalogue.tenants[admitted.caller.tenant].tier
-    for target in decisions.targets(steps, pool, when, tier, been):
-        moved = in_pool(catalogue, admitted, target)
+    for target in takeovers(admitted.model.other_pools, when, admitted.service_class, been):
+        moved = in_same_model(catalogue, admitted, target)
         if moved is not None:
             yield moved
+    tier = catalogue.tenants[admitted.caller.tenant].tier
+    for source in {pool: None, model_of(catalogue.pools[pool]): None} if steps else ():
+        for target in decisions.targets(steps, source, when, tier, been):
+            moved = in_pool(catalogue, admitted, target)
+            if moved is not None:
+                yield moved
+
+
+def in_same_model(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
+    """The request for another pool of its model; None where that will not do."""
+    model = catalogue.in_pool(admitted.model, pool)
+    if model is admitted.model or not _may_go(catalogue, admitted, model):
+        return None
+    split = admitted.split
+    if split is not None:
+        split = msgspec.structs.replace(split, control=catalogue.in_pool(split.control, pool))
+    return _rewritten(catalogue, admitted, model, split)
+
+
+def placed_by_time(
+    catalogue: Catalogue, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica]
+) -> Admitted:
+    """The request where the rules on predicted time want it; the others were obeyed at its admission."""
+    rules = catalogue.routing_for(model_of(catalogue.pools[admitted.model.pool])).placement
+    if all(rule.min_predicted_ttft_ms is None for rule in rules):
+        return admitted
+
+    def predict(pool: PoolName) -> float | None:
+        moved = admitted if pool == admitted.model.pool else in_same_model(catalogue, admitted, pool)
+        decision = decide(moved) if moved is not None else None
+        return decision.total_ms if isinstance(decision, Prediction) else None
+
+    tenant, tokens = admitted.caller.tenant, admitted.features.prompt_tokens
+    request = Placed(tenant, catalogue.tenants[tenant].tier, admitted.service_class, tokens)
+    model = catalogue.placed(admitted.model, request, predict)
+    return in_same_model(catalogue, admitted, model.pool) or admitted
 
 
 def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
     """The request for another pool's base model; None where that will not do."""
     model = catalogue.resolve(admitted.caller.tenant, pool)
-    entry, source = catalogue.pools.get(pool), catalogue.pools.get(admitted.model.pool)
-    if model is None or model.is_adapter or entry is None or source is None or entry.task != source.task:
+    if model is None or model.is_adapter or not _may_go(catalogue, admitted, model):
         return None
-    parsed = orjson.loads(admitted.upstream_body)
-    output, features = admitted.route.output, admitted.features
-    asked = parsed.get(field_in_force(parsed, output.names)) if output is not None else None
-    if not decisions.fits(
+    model = dataclasses.replace(model, requested=admitted.model.requested, split=None)
+    return _rewritten(catalogue, admitted, model, None)
+
+
+def _may_go(catalogue: Catalogue, admitted: Admitted, model: ResolvedModel) -> bool:
+    """Whether the target's engines do the same task, and prompt and output fit there."""
+    entry, source = catalogue.pools.get(model.pool), catalogue.pools.get(admitted.model.pool)
+    if entry is None or source is None or entry.task != source.task:
+        return False
+    parsed, output, features = orjson.loads(admitted.upstream_body), admitted.route.output, admitted.features
+    return decisions.fits(
         features.prompt_tokens,
         exact=features.prompt_exact,
-        output_tokens=asked,
+        output_tokens=parsed.get(field_in_force(parsed, output.names)) if output is not None else None,
         window_tokens=model.context_window_tokens,
-    ):
-        return None
+    )
+
+
+def _rewritten(catalogue: Catalogue, admitted: Admitted, model: ResolvedModel, split: SplitUse | None) -> Admitted:
+    parsed = orjson.loads(admitted.upstream_body)
     parsed["model"] = model.engine_name
     return msgspec.structs.replace(
         admitted,
-        model=dataclasses.replace(model, requested=admitted.model.requested, split=None),
-        routing=catalogue.routing_for(pool),
-        features=for_other_model(features, parsed, output, model.engine_name),
+        model=model,
+        routing=catalogue.routing_for(model.pool),
+        features=for_other_model(admitted.features, parsed, admitted.route.output, model.engine_name),
         upstream_body=orjson.dumps(parsed),
-        split=None,
+        split=split,
     )
 
 

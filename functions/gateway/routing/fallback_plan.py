@@ -1,8 +1,9 @@
 """Fallback plan of one request: where else than in its own pool it may be answered, and how it came there.
 
-Made only for requests whose routing policy has fallbacks or cascades. Three ways lead out of a pool:
+Made only for requests whose model has several pools, or whose routing policy has fallbacks or cascades. Three ways lead
+out of a pool, each to other pools of the same model before other models:
 
-    fallback    it cannot answer: full, or gone            then the next pool of the policy, then the first refusal
+    fallback    it cannot answer: full, or gone            then the next pool in order, then the first refusal
     shift       it could, but is near its limit            another one, if that is faster, or the ladder sends it there
     escalate    its small model was not sure               the larger one
 
@@ -50,7 +51,7 @@ class FallbackPlan:
         that serves, faster or not, since here it would be refused.
         """
         asked = self.cascade.asking if self.cascade is not None else admitted
-        if not admitted.routing.fallback:
+        if not admitted.routing.fallback and not admitted.model.other_pools:
             return asked
         here = decide(admitted)
         if isinstance(here, NoReplica) or not fallback.is_shifted(self._catalogue, admitted, here, ladder_ratio):
@@ -63,7 +64,7 @@ class FallbackPlan:
             if not is_ladders and there.total_ms >= here.total_ms:
                 return asked
             self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
-            self.degraded.been += (moved.model.pool,)
+            self.degraded.goes_to(self._catalogue, moved)
             return moved
         return asked
 
@@ -91,7 +92,7 @@ class FallbackPlan:
         why: str = "",
     ) -> Admitted | None:
         """Its pool cannot answer it: where it goes now. None: nowhere. `why`: as a label of shoal_shed_total."""
-        if why == GIVES_WAY and not self.is_away:
+        if why == GIVES_WAY and self._home is None and self.degraded is None:
             return None  # its own pool has refused it for more urgent ones: those come first in other pools, too
         home, self._home = self._home, None
         if home is not None:
@@ -107,7 +108,7 @@ class FallbackPlan:
         if moved is not None:
             if self.degraded is None:
                 self.degraded = Degraded(admitted, when, answer, why)
-            self.degraded.been += (moved.model.pool,)
+            self.degraded.goes_to(self._catalogue, moved)
         return moved
 
     def let_go_of_bodies(self) -> None:
@@ -121,12 +122,13 @@ class FallbackPlan:
     @property
     def is_away(self) -> bool:
         """Whether another model is asked than the caller chose."""
-        return self._home is not None or self.degraded is not None
+        return not self.degraded.is_same_model if self.degraded is not None else self._home is not None
 
     @property
     def requested_model(self) -> str:
-        """The model that was asked for, where another pool was asked; else empty."""
-        return self.degraded.requested.model.served_as if self.degraded is not None else ""
+        """The model that was asked for, where another one was asked; else empty."""
+        degraded = self.degraded
+        return degraded.requested.model.served_as if degraded is not None and not degraded.is_same_model else ""
 
     def final_answer(self, answer: ErrorAnswer) -> ErrorAnswer:
         """What the caller gets in the end: what the pool that it asked for said."""
@@ -134,4 +136,5 @@ class FallbackPlan:
         return first or answer
 
     def headers(self, more: MoreHeaders) -> MoreHeaders:
-        return more if self.degraded is None else (self.degraded.header(), *more)
+        degraded = self.degraded
+        return more if degraded is None or degraded.is_same_model else (degraded.header(), *more)

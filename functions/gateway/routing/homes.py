@@ -118,7 +118,10 @@ class SessionHomes:
                     self._publish_later(key, ReplicaId(homes.replica), homes.ttl_s)
 
     def received(self, batch: HomeBatch, now_unix_s: float) -> None:
-        """Another gateway's homes; HomesInvalid where they are none. What we sent later than they did stays."""
+        """A gateway's homes; HomesInvalid where they are none. What we sent later than they did stays.
+
+        Our own come back: a gateway that follows one of the same name, after a restart, has only these.
+        """
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for homes in batch.homes:
             left_s, pool, replica_id = homes.ttl_s - age_s, PoolName(homes.pool), ReplicaId(homes.replica)
@@ -130,7 +133,7 @@ class SessionHomes:
                 is_seen = held is not None and held.is_seen and held.replica_id == replica_id
                 told = Home(replica_id, now_s + left_s, now_s - age_s, is_seen, is_told=True, told_s=now_s)
                 self._homes.put(key, told)
-                self.heard_total += 1
+                self.heard_total += held is None or held.replica_id != replica_id
 
     def __len__(self) -> int:
         return len(self._homes)

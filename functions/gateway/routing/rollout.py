@@ -8,7 +8,7 @@ Counted is a request that came by a channel's name and ended in an answer or in 
                 nothing about the version
 
 A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
-first token counts wherever one came, the mean between tokens and the whole time only of whole answers, without the
+first token counts wherever one came, the gaps between tokens and the whole time only of whole answers, without the
 time in which the client did not read.
 
 A tenant chooses what it sends, and by its sessions to which group. So where several call a model, one of them counts
@@ -32,6 +32,7 @@ from functions.decisions.rollout.split import Group
 from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
+from functions.telemetry.gap_histogram import SKETCH_BUCKETS, GapCounts
 
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
@@ -102,7 +103,7 @@ class RolloutEvidence:
         answer: tuple[int, str],
         timeline: Timeline,
         *,
-        inter_token_s: float | None = None,
+        token_gaps: GapCounts = (),
     ) -> None:
         """One exchange has ended that its caller did not end: `answer` is its status and code; the last of a stream."""
         verdict = judge(*answer, use.group)
@@ -118,8 +119,8 @@ class RolloutEvidence:
             stats.errors += 1
             return
         stats.total_ms.add((timeline.ended_s - timeline.received_s - timeline.paused_s) * 1000)
-        if inter_token_s is not None:
-            stats.inter_token_ms.add(inter_token_s * 1000)
+        if token_gaps:
+            stats.add_gaps([(SKETCH_BUCKETS[gap], times) for gap, times in token_gaps])
 
     def candidate_unavailable(self, use: SplitUse, tenant: TenantId) -> None:
         """No replica had the candidate; the request goes on as control's and is counted there too."""
@@ -236,15 +237,15 @@ class Rollouts:
             self.splits.answering(split)
         if ended.admitted.route.output is not None and not ended.gave_up:
             tenant = ended.admitted.caller.tenant
-            answer, between_s = (ended.status, ended.code), ended.inter_token_s
-            self.evidence.ended(split, tenant, answer, ended.timeline, inter_token_s=between_s)
+            answer = (ended.status, ended.code)
+            self.evidence.ended(split, tenant, answer, ended.timeline, token_gaps=ended.token_gaps)
 
     def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
         """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""
         if self._catalogue is None or use.group == "control" or self.is_split(use.rollout, use.model):
             return False
         model = self._catalogue.resolve(admitted.caller.tenant, use.control.requested)
-        return model is not None and model.engine_name == use.control.engine_name
+        return model is not None and model.digest == use.control.digest and model.weights in (None, use.control.weights)
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
@@ -263,4 +264,4 @@ def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
 
 
 def _buckets(group: GroupWire) -> int:
-    return len(group.ttft_ms) + len(group.inter_token_ms) + len(group.total_ms)
+    return len(group.ttft_ms) + len(group.gap_shares) + len(group.total_ms)

@@ -96,7 +96,13 @@ class Router:
         excluded = out.union(standing.resting_s) if standing.resting_s else out
         if self._other is not None:
             features, model = admitted.features, admitted.model
-            request = RouteRequest(model.engine_name, model.is_adapter, features.prompt_tokens, admitted.request_id)
+            request = RouteRequest(
+                model.engine_name,
+                model.is_adapter,
+                features.prompt_tokens,
+                admitted.request_id,
+                tenant=admitted.caller.tenant,
+            )
             return self._other.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
         decision = route(
             self._request(admitted, now_s),
@@ -214,6 +220,8 @@ class Router:
             self._zone,
             features.expected_output_tokens,
             is_first_turn,
+            admitted.caller.tenant,
+            model.weights,
         )
 
     def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:

@@ -66,14 +66,14 @@ class Splits:
     def place(self, asked: ResolvedModel, split: Split, sender: Sender, ttl_s: float) -> tuple[ResolvedModel, SplitUse]:
         """The version for one request of a channel in rollout; a pin holds for `ttl_s`."""
         tenant, session, request_id = sender
-        self._models[split.rollout] = asked.id
+        self._models[split.rollout] = split.model
         hashed = session_hash(tenant, session) if session is not None else None
         pinned = self._group_of(asked, split, hashed) if hashed is not None else None
         choice = decisions.choose(split, tenant, session, request_id, pinned)
         if hashed is not None and (choice.pin or pinned is not None):
             self.pins.hold(split.rollout, hashed, choice.group, ttl_s)
         use = SplitUse(
-            split.rollout, split.stage, asked.id, choice.group, asked, hashed, held=pinned is not None, ttl_s=ttl_s
+            split.rollout, split.stage, split.model, choice.group, asked, hashed, held=pinned is not None, ttl_s=ttl_s
         )
         return (split.candidate if choice.group == "candidate" else asked), use
 

@@ -163,6 +163,56 @@ audit = Table(
     Index("audit_by_tenant", "tenant", "seq"),
 )
 
+# What tenants used, in sums by the hour in which it ended. Only ever added to, by reports that are each counted once.
+usage = Table(
+    "usage",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),  # Unix seconds / 3600
+    Column("tenant", Id, primary_key=True),
+    Column("model", Id, primary_key=True),
+    Column("version", Id, primary_key=True),
+    Column("pool", Id, primary_key=True),
+    Column("service_class", Id, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("left", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("kv_token_seconds", Float, nullable=False),
+    Column("accelerator_seconds", Float, nullable=False),
+    Column("cost", Float, nullable=False),
+    Column("lost_attempts", BigInteger, nullable=False),
+    Column("lost_prompt_tokens", BigInteger, nullable=False),
+    Column("lost_completion_tokens", BigInteger, nullable=False),
+    Column("lost_accelerator_seconds", Float, nullable=False),
+    Column("lost_cost", Float, nullable=False),
+    Index("usage_by_tenant", "tenant", "hour"),
+)
+
+# Whose reports were counted, and up to which number: one row a gateway process.
+usage_sources = Table(
+    "usage_sources",
+    metadata,
+    Column("source", Id, primary_key=True),
+    Column("gateway_id", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("told_unix_s", Float, nullable=False),
+)
+
+# What was there to be used: replicas of a pool, as they were seen in each minute.
+capacity = Table(
+    "capacity",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("pool", Id, primary_key=True),
+    Column("minutes", Integer, nullable=False),  # of the hour, that were seen
+    Column("last_minute", BigInteger, nullable=False),  # Unix seconds / 60, of the last one: none counts twice
+    Column("replica_seconds", Float, nullable=False),
+    Column("accelerator_seconds", Float, nullable=False),
+    Column("cost", Float, nullable=False),
+)
+
 # The ledger of the garbage collector (functions/artifacts/collect.py). One row, id 1, is its lock and its order:
 # candidates and ingests are numbered from it, so that no clock decides which of them came first.
 gc_state = Table(

@@ -82,7 +82,6 @@ class PoolFigures:
         for closed in known[1:]:
             ttft.merge(closed.second.ttft)
         gaps = last.look.gaps.since(first.look.gaps)
-        p50_ms, p99_ms = ttft.quantile(0.5), ttft.quantile(0.99)
         sums = _sums([closed.second for closed in known[1:]])
         return PoolSignals(
             at_s=last.at_s,
@@ -97,8 +96,10 @@ class PoolFigures:
             queue_seconds=last.look.queue_s,
             queued_tokens=last.look.queued_tokens,
             foreground_queued_tokens=last.look.foreground_queued_tokens,
-            ttft_p50_s=p50_ms / 1000 if p50_ms is not None else None,
-            ttft_p99_s=p99_ms / 1000 if p99_ms is not None else None,
+            ttft_p50_s=_seconds(ttft, 0.5),
+            ttft_p95_s=_seconds(ttft, 0.95),
+            ttft_p99_s=_seconds(ttft, 0.99),
+            itl_p95_s=gaps.quantile_s(0.95) if gaps.tokens > 0.0 else None,
             itl_p99_s=gaps.quantile_s(0.99) if gaps.tokens > 0.0 else None,
             kv_usage_ratio=last.look.kv_usage_ratio,
             utilization_ratio=_utilization(first.look, last.look, gaps, step_s),
@@ -106,6 +107,11 @@ class PoolFigures:
             overflow_per_s=sums.overflow / lasted_s,
             degraded_per_s=sums.degraded / lasted_s,
         )
+
+
+def _seconds(sketch: QuantileSketch, q: float) -> float | None:
+    value_ms = sketch.quantile(q)
+    return value_ms / 1000 if value_ms is not None else None
 
 
 def _sums(seconds: list[Second]) -> Second:

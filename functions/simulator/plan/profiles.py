@@ -12,7 +12,6 @@ Worked example (test_an_engine_from_hardware_and_arguments): Llama 8B on one H10
 step, 0.036 ms a prompt token, 128 sequences.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from functions.decisions.capacity.accelerators import Accelerator, AcceleratorUnknown, accelerator
@@ -25,11 +24,9 @@ from functions.simulator.plan.declarations import PoolDeclaration
 from functions.simulator.replicas_needed import profile_from
 
 PROFILE_ANNOTATION = "shoal.dev/simulator-profile"
-PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
 ASSUMED_PRODUCT = "NVIDIA-H100-80GB-HBM3"  # where accelerators are asked for, and none by name
 _CPU_PROFILES = ("vllm-cpu-smollm2", "sim")  # the first that there is
 _LEAST_KV_TOKENS = 1024
-_PRICE = re.compile(r"\d{1,6}(?:\.\d{1,6})?")
 
 
 class EngineImpossible(ValueError):
@@ -63,7 +60,7 @@ def chosen(declaration: PoolDeclaration) -> Chosen:
     else:
         profile, words = _on_accelerators(declaration, served)
     count = max(1, served.accelerators) if served is not None else 1
-    price = _price(annotations.get(PRICE_ANNOTATION), declaration)
+    price = declaration.service.price_per_accelerator_hour
     profile = replace(profile, price_per_hour=(price or 1.0) * count)
     return Chosen(_with_arguments(profile, declaration), words, named is None, count, price is not None)
 
@@ -123,13 +120,3 @@ def _with_arguments(profile: EngineProfile, declaration: PoolDeclaration) -> Eng
             f"--max-num-seqs={sequences}: raise the first or lower the second"
         )
     return replace(profile, step_budget_tokens=max(2, budget), max_sequences=max(1, min(sequences, budget - 1)))
-
-
-def _price(text: str | None, declaration: PoolDeclaration) -> float | None:
-    if text is None:
-        return None
-    if _PRICE.fullmatch(text) is None or float(text) <= 0.0:
-        raise EngineImpossible(
-            f"pool {declaration.pool}: {PRICE_ANNOTATION} is {text!r}; allowed: a number above 0, such as 2.5"
-        )
-    return float(text)

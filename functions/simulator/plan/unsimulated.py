@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from functions.api.kinds.inference_service import PRICE_ANNOTATION
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_comparison import name_of
 from functions.api.snapshot_entries import SECTIONS
 from functions.decisions.capacity.service import ARCHITECTURE_ANNOTATION
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.declarations import PoolDeclaration, arguments_of, leaves
-from functions.simulator.plan.profiles import PRICE_ANNOTATION, PROFILE_ANNOTATION
+from functions.simulator.plan.profiles import PROFILE_ANNOTATION
 from functions.simulator.plan.traffic import PlanTraffic
 
 if TYPE_CHECKING:

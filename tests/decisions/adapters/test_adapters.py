@@ -10,6 +10,8 @@ from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, 
 from functions.decisions.adapters import plan as adapters
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Wishes
 from tests.decisions.adapters.adapter_engine import POLICY, Engine, digest, names, wanted
+from tests.pools_world import ACME, LLAMA, adapter, base, pool
+from tests.pools_world import snapshot as pools_snapshot
 
 
 def model(name: str, versions: Sequence[str], channels: dict[str, str], pool: str = "base") -> ModelEntry:
@@ -42,6 +44,17 @@ def test_the_default_channel_comes_first_then_other_channels_then_the_rest() -> 
     order = [adapter.name for adapter in found.ranked]
     assert order[:2] == sorted([_name("acme/bot", "v2"), _name("acme/zoo", "v1")])
     assert order[2:] == [_name("acme/bot", "v3"), _name("acme/bot", "v1")]
+
+
+def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
+    """And brings the rest when they call it: never another tenant's adapter before that, nor as a pin."""
+    its = PoolEntry(PoolName("acmes"), 2048, model=LLAMA, dedicated_to=(ACME,))
+    small = pools_snapshot(pools=(its, pool(LLAMA)), models=(adapter("acme"), adapter("globex"), base(LLAMA)))
+    wishes = adapters.wanted_in(small, its.name)
+    assert sorted(name.partition("@")[0] for name in wishes.by_name) == ["acme/bot", "globex/bot"]
+    assert [each.name.partition("@")[0] for each in wishes.ranked] == ["acme/bot"]
+    made = adapters.plan(wishes, EngineAdapters(frozenset()), AdapterState(), 100.0, AdapterPolicy(max_adapters=8))
+    assert [each.name.partition("@")[0] for each in made.load] == ["acme/bot"]
 
 
 def test_other_pools_and_base_models_are_not_ours() -> None:

@@ -77,7 +77,9 @@ def test_every_metric_of_the_grammar_is_measured() -> None:
 
     assert {metric.name: measured(metric.name, signals(0, 1)) for metric in SCALE_METRICS} == {
         "p50_ttft": 0.1,
+        "p95_ttft": 0.15,
         "p99_ttft": 0.2,
+        "p95_inter_token": 0.015,
         "p99_inter_token": 0.02,
         "queue_seconds": 0.0,
         "kv_usage": 0.3,

@@ -8,7 +8,7 @@ import yaml
 
 from functions.api.kinds.inference_service import InferenceService
 from functions.decisions.capacity.accelerators import GIB
-from functions.decisions.capacity.service import ServedPool, accelerators_of, served_pool
+from functions.decisions.capacity.service import ServedPool, accelerators_of, accelerators_per_replica, served_pool
 
 FLEET = Path(__file__).parents[3] / "inferenceservices"
 
@@ -69,3 +69,26 @@ def test_what_cannot_be_read_was_not_said(selector: object) -> None:
 )
 def test_accelerators_of_a_replica(predictor: dict[str, object], accelerators: int) -> None:
     assert accelerators_of({"spec": {"predictor": predictor}}) == accelerators
+
+
+@pytest.mark.parametrize(
+    ("args", "asked", "note", "paid"),
+    [
+        ([], None, None, 1),  # an engine on CPU
+        (["--tensor-parallel-size=4"], "4", None, 4),
+        (["--tensor-parallel-size", "4", "--pipeline-parallel-size=2"], "4", None, 8),  # over two pods
+        (["-tp=2", "-dp", "2"], None, None, 4),  # the runtime asks for them
+        (["--tensor-parallel-size=2"], "8", None, 8),  # six are idle, and paid
+        (["--tensor-parallel-size=4"], "4", "16", 16),
+        (["--tensor-parallel-size=none"], "many", "0", 1),
+    ],
+)
+def test_accelerators_that_a_replica_is_paid_for(
+    args: list[str], asked: str | None, note: str | None, paid: int
+) -> None:
+    document = yaml.safe_load((FLEET / "smollm2-135m.yaml").read_text())
+    model = document["spec"]["predictor"]["model"]
+    model["args"] = ["--max-model-len=2048", *args]
+    model["resources"] = {"limits": {"nvidia.com/gpu": asked}} if asked is not None else {}
+    document["metadata"]["annotations"] = {"shoal.dev/accelerators-per-replica": note} if note is not None else {}
+    assert accelerators_per_replica(InferenceService.model_validate(document, strict=False)) == paid

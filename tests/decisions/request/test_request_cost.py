@@ -9,6 +9,7 @@ from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 
 def test_worked_example_from_the_prologue() -> None:
     assert gpu_seconds(400, 0.5, 4.0, 8.0) == pytest.approx(0.7)
+    assert gpu_seconds(400, 0.5, 4.0, 8.0, accelerators=4) == pytest.approx(2.8), "of all of them, not of a quarter"
     assert kv_token_seconds(1000, 200, 0.2, 4.0) == pytest.approx(4600.0)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import Digest, ModelId, PoolName
 from functions.api.snapshot import RolloutEntry, StageEntry
 from functions.decisions.rollout.events import AnyEvent, Loaded
-from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
 
 POOL = PoolName("base")
@@ -82,7 +82,7 @@ class Traffic:
                 continue
             total_ms = self.median_ms * self.rng.lognormvariate(0.0, self.sigma)
             group.ttft_ms.add(total_ms / 4)
-            group.inter_token_ms.add(total_ms / 100)
+            group.inter_token_ms.add(total_ms / 100, STREAM_SHARES)
             group.total_ms.add(total_ms)
 
 

@@ -5,9 +5,10 @@ from math import exp, log
 
 import pytest
 
+from functions.decisions.quantile_sketch import bucket_of
 from functions.decisions.rollout.conditions import Finding, judge
 from functions.decisions.rollout.evidence import GroupStats
-from functions.decisions.rollout.sequential_test import quantile_below_ms
+from functions.decisions.rollout.sequential_test import log_weight, quantile_below_ms
 from tests.decisions.rollout.rollouts import Traffic
 
 ALPHA = 1 / 600
@@ -163,3 +164,31 @@ def test_without_a_control_a_limit_stands_alone_once_there_are_values_enough(cou
     assert not judged("p99_ttft > 800ms", slow, GroupStats()).is_proven
     assert judged("error_rate > 2%", counts(20, 10), counts(0, 0)).is_proven
     assert judged("p99_ttft > 800ms", more, GroupStats()).is_proven
+
+
+def test_one_long_stream_with_stalls_proves_nothing() -> None:
+    """Its gaps are no independent trials: 20,000 of one request would have halted a version."""
+    candidate, control = group(30, seed=5), group(5000, seed=2)
+    candidate.add_gaps([(bucket_of(10.0), 18_000), (bucket_of(5000.0), 2_000)])
+    finding = judged("p99_inter_token > 100ms", candidate, control)
+    assert not finding.is_proven
+
+
+def test_streams_that_all_stall_now_and_then_are_proven() -> None:
+    """Means of 2 to 12 ms hid them: five gaps of 1 s in each hundred."""
+    candidate = GroupStats(300)
+    for _ in range(300):
+        candidate.add_gaps([(bucket_of(2.0), 95), (bucket_of(1000.0), 5)])
+    finding = judged("p99_inter_token > 80ms", candidate, group(5000, seed=2))
+    assert finding.is_proven and finding.candidate == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize("trials", [50, 500])
+def test_shares_prove_no_more_than_events(trials: int) -> None:
+    rng, halted, runs = random.Random(7), 0, 400
+    for _ in range(runs):
+        shares = 0.0
+        for number in range(1, trials + 1):
+            shares += rng.choice([0.0, 0.0, 0.0, 0.04])  # 1 % in the mean, as is allowed
+            halted += log_weight(shares, number, 0.01) >= log(1 / 0.05)
+    assert halted == 0

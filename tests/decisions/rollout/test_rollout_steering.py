@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import INCOMING, ModelId, PoolName, engine_name
+from functions.api.ids import INCOMING, EngineName, ModelId, PoolName, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, Snapshot, VersionEntry
 from functions.decisions.rollout.events import (
     AnyEvent,
@@ -21,7 +21,7 @@ from functions.decisions.rollout.events import (
     Superseded,
     Withdrawn,
 )
-from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, id_of, transition
+from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, begun, id_of, transition
 from functions.decisions.rollout.steering import Create, Rows, Steered, Tell, moved_with, steer
 from tests.decisions.rollout.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
@@ -300,11 +300,20 @@ def test_a_models_pointer_of_the_api_is_its_channel_where_no_rollout_is_under_wa
     assert only(api(OLD, NEW, NONE)).channels == {"stable": "v2"}
 
 
-def test_a_base_model_is_never_split() -> None:
-    base = ModelEntry(ModelId("base"), POOL, "base", (version("v1"), version("v2")), {"stable": "v2"})
+def test_a_base_goes_by_stages_as_an_adapter_does() -> None:
+    id_ = ModelId(POOL)
+    versions = tuple(msgspec.structs.replace(version(name), engine_name=EngineName(POOL)) for name in ("v1", "v2"))
+    base = ModelEntry(id_, POOL, "base", versions, {"stable": "v2"}, "models.yaml", "careful")
     old = msgspec.structs.replace(base, channels={"stable": "v1"})
-    made = steer(snapshot(old), snapshot(base), {ModelId("base"): {"stable": "v2"}}, NONE)
-    assert (made.commands, only(made)) == ((), base)
+    made = steer(snapshot(old), snapshot(base), {id_: {"stable": "v2"}}, NONE)
+    (created,) = made.commands
+    assert isinstance(created, Create) and (created.spec.from_version, created.spec.to_version) == ("v1", "v2")
+    assert only(made).channels == {"stable": "v1"}
+    row = transition(begun(created.spec, 0.0), Loaded(), 1.0)
+    fresh = msgspec.structs.replace(base, versions=versions[1:])  # git forgets the old one
+    running = steer(snapshot(old), snapshot(fresh), {id_: {"stable": "v2"}}, rows(row))
+    assert [(each.name, each.engine_name) for each in only(running).versions] == [("v1", POOL), ("v2", POOL)]
+    assert [(split.candidate, split.percent) for split in only(running).splits] == [("v2", row.percent)]
 
 
 names = st.sampled_from(["v1", "v2", "v3"])

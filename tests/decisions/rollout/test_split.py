@@ -21,7 +21,7 @@ V2 = ResolvedModel(
     is_adapter=True,
     context_window_tokens=2048,
 )
-TEN = Split(ROLLOUT, 1, 10, "session", V2)
+TEN = Split(ROLLOUT, 1, 10, "session", V2, V2.id)
 
 percents = st.integers(1, 99)
 names = st.text(min_size=1, max_size=40)

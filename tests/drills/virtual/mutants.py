@@ -54,7 +54,7 @@ def _does_nothing(real: Any) -> Any:
 
 
 def _finds_nobody(real: Any) -> Any:
-    return lambda *_: []
+    return lambda *_: {}
 
 
 def _leaves_the_engine_alone(real: Any) -> Any:
@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant("a place is not given back", Router, "left", _does_nothing, "I5 bounded"),
     Mutant("a tenant's place is not given back", RequestQuota, "leave", _does_nothing, "I1 settlement"),
     Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
-    Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 8),
+    Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 13),
     Mutant("a broken stream ends as a whole one", Exchange, "_lost", _says_nothing_of_the_error, "I3", 2),
     Mutant("a piece is passed on twice", Exchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
     Mutant("no session is remembered", Splits, "_group_of", _remembers_no_session, "I9 one version", 8),

@@ -31,7 +31,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.http.connections import Connections
-from functions.http.guarded import Guard
+from functions.http.guard import Guard
 from functions.http.listening import config_of
 from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop

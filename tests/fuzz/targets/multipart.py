@@ -3,8 +3,9 @@
 First byte: which of the two. Second: how the bytes are cut; any cut gives the same fields and the same bytes.
 """
 
-from functions.gateway.batch.files.form import FormInvalid, UploadForm
-from functions.registry.multipart import Form, MultipartInvalid, boundary_of
+from functions.gateway.batch.files.form import UploadForm
+from functions.http.multipart import MultipartInvalid, boundary_of
+from functions.registry.multipart import AdapterForm
 from tests.fuzz.inputs import Input, segments
 
 DICTIONARY = (
@@ -36,7 +37,7 @@ def _gateway(body: bytes, size: int) -> object:
             for found in form.feed(piece):
                 file += found
         form.end()
-    except FormInvalid:
+    except MultipartInvalid:
         return None
     return form.fields, form.filename, bytes(file)
 
@@ -59,10 +60,10 @@ def _registry(body: bytes, size: int) -> object:
         files.append(_Writer(name))
         return files[-1]
 
-    form = Form(boundary_of(CONTENT_TYPE), opened)
+    form = AdapterForm(boundary_of(CONTENT_TYPE), opened)
     try:
         for piece in segments(body, size):
-            form.feed(piece)
+            form.write(piece)
         form.end()
     except MultipartInvalid:
         return None

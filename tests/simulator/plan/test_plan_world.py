@@ -83,7 +83,6 @@ def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environ
     [
         (service(uri="nobody-knows-it"), "shoal.dev/architecture"),
         (service(notes="{shoal.dev/simulator-profile: tpu}"), "allowed: h100-8b"),
-        (service(notes='{shoal.dev/accelerator-price-per-hour: "free"}'), "a number above 0"),
         (service("--max-num-batched-tokens=64", "--max-num-seqs=128"), "vLLM does not start"),
         (service(uri="llama-3.3-70b"), "does not fit"),
         (service(selector="nodeSelector: {nvidia.com/gpu.product: NVIDIA-X1}"), "no accelerator is called"),

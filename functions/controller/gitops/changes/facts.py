@@ -33,6 +33,7 @@ from functions.api.snapshot import (
     RolloutEntry,
     RoutingEntry,
     StageEntry,
+    TenantEntry,
     VersionEntry,
 )
 from functions.api.snapshot_entries import SECTIONS, AnyEntry
@@ -271,6 +272,15 @@ def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
             yield f"{classifier.model} rule {place}: {_text(rule, 'target_pool') or 'always'} to {rule.target_pool}"
 
 
+def _placement(routing: RoutingEntry) -> Facts:
+    rules = enumerate(routing.placement, 1)
+    return {
+        "placement": frozenset(
+            f"rule {at}: {_text(rule, 'target_pool') or 'always'} to {rule.target_pool}" for at, rule in rules
+        )
+    }
+
+
 def _expiry(unix_s: float) -> str:
     """As it was written: the day at whose end the key ends, or the moment."""
     day = datetime.fromtimestamp(unix_s - 1, tz=UTC).date().isoformat()
@@ -285,6 +295,8 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (ModelEntry, "declared_in"): _Field("declared in", "nowhere"),
     (ModelEntry, "rollout"): _Field(absent="built-in"),
     (PoolEntry, "context_window_tokens"): _Field("context window"),
+    (PoolEntry, "dedicated_to"): _Field("dedicated to"),
+    (PoolEntry, "model"): _Field(absent="its own"),
     (PoolEntry, "max_adapters"): _Field("adapters in an engine", "not said"),
     (PoolEntry, "max_lora_rank"): _Field("largest rank", "not said"),
     (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
@@ -296,6 +308,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (RoutingEntry, "session_ttl_s"): _Field("session.ttl"),
     (RoutingEntry, "spread_above_utilization_ratio"): _Field("spreadAbove.utilization"),
     (RoutingEntry, "unknown_fields"): _Field("unknownFields"),
+    (TenantEntry, "pools"): _Field("isolation.pools"),
 }
 _TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Describe]] = {
     AdmissionEntry: {("bands",): _bands},
@@ -309,6 +322,7 @@ _TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Describe]] = {
         ("fallback",): lambda routing: {"fallback": frozenset(map(_fallback, routing.fallback))},
         ("cascade",): lambda routing: {"cascade": frozenset(map(_cascade, routing.cascade))},
         ("classifier",): lambda routing: {"classifier": frozenset(_classifier(routing.classifier))},
+        ("placement",): _placement,
     },
     VersionEntry: {("digest", "engine_name"): lambda version: {"artifact": version.digest[:_DIGEST_CHARS]}},
 }

@@ -21,7 +21,9 @@ from functions.api.kinds.autoscaling_policy import AutoscalingPolicy, Autoscalin
 from functions.api.kinds.base import Metadata
 from functions.api.kinds.catalogue import AnyObject, OurObject
 from functions.api.kinds.inference_service import (
+    DEDICATED_TO_ANNOTATION,
     MAX_MODEL_LEN,
+    MODEL_LABEL,
     POOL_LABEL,
     InferenceService,
     InferenceServiceSpec,
@@ -32,8 +34,17 @@ from functions.api.kinds.inference_service import (
 from functions.api.kinds.model import Model, ModelSpec, Version
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy
-from functions.api.kinds.routing_policy import Cascade, Classifier, Fallback, RoutingPolicy, RoutingPolicySpec, Rule
-from functions.api.kinds.tenant import ApiKey, Tenant, TenantSpec
+from functions.api.kinds.routing_policy import (
+    Cascade,
+    Classifier,
+    Fallback,
+    Occasion,
+    Placement,
+    RoutingPolicy,
+    RoutingPolicySpec,
+    Rule,
+)
+from functions.api.kinds.tenant import ApiKey, Isolation, Tenant, TenantSpec
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
@@ -136,7 +147,8 @@ def _unchecked(model: type[Made], /, **fields: Any) -> Made:
 
 def _tenant(entry: TenantEntry, keys: Iterable[AnyEntry]) -> TenantSpec:
     ids = (_unchecked(ApiKey, id=key.key_id) for key in keys if isinstance(key, KeyEntry))
-    return _unchecked(TenantSpec, tier=entry.tier, models=entry.models, keys=tuple(ids))
+    isolation = _unchecked(Isolation, pools=entry.pools)
+    return _unchecked(TenantSpec, tier=entry.tier, models=entry.models, keys=tuple(ids), isolation=isolation)
 
 
 def _model(entry: ModelEntry) -> ModelSpec:
@@ -165,6 +177,12 @@ def _routing(entry: RoutingEntry) -> RoutingPolicySpec:
             model=classifier.model,
             otherwise=classifier.otherwise,
             rules=tuple(_unchecked(Rule, to=rule.target_pool) for rule in classifier.rules),
+        ),
+        placement=tuple(
+            _unchecked(
+                Placement, to=rule.target_pool, when=_unchecked(Occasion, tiers=rule.tiers, tenants=rule.tenants)
+            )
+            for rule in entry.placement
         ),
     )
 
@@ -198,6 +216,8 @@ def _autoscaling(entry: AutoscalingEntry) -> AutoscalingPolicySpec:
 def _service(name: str, entry: PoolEntry) -> InferenceService:
     model = _unchecked(ServedModel, args=(f"{MAX_MODEL_LEN}={entry.context_window_tokens}",))
     predictor = _unchecked(Predictor, max_replicas=entry.max_replicas, model=model)
-    metadata = _unchecked(ServiceMetadata, name=name, labels={POOL_LABEL: entry.name})
+    labels = {POOL_LABEL: entry.name, MODEL_LABEL: entry.model or entry.name}
+    annotations = {DEDICATED_TO_ANNOTATION: ",".join(entry.dedicated_to)} if entry.dedicated_to else {}
+    metadata = _unchecked(ServiceMetadata, name=name, labels=labels, annotations=annotations)
     spec = _unchecked(InferenceServiceSpec, predictor=predictor)
     return _unchecked(InferenceService, kind="InferenceService", metadata=metadata, spec=spec)

@@ -29,7 +29,7 @@ import orjson
 
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.http.connections import Connections
-from functions.http.guarded import Bounds, Guard, Receive, Scope, Send
+from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
 
 PATH = "/hooks/git"

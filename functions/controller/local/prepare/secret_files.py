@@ -23,7 +23,7 @@ TOKEN_BYTES = 32
 
 
 def ensure_secrets(layout: StateLayout) -> None:
-    for name in ("pepper", "regions-token", "internal-token", "bus-password"):
+    for name in ("pepper", "regions-token", "internal-token", "bus-password", "traces-password"):
         _ensure(layout.secret(name), secrets.token_hex(TOKEN_BYTES))
     credentials = {"access_key_id": secrets.token_hex(10), "secret_access_key": secrets.token_hex(20)}
     _ensure(layout.secret("s3.json"), json.dumps(credentials))

@@ -20,12 +20,13 @@ from starlette.requests import ClientDisconnect
 
 from functions.artifacts.s3_large import LargeWriter
 from functions.gateway import errors
-from functions.gateway.batch.files.form import FormInvalid, UploadForm
+from functions.gateway.batch.files.form import UploadForm
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.tenant_limits import TenantShares
+from functions.http.multipart import MultipartInvalid
 
 _WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
 _FORM_BYTES = 64 * 1024  # around the file
@@ -83,7 +84,7 @@ async def receive(
         if not writer.written_bytes:
             raise bad_request("The file is empty. Send one JSON object a line.", param="file", code="empty_file")
         await store.call(writer.finish)
-    except FormInvalid as error:
+    except MultipartInvalid as error:
         await store.call(writer.abort)
         raise bad_request(str(error), code="invalid_form") from error
     except BaseException:

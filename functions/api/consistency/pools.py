@@ -1,0 +1,150 @@
+"""Pools of one model, and pools dedicated to tenants: names of nothing, and declarations that lead nowhere.
+
+pool       its model is another pool's own, and for the same task; its tenants exist and use it
+weights    others than the model's are declared as a Model of the pool's name, so that answers tell their digest
+tenant     one that uses no shared pool has one of its own, for each model that it names
+rule       its pool is one of several of a model that the policy governs; its tiers and tenants exist
+elsewhere  fallbacks, cascades, classifiers and adapters name models, by the pools that bear their names
+"""
+
+from collections.abc import Iterator, Mapping
+
+from functions.api.consistency.everything import Everything
+from functions.api.consistency.fallbacks import best_match
+from functions.api.consistency.references import no_such, no_such_pool
+from functions.api.declared import Declared
+from functions.api.kinds.inference_service import DEDICATED_TO_ANNOTATION, MODEL_LABEL, InferenceService
+from functions.api.kinds.routing_policy import RoutingPolicy
+from functions.api.kinds.tenant import Tenant
+from functions.api.problems import Problem, near_miss, shown
+
+Pools = Mapping[str, Declared[InferenceService]]
+
+
+def problems(everything: Everything) -> Iterator[Problem]:
+    pools = everything.pools()
+    uses = {tenant.value.metadata.name: tenant.value.spec.isolation.pools for tenant in everything.tenants}
+    declared = {model.value.spec.id for model in everything.models if model.value.spec.type == "base"}
+    for service in everything.services:
+        yield from _model_of(service, pools, declared)
+        yield from _owners(service, uses)
+    for tenant in everything.tenants:
+        yield from _own_pools(tenant, everything, pools)
+    governing = {pattern: policy for policy in everything.routing for pattern in policy.value.spec.pools}
+    for policy in everything.routing:
+        yield from _rules(policy, everything, pools, governing)
+        yield from _steps(policy, pools)
+    for model in everything.models:
+        base = pools.get(model.value.pool)
+        if model.value.spec.type == "lora" and base is not None and _is_beside(base.value):
+            yield model.problem(["spec", "base"], _name_the_model(base.value))
+
+
+def _is_beside(service: InferenceService) -> bool:
+    """Whether it serves another pool's model."""
+    return service.model_name != service.pool
+
+
+def _name_the_model(service: InferenceService) -> str:
+    return (
+        f"found {shown(service.pool or '')}, a pool of the model {service.model_name}; allowed: {service.model_name}, "
+        "whichever of its pools serves"
+    )
+
+
+def _model_of(service: Declared[InferenceService], pools: Pools, declared: set[str]) -> Iterator[Problem]:
+    value = service.value
+    if not _is_beside(value):
+        return
+    path, name = ("metadata", "labels", MODEL_LABEL), value.model_name or ""
+    model = pools.get(name)
+    if model is None:
+        yield service.problem(path, no_such_pool(name, pools))
+    elif _is_beside(model.value):
+        yield service.problem(path, _name_the_model(model.value))
+    elif model.value.task != value.task:
+        yield service.problem(path, f"{name} is for {model.value.task}, and this pool for {value.task}")
+    elif value.pool not in declared and name in declared and _weights(value) != _weights(model.value):
+        message = (
+            f"found other weights than those of {name}; declare them as a Model of type base with the id {value.pool}, "
+            "so that x-shoal-digest can tell them"
+        )
+        yield service.problem(("spec", "predictor", "model", "storageUri"), message)
+
+
+def _weights(service: InferenceService) -> str | None:
+    return service.spec.predictor.model.storage_uri if service.spec.predictor.model is not None else None
+
+
+def _owners(service: Declared[InferenceService], uses: Mapping[str, str]) -> Iterator[Problem]:
+    path = ("metadata", "annotations", DEDICATED_TO_ANNOTATION)
+    for owner in service.value.dedicated_to:
+        if owner not in uses:
+            message = f"found {shown(owner)}, and there is no such Tenant{near_miss(owner, sorted(uses))}"
+            yield service.problem(path, message)
+        elif uses[owner] == "shared":
+            message = f"the Tenant {owner} has isolation.pools: shared; allowed with a pool: preferred, dedicated"
+            yield service.problem(path, message)
+
+
+def _own_pools(tenant: Declared[Tenant], everything: Everything, pools: Pools) -> Iterator[Problem]:
+    spec, name = tenant.value.spec, tenant.value.metadata.name
+    if spec.isolation.pools != "dedicated":
+        return
+    own = {service.value.model_name for service in everything.services if name in service.value.dedicated_to}
+    if not own:
+        message = (
+            f"no pool is dedicated to {name}, which could call nothing: annotate one with {DEDICATED_TO_ANNOTATION}"
+        )
+        yield tenant.problem(["spec", "isolation", "pools"], message)
+        return
+    models = {model.value.spec.id: model.value.pool for model in everything.models}
+    for index, pattern in enumerate(spec.models):
+        base = models.get(pattern)
+        if base is not None and base in pools and base not in own:
+            message = f"{shown(pattern)} is served by {base}, of which no pool is dedicated to {name}"
+            yield tenant.problem(["spec", "models", index], message)
+
+
+def _rules(
+    policy: Declared[RoutingPolicy],
+    everything: Everything,
+    pools: Pools,
+    governing: Mapping[str, Declared[RoutingPolicy]],
+) -> Iterator[Problem]:
+    names = {
+        "tiers": ("QuotaPolicy", {quota.value.metadata.name for quota in everything.quotas}),
+        "tenants": ("Tenant", {tenant.value.metadata.name for tenant in everything.tenants}),
+    }
+    served = [service.value.model_name for service in everything.services]
+    for index, rule in enumerate(policy.value.spec.placement):
+        path = ("spec", "placement", index)
+        target = pools.get(rule.to)
+        if target is None:
+            yield policy.problem((*path, "to"), no_such_pool(rule.to, pools))
+            continue
+        model = target.value.model_name or ""
+        pattern = best_match(model, governing)
+        if pattern is None or governing[pattern] is not policy:
+            message = f"found {shown(rule.to)}, a pool of the model {model}, which this policy does not govern"
+            yield policy.problem((*path, "to"), message)
+        elif served.count(model) == 1:
+            message = f"found {shown(rule.to)}, the only pool of its model; label another one {MODEL_LABEL}: {model}"
+            yield policy.problem((*path, "to"), message)
+        for key, (kind, known) in names.items():
+            for position, name in enumerate(getattr(rule.when, key)):
+                if name not in known:
+                    yield policy.problem((*path, "when", key, position), no_such(kind, name, known))
+
+
+def _steps(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Problem]:
+    spec = policy.value.spec
+    ends: list[tuple[tuple[str | int, ...], str]] = []
+    ends += [(("fallback", index, "to"), step.to) for index, step in enumerate(spec.fallback)]
+    ends += [(("cascade", index, "to"), step.to) for index, step in enumerate(spec.cascade)]
+    if spec.classifier is not None:
+        ends.append((("classifier", "otherwise"), spec.classifier.otherwise))
+        ends += [(("classifier", "rules", index, "to"), rule.to) for index, rule in enumerate(spec.classifier.rules)]
+    for end, name in ends:
+        if name in pools and _is_beside(pools[name].value):
+            yield policy.problem(("spec", *end), _name_the_model(pools[name].value))

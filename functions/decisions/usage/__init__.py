@@ -1,0 +1,1 @@
+"""Money: what use of a pool cost, what its idle capacity did, and what a million tokens must bring."""

@@ -1,0 +1,78 @@
+"""Gauges of the replicas that this gateway sends to, by pool and zone, and of those that have gone silent.
+
+A replica that stops sending heartbeats is forgotten after 15 s, and with it the series that would have told of its
+loss. So who was there at the last scrape and is not now counts as `silent` for ten minutes, or until it is back;
+one that was draining has left by its own will and does not.
+Worked example (test_a_replica_that_falls_silent_is_counted_for_a_while): three replicas ready in zone a, one in b; b's
+node dies: `{zone="b", state="ready"}` is 0 and `{zone="b", state="silent"}` 1, for ten minutes.
+"""
+
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from functions.fleet.heartbeat import Heartbeat
+
+SILENT_FOR_S = 600.0
+MAX_SILENT = 4096
+PHASES = ("starting", "ready", "warm", "draining", "hung", "dead", "silent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    pool: str
+    zone: str
+    at_s: float
+
+
+class ReplicaGauges(Collector):
+    """Taken on the loop by `take`, read by the scraping thread."""
+
+    def __init__(self) -> None:
+        self._present: tuple[Heartbeat, ...] = ()
+        self._silent: dict[str, _Gone] = {}
+
+    def take(self, heartbeats: Iterable[Heartbeat], now_s: float) -> None:
+        former = {each.replica_id: each for each in self._present}
+        self._present = tuple(heartbeats)
+        present = {each.replica_id for each in self._present}
+        silent = {
+            name: gone
+            for name, gone in self._silent.items()
+            if name not in present and now_s - gone.at_s < SILENT_FOR_S
+        }
+        for name, last in former.items():
+            if name not in present and last.phase != "draining" and len(silent) < MAX_SILENT:
+                silent.setdefault(name, _Gone(last.pool, last.zone, now_s))
+        self._silent = silent
+
+    def collect(self) -> Iterator[Metric]:
+        present, silent = self._present, tuple(self._silent.values())
+        by_pool = Counts([*((each.pool, each.phase) for each in present), *((gone.pool, "silent") for gone in silent)])
+        by_zone = Counts([*((each.zone, each.phase) for each in present), *((gone.zone, "silent") for gone in silent)])
+        pools = GaugeMetricFamily("shoal_pool_replicas", "Replicas by phase; silent: lost", labels=["pool", "state"])
+        zones = GaugeMetricFamily("shoal_zone_replicas", "The same by zone", labels=["zone", "state"])
+        for family, counts in ((pools, by_pool), (zones, by_zone)):
+            for name in sorted({name for name, _ in counts}):
+                for phase in PHASES:
+                    family.add_metric([name, phase], counts[name, phase])
+        yield from (pools, zones, *self._of_ready())
+
+    def _of_ready(self) -> Iterator[Metric]:
+        kv = GaugeMetricFamily("shoal_pool_kv_usage_ratio", "KV cache in use in the fullest replica", labels=["pool"])
+        service = GaugeMetricFamily(
+            "shoal_replica_service_seconds",
+            "What one outstanding request adds to the next one's time",
+            labels=["pool", "replica"],
+        )
+        fullest: dict[str, float] = {}
+        for each in self._present:
+            if each.phase == "ready":
+                fullest[each.pool] = max(each.kv_usage_ratio, fullest.get(each.pool, 0.0))
+                service.add_metric([each.pool, each.replica_id], each.service_ms / 1000)
+        for pool, ratio in fullest.items():
+            kv.add_metric([pool], ratio)
+        yield from (kv, service)

@@ -1,0 +1,130 @@
+"""Wait of one request for the first replica of its pool: what it tells its client, and what becomes of it.
+
+A client that streams hears by comments of the stream that it waits; then the answer's head is sent, and a failure is an
+event in the stream. Others hear by the answer's headers.
+Made by an exchange when it first has to wait. Neighbours: `exchange` begins and leaves; `pool_wakes` notifies.
+"""
+
+from collections.abc import Callable
+
+from functions.api.ids import PoolName
+from functions.decisions.admission.drain_rate import retry_after_s
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.sink import MoreHeaders, Sink
+from functions.gateway.request import replies
+from functions.gateway.request.request import Admitted, Timeline
+from functions.gateway.routing.pool_wakes import NotAwake, PoolWakes, told_s
+
+NOBODY_SERVES = frozenset({"pool_empty", "no_replica_ready"})  # reasons of a decision
+SHED = "pool_at_zero"  # a label of shoal_shed_total
+_FEW_S = 10.0  # until a pool is asked for again of which nothing is known
+
+
+class WakeWait:
+    """One of `serves` and `failed` is called at the end of a wait that was not left; its seconds go to the timeline."""
+
+    __slots__ = (
+        "_admitted",
+        "_clock",
+        "_failed",
+        "_head",
+        "_serves",
+        "_since_s",
+        "_sink",
+        "_timeline",
+        "_wakes",
+        "told",
+    )
+
+    def __init__(
+        self,
+        wakes: PoolWakes,
+        clock: Callable[[], float],
+        timeline: Timeline,
+        sink: Sink,
+        *,
+        head: MoreHeaders,
+        serves: Callable[[], None],
+        failed: Callable[[ErrorAnswer, str], None],
+    ) -> None:
+        """`head`: what the answer's head says besides, where it is sent before there is an answer."""
+        self._wakes = wakes
+        self._clock = clock
+        self._timeline = timeline
+        self._sink = sink
+        self._head = head
+        self._serves = serves
+        self._failed = failed
+        self._admitted: Admitted | None = None
+        self._since_s: float | None = None
+        self.told = False  # the answer's head and comments are sent
+
+    def begin(self, admitted: Admitted, deadline_s: float) -> None:
+        """Wait; where that makes no sense, it has `failed` at once."""
+        self._admitted = admitted
+        refused = self._wakes.wait(
+            self, admitted.model.pool, admitted.caller.tenant, len(admitted.upstream_body), deadline_s
+        )
+        if refused is None:
+            self._since_s = self._clock()
+        else:
+            self._failed(_refusal(refused, admitted), SHED)
+
+    def leave(self) -> None:
+        """The request ends."""
+        if self._since_s is not None and self._admitted is not None:
+            self._over()
+            self._wakes.leave(self, self._admitted.model.pool)
+
+    def header(self) -> tuple[bytes, bytes]:
+        return b"x-shoal-wake", b"waited=%d" % round(self._timeline.wake_s)
+
+    # what the pool's wakes report
+
+    def pool_serves(self) -> None:
+        if self._over():
+            self._serves()
+
+    def pool_does_not_serve(self, refused: NotAwake) -> None:
+        if self._over() and self._admitted is not None:
+            self._failed(_refusal(refused, self._admitted), SHED)
+
+    def pool_is_starting(self, expected_s: float | None) -> None:
+        admitted = self._admitted
+        if admitted is None or not admitted.stream:
+            return
+        comment = _comment(admitted.model.pool, expected_s)
+        if self.told:
+            self._sink.more(comment)
+            return
+        self.told = True
+        expected = b"expected=%d" % told_s(expected_s) if expected_s is not None else b"expected=unknown"
+        more = (b"x-shoal-wake", expected), *self._head
+        self._sink.begin(replies.headers(admitted, None, self._timeline, b"text/event-stream", more), comment)
+
+    def _over(self) -> bool:
+        """The wait ends; False where it had ended."""
+        if self._since_s is None:
+            return False
+        self._timeline.wake_s += self._clock() - self._since_s
+        self._since_s = None
+        return True
+
+
+def _comment(pool: PoolName, expected_s: float | None) -> bytes:
+    """A line of a stream of events that no client takes for one."""
+    about = f", about {told_s(expected_s)} s more" if expected_s is not None else ""
+    return f": the pool {pool} is being started{about}\n\n".encode()
+
+
+def _refusal(refused: NotAwake, admitted: Admitted) -> ErrorAnswer:
+    pool, after_s = admitted.model.pool, refused.after_s
+    about = f", which takes about {told_s(after_s)} s more" if after_s is not None else ""
+    again_s = retry_after_s(after_s if after_s is not None else _FEW_S, admitted.request_id)
+    why = {
+        "too_late": f"The pool {pool} was at zero and is being started{about}: longer than this request may wait.",
+        "too_many": f"The pool {pool} was at zero and is being started{about}; as many requests as may wait for it do.",
+        "not_started": f"The pool {pool} was at zero, and no replica of it came to serve while the request waited.",
+    }[refused.why]
+    return errors.unavailable(f"{why} Try again in {again_s} s.", "model_not_ready", again_s)

@@ -1,0 +1,170 @@
+"""Sums of usage at this gateway: what each tenant asked of each model in this hour, and what it is charged.
+
+    count      once a request, with the tokens that its accounts were charged (`settlement` calls it)
+    lost_*     what engines did for nobody: attempts that failed, or lost against another one
+    take       everything since it was taken last, for the spool
+
+A request belongs to the hour in which it ended, and to the model that answered it; what a cascade's small model said
+beside goes to that model, without a request. Costs are at the price that the pool's snapshot has as the request ends,
+so that a new price changes no bill of yesterday.
+
+Bounded: where more models are called in a second than there are rows, the others' sums go to their tenant, with no
+model's name; beyond twice as many, requests are counted as lost (`lost_requests_total`).
+
+Neighbours: `functions.fleet.usage_report` has the rows; `spool` keeps them, `delivery` takes them away.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Protocol
+
+from functions.decisions.catalogue import ResolvedModel
+from functions.decisions.quota.dimensions import gpu_seconds
+from functions.decisions.routing.choice import Prediction
+from functions.fleet.usage_report import REPORT_ROWS, SECONDS_PER_HOUR, UsageKey, UsageRow, merge
+from functions.gateway.quota.accounts import Charged
+from functions.gateway.request.relay import Usage
+from functions.gateway.request.request import Admitted, CascadeSpend, Ended
+
+ROWS = REPORT_ROWS // 2  # 2 MB; taken once a second
+_LEFT = 499
+_FAILED_FROM = 500
+
+
+class LostAttempt(Protocol):
+    """An attempt that nobody got anything of."""
+
+    prediction: Prediction
+    connected_s: float
+
+    @property
+    def admitted(self) -> Admitted: ...
+
+    @property
+    def usage(self) -> Usage | None: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+class UsageSums:
+    """Owned by one event loop."""
+
+    def __init__(self, wall_clock: Callable[[], float], rows: int = ROWS) -> None:
+        self.lost_requests_total = 0
+        self._wall_clock = wall_clock
+        self._rows_max = rows
+        self._rows: dict[UsageKey, UsageRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def requests(self) -> int:
+        """That were not taken yet: lost if this process is killed now."""
+        return sum(row.requests for row in list(self._rows.values()))  # asked by another thread
+
+    def count(self, ended: Ended, charged: Charged | None) -> None:
+        """One request. Called on every one's way: calls nothing of ours but for the first of a second."""
+        admitted, spent, beside = ended.admitted, ended.spent, ended.cascade_spend
+        model = admitted.model
+        hour = int(self._wall_clock()) // SECONDS_PER_HOUR
+        key = (hour, admitted.caller.tenant, model.id, model.version, model.pool, admitted.service_class)
+        row = self._rows.get(key) or self._begun(key)
+        row.requests += 1
+        if ended.status >= _FAILED_FROM:
+            row.failed += 1
+        elif ended.status == _LEFT:
+            row.left += 1
+        kv_token_s, accelerator_s = spent
+        if beside is not None:
+            kv_token_s -= beside.spent.kv_token_seconds
+            accelerator_s -= beside.spent.gpu_seconds
+            self._count_beside(beside, key)
+        if charged is not None:
+            row.prompt_tokens += charged[0]
+            row.cached_tokens += charged[1]
+            row.completion_tokens += charged[2]
+        row.kv_token_seconds += max(0.0, kv_token_s)
+        row.accelerator_seconds += max(0.0, accelerator_s)
+        row.cost += max(0.0, accelerator_s) * model.price_per_accelerator_hour / SECONDS_PER_HOUR
+        if not ended.worked and ended.usage is None and ended.attempts > len(ended.failures):
+            self._left_at_work(ended)
+
+    def lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
+        """It failed, or another one was faster: its engine has read up to all of the prompt, and said what was seen."""
+        admitted = attempt.admitted
+        if attempt.connected_s and admitted.route.is_read:
+            self._lose(admitted, attempt.prediction, now_s - attempt.connected_s, attempt.usage, attempt.tokens)
+
+    def lost_answer(self, spend: CascadeSpend, admitted: Admitted) -> None:
+        """A small model's answer that is paid for once, and was made twice."""
+        row, usage = self._row_of(admitted, spend.model), spend.usage
+        row.lost_attempts += 1
+        row.lost_prompt_tokens += max(0, usage.prompt_tokens - usage.cached_tokens)
+        row.lost_completion_tokens += usage.completion_tokens
+        _add_lost(row, spend.model, spend.spent.gpu_seconds)
+
+    def take(self) -> list[UsageRow]:
+        """As many as fit into a report; nearly always all."""
+        keys = list(islice(self._rows, REPORT_ROWS))
+        return [self._rows.pop(key) for key in keys]
+
+    def put_back(self, rows: Iterable[UsageRow]) -> None:
+        """They could not be kept."""
+        merge(self._rows, rows)
+
+    def _begun(self, key: UsageKey) -> UsageRow:
+        """The row of a key that has none yet."""
+        if len(self._rows) >= self._rows_max:
+            hour, tenant, _, _, pool, service_class = key
+            key = (hour, tenant, "", "", pool, service_class)
+        row = self._rows.get(key) or UsageRow(*key)  # type: ignore[arg-type]  # a key is a row's beginning
+        if key not in self._rows and len(self._rows) >= 2 * self._rows_max:
+            self.lost_requests_total += 1
+        else:
+            self._rows[key] = row
+        return row
+
+    def _row_of(self, admitted: Admitted, model: ResolvedModel) -> UsageRow:
+        hour = int(self._wall_clock()) // SECONDS_PER_HOUR
+        key = (hour, admitted.caller.tenant, model.id, model.version, model.pool, admitted.service_class)
+        return self._rows.get(key) or self._begun(key)
+
+    def _count_beside(self, beside: CascadeSpend, of_answer: UsageKey) -> None:
+        model, usage = beside.model, beside.usage
+        key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
+        row = self._rows.get(key) or self._begun(key)
+        row.prompt_tokens += usage.prompt_tokens
+        row.cached_tokens += min(usage.cached_tokens, usage.prompt_tokens)
+        row.completion_tokens += usage.completion_tokens
+        row.kv_token_seconds += beside.spent.kv_token_seconds
+        row.accelerator_seconds += beside.spent.gpu_seconds
+        row.cost += beside.spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
+
+    def _left_at_work(self, ended: Ended) -> None:
+        """The platform gave up before anything came: an engine has worked, and nobody is charged."""
+        timeline = ended.timeline
+        if ended.prediction is not None and timeline.connected_s and ended.admitted.route.is_read:
+            served_s = timeline.ended_s - timeline.connected_s
+            self._lose(ended.admitted, ended.prediction, served_s, None, 0)
+
+    def _lose(
+        self, admitted: Admitted, prediction: Prediction, served_s: float, usage: Usage | None, tokens: int
+    ) -> None:
+        model, replica = admitted.model, prediction.replica
+        prompt_tokens = max(0, admitted.features.prompt_tokens - prediction.cached_tokens)
+        prefill_s = prompt_tokens * replica.prefill_ms_per_token / 1000.0
+        worked_s = max(0.0, served_s) if prefill_s > served_s else prefill_s
+        row = self._row_of(admitted, model)
+        row.lost_attempts += 1
+        row.lost_prompt_tokens += prompt_tokens
+        row.lost_completion_tokens += max(tokens, usage.completion_tokens if usage is not None else 0)
+        decode_s = max(0.0, served_s - worked_s) if tokens else 0.0
+        busy_s = worked_s + gpu_seconds(0, 0.0, decode_s, replica.running + 1.0)
+        _add_lost(row, model, busy_s * model.accelerators_per_replica)
+
+
+def _add_lost(row: UsageRow, model: ResolvedModel, accelerator_s: float) -> None:
+    row.lost_accelerator_seconds += accelerator_s
+    row.lost_cost += accelerator_s * model.price_per_accelerator_hour / SECONDS_PER_HOUR

@@ -1,0 +1,119 @@
+"""What the connections of one listener share: their bounds, who is counted, and what a refusal looks like there.
+
+    Bounds      what one connection may do, and for how long
+    Refusal     an answer that the listener gives by itself; `in_words` is its plain shape
+    Guard       these and the listener's connections, which it sweeps while there are any
+
+`guarded` is the protocol that obeys them.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
+
+from functions.http.connections import Connections
+
+_SWEEP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one connection; each with its reason."""
+
+    head_bytes: int = 16 * 1024  # request line and headers together
+    header_count: int = 64
+    pipelined: int = 16  # requests that wait behind one that is answered: each costs 3 KB for 18 bytes on the wire
+    body_bytes: int | None = None  # None: whoever reads bodies bounds them
+
+    head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
+    body_s: float = 30.0  # from the headers to the whole body
+    upload_s: float = 900.0  # the same, for `uploads`
+    uploads: frozenset[bytes] = frozenset()  # paths whose bodies are of a size of their own
+    keep_alive_s: float = 75.0  # between two requests
+    lame_duck_s: float = 0.0  # the same while draining: long enough for a request on its way
+    write_stall_s: float = 30.0  # in which a client must read `least_read_bytes` of what waits for it
+    least_read_bytes: int = 512 * 1024  # 17 KB/s: the largest answer takes half an hour
+
+
+class Refusal(NamedTuple):
+    status: int
+    code: str
+    message: str
+
+
+INVALID_HTTP = Refusal(400, "invalid_http", "This is not well-formed HTTP/1.1.")
+TOO_SLOW = Refusal(408, "request_timeout", "The request did not arrive in time. Send it again.")
+TURNED_AWAY = Refusal(503, "overloaded", "There is no connection left. Try again shortly.")
+
+Headers = list[tuple[bytes, bytes]]
+
+# ASGI, as its servers see it
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def in_words(refusal: Refusal) -> tuple[Headers, bytes]:
+    """For people: a port that is scraped, probed or hooked."""
+    return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
+
+
+def whole_answer(refusal: Refusal, headers: Headers, body: bytes) -> bytes:
+    """After which the connection closes. Written by hand: the request may have been none."""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (refusal.status, HTTPStatus(refusal.status).phrase.encode())]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+    return b"".join(lines) + body
+
+
+class Reader(Protocol):
+    """A client that has not read all of an answer."""
+
+    @property
+    def unread_bytes(self) -> int: ...
+
+    def give_way(self) -> None:
+        """Close at once."""
+
+
+class Readers(Protocol):
+    """Clients for whom answers wait; of those alone that are known, by whoever they are."""
+
+    def waits(self, reader: Reader, who: Any) -> None: ...
+
+    def gone(self, reader: Reader) -> None: ...
+
+
+@dataclass(slots=True)
+class Guard:
+    """What the connections of one listener share."""
+
+    bounds: Bounds
+    connections: Connections
+    refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, but for their length
+    clock: Callable[[], float] = time.monotonic
+    on_refused: Callable[[int], None] = lambda status: None
+    readers: Readers | None = None  # who is told of clients that do not read
+    lame_duck_s: float = -1.0  # as in the bounds, unless whoever drains has more time
+    sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
+    _swept: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        if self.lame_duck_s < 0:
+            self.lame_duck_s = self.bounds.lame_duck_s
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """There is a connection: look after it until there is none."""
+        if self.sweeps_itself and self._swept is None:
+            self._swept = loop.call_later(_SWEEP_S, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._swept = None
+        self.connections.sweep(self.clock())
+        if self.connections:
+            self.watch(loop)

@@ -1,0 +1,170 @@
+"""A multipart/form-data body (RFC 7578), parsed as it streams: small fields are kept, files pass on as they come.
+
+    part "tenant"                  a field, of at most `FIELD_MAX_BYTES`
+    part "file"; filename="a/b"    a file: `file_begins`, `file_data` for each piece of it, `file_ends`
+
+Nothing is kept of a file; parts, fields and headers are bounded here, what a file's name may be and how long it may
+last is its reader's to judge. Whoever knows what a form should hold derives from `MultipartForm`.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import ClassVar
+
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+FIELD_MAX_BYTES = 1024
+_HEADER_MAX_BYTES = 2048  # of one part, all headers together
+_IDENTITY = (b"binary", b"8bit", b"7bit")  # transfer encodings that leave the bytes as they are
+
+
+class MultipartInvalid(Exception):
+    """Not the form that is expected; the message is a sentence that says what is."""
+
+
+def boundary_of(content_type: str) -> bytes:
+    """MultipartInvalid where the header names none."""
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 70:
+        raise MultipartInvalid("Send the file as multipart/form-data with a boundary, in a part named 'file'.")
+    return boundary
+
+
+class MultipartForm:
+    """Feed it the body, then `end`."""
+
+    max_parts: ClassVar[int] = 16
+    max_fields: ClassVar[int] = 16
+    fields_first: ClassVar[bool] = False  # they say what becomes of the files
+
+    def __init__(self, boundary: bytes) -> None:
+        self.fields: dict[str, str] = {}
+        self.files = 0  # that have begun
+        self._name, self._value = bytearray(), bytearray()  # of the header that is under way
+        self._headers: dict[bytes, bytes] = {}  # of the part
+        self._header_bytes = 0
+        self._parts = 0
+        self._field: str | None = None  # the one under way; None: a file
+        self._text = bytearray()
+        self._is_whole = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._part_begins,
+                "on_header_field": self._header_name,
+                "on_header_value": self._header_value,
+                "on_header_end": self._header_ends,
+                "on_headers_finished": self._headers_end,
+                "on_part_data": self._data,
+                "on_part_end": self._part_ends,
+                "on_end": self._all_ends,
+            },
+        )
+
+    # what a form is made of, for whoever derives from this
+
+    def file_begins(self, filename: bytes) -> None:
+        """As the client named it, or empty; MultipartInvalid where the form should have no such file."""
+        raise NotImplementedError
+
+    def file_data(self, piece: bytes) -> None:
+        raise NotImplementedError
+
+    def file_ends(self) -> None:
+        """Its last byte has come."""
+
+    # what whoever reads the body calls
+
+    def write(self, block: bytes) -> None:
+        """MultipartInvalid where it is no such form, or `file_begins` says so."""
+        with _in_words():
+            self._parser.write(block)
+
+    def end(self) -> None:
+        """The body is over; MultipartInvalid where the form is not."""
+        if not self._is_whole:
+            raise MultipartInvalid("The form ended before its last boundary. Send it again.")
+        with _in_words():
+            self._parser.finalize()
+
+    # what the parser calls
+
+    def _part_begins(self) -> None:
+        self._parts += 1
+        if self._parts > self.max_parts:
+            raise MultipartInvalid(f"The form has more than {self.max_parts} parts.")
+        self._name, self._value = bytearray(), bytearray()
+        self._headers, self._header_bytes = {}, 0
+        self._field, self._text = None, bytearray()
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._count_header(end - start)
+        self._name += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._count_header(end - start)
+        self._value += data[start:end]
+
+    def _count_header(self, size_bytes: int) -> None:
+        self._header_bytes += size_bytes
+        if self._header_bytes > _HEADER_MAX_BYTES:
+            raise MultipartInvalid(f"The headers of a part are over {_HEADER_MAX_BYTES} bytes.")
+
+    def _header_ends(self) -> None:
+        self._headers[bytes(self._name).lower()] = bytes(self._value)
+        self._name, self._value = bytearray(), bytearray()
+
+    def _headers_end(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        if self._headers.get(b"content-transfer-encoding", b"binary").lower() not in _IDENTITY:
+            raise MultipartInvalid("content-transfer-encoding is not taken; send the bytes as they are.")
+        name = text_of(options.get(b"name", b""))
+        if name == "file" or b"filename" in options:
+            self._file(name, options.get(b"filename", b""))
+        elif self.files and self.fields_first:
+            raise MultipartInvalid(f"The field {name[:80]!r} came after a file; send fields first.")
+        elif not name or name in self.fields or len(self.fields) >= self.max_fields:
+            raise MultipartInvalid(f"The field {name[:80]!r} has no name, came twice, or is one too many.")
+        else:
+            self._field = name
+
+    def _file(self, name: str, filename: bytes) -> None:
+        if name != "file":
+            raise MultipartInvalid(f"A file came as part {name[:80]!r}; files come as parts named file.")
+        self.files += 1
+        self.file_begins(filename)
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._field is None:
+            self.file_data(data[start:end])
+            return
+        self._text += data[start:end]
+        if len(self._text) > FIELD_MAX_BYTES:
+            raise MultipartInvalid(f"The field {self._field[:80]!r} is over {FIELD_MAX_BYTES} bytes.")
+
+    def _part_ends(self) -> None:
+        if self._field is None:
+            self.file_ends()
+        else:
+            self.fields[self._field] = text_of(bytes(self._text))
+
+    def _all_ends(self) -> None:
+        self._is_whole = True
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except MultipartParseError as error:
+        raise MultipartInvalid(f"The body is not well-formed multipart/form-data: {error}.") from error
+
+
+def text_of(raw: bytes) -> str:
+    """MultipartInvalid where it is no UTF-8."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MultipartInvalid("Names and fields are UTF-8.") from error

@@ -1,0 +1,66 @@
+"""What the engine has loaded: the digest of its base's weights, learnt once for each engine process.
+
+The engine does not tell, so it is read from the folder that it was started from: in a thread, since 140 GB without a
+manifest take minutes. Until then, and where the folder cannot be read, nothing is claimed. Nor is it where a file was
+written since the engine started (by the start time on its metrics page, where it has one): what lies there now is not
+what it has read. So an agent that is started again beside its engine claims nothing after somebody has put other
+weights in place, and one that was there before keeps what was true.
+
+Neighbours: `functions.artifacts.loaded_weights` finds the digest, `monitor` says when an engine is new.
+"""
+
+import logging
+from pathlib import Path
+
+from functions.api.ids import Digest
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.loaded_weights import facts_of, weights_digest
+from functions.replica.daemon_threads import in_daemon_thread
+from functions.replica.status import AgentStatus
+
+_log = logging.getLogger(__name__)
+
+
+class LoadedWeights:
+    """Owned by the agent's loop."""
+
+    def __init__(self, status: AgentStatus, folder: Path | None, notes: Path) -> None:
+        self._status, self._folder, self._notes = status, folder, notes
+        self._engines = 0  # processes so far: an answer about one that is gone counts for nothing
+
+    def forget(self) -> None:
+        """The engine is gone, and what it had loaded with it."""
+        self._engines += 1
+        self._status.weights = None
+
+    async def learn(self, started_unix_s: float | None) -> None:
+        """A new engine serves; `started_unix_s` is when its process began, where that is known."""
+        self._engines += 1
+        engine, folder = self._engines, self._folder
+        if folder is None:
+            return
+        try:
+            digest = await in_daemon_thread("weights", lambda: self._read(folder, started_unix_s))
+        except (ArtifactError, OSError) as error:
+            _log.warning("nobody is told which weights the engine has loaded: %s", error)
+            return
+        if engine == self._engines and digest is not None:
+            self._status.weights = digest
+            _log.info("the engine has loaded the weights %s", digest)
+
+    def _read(self, folder: Path, started_unix_s: float | None) -> Digest | None:
+        """Of one state of the folder; None where that is not the one that the engine read."""
+        facts = facts_of(folder)
+        newest_unix_s = max((time_ns for _, time_ns in facts.values()), default=0) / 1e9
+        if started_unix_s is not None and newest_unix_s > started_unix_s:
+            _log.warning("%s was written to after the engine started from it: nobody knows what it has loaded", folder)
+            return None
+        digest = weights_digest(folder, self._notes, hashed=_tell)
+        if facts_of(folder) != facts:
+            _log.warning("%s was written to while it was read: nobody knows what the engine has loaded", folder)
+            return None
+        return digest
+
+
+def _tell(folder: Path) -> None:
+    _log.info("%s has no manifest that fits its files: it is read once (`shoal base manifest` saves that)", folder)

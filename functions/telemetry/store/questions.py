@@ -1,0 +1,89 @@
+"""Questions to the trace store: one request by its id, and a search over requests; a tenant's are its own.
+
+Rows of a search may be there twice until they are merged, equal in every column: `LIMIT 1 BY` the sorting key makes
+them one, at less than what FINAL costs. What is added up has to say FINAL, or to read `shoal.requests_hourly`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+from functions.telemetry.store.client import TraceStore
+from functions.telemetry.trace_row import RowInvalid, TraceRow
+
+_COLUMNS = "* EXCEPT ts, toFloat64(ts) AS ts_s"
+_ONCE = "LIMIT 1 BY tenant_id, ts, request_id"
+MOST_ROWS = 10_000
+SLOWEST, NEWEST = "total_ms DESC, ts DESC", "ts DESC"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """None: any. Times of requests' arrival, Unix seconds."""
+
+    since_s: float
+    until_s: float | None = None
+    tenant: str | None = None
+    model: str | None = None
+    pool: str | None = None
+    replica: str | None = None
+    trace_id: str | None = None
+    errors: bool = False  # answered with a status of 400 or above, whoever was to blame
+    over_ms: float | None = None  # in all
+    slowest_first: bool = False  # else the newest
+    limit: int = 50
+
+
+def find(store: TraceStore, request_id: str, tenant: str | None = None) -> TraceRow | None:
+    """The newest row of a request: callers choose ids, and may choose one again."""
+    values: dict[str, str | int | float] = {"request_id": request_id}
+    where = "request_id = {request_id:String}"
+    if tenant is not None:
+        where, values["tenant"] = f"{where} AND tenant_id = {{tenant:String}}", tenant
+    sql = f"SELECT {_COLUMNS} FROM shoal.requests WHERE {where} ORDER BY requests.ts DESC LIMIT 1"  # noqa: S608 - our own words; values go apart
+    found = store.ask(sql, values)
+    return _row(found[0]) if found else None
+
+
+def search(store: TraceStore, asked: Search) -> list[TraceRow]:
+    terms, values = _terms(asked)
+    order = SLOWEST if asked.slowest_first else NEWEST
+    sql = (
+        f"SELECT {_COLUMNS} FROM shoal.requests WHERE {' AND '.join(terms)} "  # noqa: S608 - our own words; values go apart
+        f"ORDER BY {order} {_ONCE} LIMIT {min(asked.limit, MOST_ROWS)}"
+    )
+    return [_row(each) for each in store.ask(sql, values)]
+
+
+def _terms(asked: Search) -> tuple[list[str], dict[str, str | int | float]]:
+    values: dict[str, str | int | float] = {"since": round(asked.since_s * 1e6)}
+    terms = ["ts >= fromUnixTimestamp64Micro({since:Int64}, 'UTC')"]
+    if asked.until_s is not None:
+        terms.append("ts < fromUnixTimestamp64Micro({until:Int64}, 'UTC')")
+        values["until"] = round(asked.until_s * 1e6)
+    for column, value in (
+        ("tenant_id", asked.tenant), ("pool", asked.pool), ("replica_id", asked.replica), ("trace_id", asked.trace_id),
+    ):  # fmt: skip
+        if value is not None:
+            terms.append(f"{column} = {{{column}:String}}")
+            values[column] = value
+    if asked.model is not None:
+        terms.append("(model_id = {model:String} OR concat(model_id, '@', version) = {model:String})")
+        values["model"] = asked.model
+    if asked.errors:
+        terms.append("status >= 400")
+    if asked.over_ms is not None:
+        terms.append("total_ms >= {over:Float64}")
+        values["over"] = asked.over_ms
+    return terms, values
+
+
+def _row(found: dict[str, Any]) -> TraceRow:
+    """RowInvalid where the store holds what no gateway writes."""
+    try:
+        score = orjson.loads(found.get("route_score") or "{}")
+        return msgspec.convert({**found, "ts": found["ts_s"], "route_score": score}, TraceRow, strict=False)
+    except (msgspec.ValidationError, ValueError, KeyError) as error:
+        raise RowInvalid(str(error)) from error

@@ -1,0 +1,282 @@
+"""Several pools of one model at a gateway: where requests begin, what takes over, and whom no replica ever serves."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from functions.api.snapshot import PlacementEntry, TenantEntry
+from functions.gateway.intake.listing import Listing, describe_model
+from functions.gateway.intake.routes import CHAT, TOKENIZE
+from functions.gateway.limits import Limits
+from functions.gateway.routing.load_client import LoadAnswer
+from tests.gateway import sse
+from tests.gateway.detours import figure
+from tests.gateway.engine_rig import Client, Play
+from tests.gateway.hello import Playing
+from tests.gateway.world import GLOBEX_KEY, catalogue, headers, heartbeat, key_entry, mint
+from tests.pools_world import (
+    ACME,
+    ACMES,
+    BOT,
+    FP8,
+    FP8_DIGEST,
+    GLOBEX,
+    INITECH,
+    INITECHS,
+    LLAMA,
+    SPOT,
+    adapter,
+    base,
+    pool,
+    snapshot,
+)
+
+ACME_KEY, INITECH_KEY = mint("acme-ci", b"a"), mint("initech-ci", b"i")
+KEYS = {ACME: ACME_KEY, GLOBEX: GLOBEX_KEY, INITECH: INITECH_KEY}
+REPLICAS = {"own0": ACMES, "main0": LLAMA, "spot0": SPOT, "fp0": FP8, "ini0": INITECHS}
+
+
+def sections(*rules: PlacementEntry, **changes: Any) -> dict[str, Any]:
+    whole = snapshot(*rules, keys=tuple(key_entry(key, tenant) for tenant, key in KEYS.items()), **changes)
+    return {name: getattr(whole, name) for name in ("tenants", "keys", "models", "pools", "routing", "admission")}
+
+
+def serves(p: Play, *replicas: str, **changes: Any) -> Play:
+    for name in replicas or REPLICAS:
+        beat = {"pool": REPLICAS[name], "adapters": (BOT,)} | changes
+        p.gateway.receive_heartbeat(heartbeat(name, **beat))
+    return p
+
+
+def gone(p: Play, *replicas: str) -> None:
+    for name in replicas:
+        p.gateway.receive_heartbeat(heartbeat(name, pool=REPLICAS[name], sequence=9, phase="dead"))
+
+
+def ask(p: Play, tenant: str = GLOBEX, model: str = LLAMA, service_class: str = "interactive", **fields: Any) -> None:
+    p.ask(model, stream=False, header_key=KEYS[tenant], header_x_shoal_class=service_class, **fields)  # type: ignore[index]
+
+
+async def answers(p: Play) -> tuple[str, str]:
+    """Who was asked, and under which name; it answers."""
+    engine = await p.connects()
+    name = engine.requests[-1]["model"]
+    engine.answers(200, sse.whole(name))
+    assert p.client.status == 200, p.client.body
+    return str(engine.replica_id), name
+
+
+# where it begins
+
+
+@pytest.mark.parametrize(("tenant", "replica"), [(ACME, "own0"), (GLOBEX, "main0"), (INITECH, "ini0")])
+async def test_each_tenant_begins_in_its_own_pool(play: Playing, tenant: str, replica: str) -> None:
+    p = serves(play("r0", **sections()))
+    ask(p, tenant)
+    assert await answers(p) == (replica, REPLICAS[replica])
+    assert orjson.loads(p.client.body)["model"] == LLAMA, "as the client called it"
+    assert p.client.headers[b"x-shoal-model"] == b"llama@v1"
+    assert p.client.headers[b"x-shoal-replica"] == replica.encode()
+    assert b"x-shoal-degraded" not in p.client.headers
+
+
+async def test_batch_goes_to_the_cheap_pool(play: Playing) -> None:
+    p = serves(play("r0", **sections(PlacementEntry(SPOT, classes=("batch",)))))
+    ask(p, service_class="batch")
+    assert await answers(p) == ("spot0", SPOT)
+    ask(p)
+    assert await answers(p) == ("main0", LLAMA)
+
+
+async def test_a_long_prompt_goes_by_its_rule(play: Playing) -> None:
+    p = serves(play("r0", **sections(PlacementEntry(SPOT, min_prompt_tokens=500))))
+    ask(p, messages=[{"role": "user", "content": "word " * 1000}])
+    assert (await answers(p))[0] == "spot0"
+
+
+async def test_predicted_time_moves_a_request_before_it_waits(play: Playing) -> None:
+    p = serves(play("r0", **sections(PlacementEntry(SPOT, min_predicted_ttft_ms=800))))
+    ask(p)
+    assert (await answers(p))[0] == "main0"
+    slow = heartbeat("main0", pool=LLAMA, adapters=(BOT,), sequence=2, waiting=4, service_ms=300.0)
+    p.gateway.receive_heartbeat(slow)
+    ask(p)
+    assert (await answers(p))[0] == "spot0"
+
+
+async def test_an_adapter_loads_in_whichever_pool_serves(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    ask(p, ACME, "acme/bot")
+    assert await answers(p) == ("own0", BOT)
+    gone(p, "own0")
+    ask(p, ACME, "acme/bot")
+    assert await answers(p) == ("main0", BOT)
+    assert b"x-shoal-degraded" not in p.client.headers
+
+
+# taking over
+
+
+async def test_another_pool_of_the_model_takes_over_and_nothing_is_degraded(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    gone(p, "main0", "fp0")
+    ask(p)
+    assert (await answers(p))[0] == "spot0"
+    assert b"x-shoal-degraded" not in p.client.headers
+    assert figure(p, "shoal_pool_takeovers_total", **{"from": LLAMA, "to": SPOT}) == 1
+    assert figure(p, "shoal_degraded_total", **{"from": LLAMA, "to": SPOT}) == 0
+    assert p.gateway.services.traces.recent[-1].row().degraded_from == ""
+    assert p.quiet()
+
+
+async def test_weights_of_another_precision_are_told(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    gone(p, "main0")
+    ask(p)
+    assert (await answers(p))[0] == "fp0"
+    assert p.client.headers[b"x-shoal-degraded"] == b"from=llama@v1;reason=unavailable"
+    assert p.client.headers[b"x-shoal-digest"] == FP8_DIGEST.encode()
+    assert figure(p, "shoal_degraded_total", **{"from": LLAMA, "to": FP8}) == 1
+
+
+async def test_a_rule_that_chooses_other_weights_is_no_degradation(play: Playing) -> None:
+    p = serves(play("r0", **sections(PlacementEntry(FP8, tiers=("free",)))))
+    ask(p)
+    assert (await answers(p))[0] == "fp0"
+    assert b"x-shoal-degraded" not in p.client.headers
+    assert p.client.headers[b"x-shoal-digest"] == FP8_DIGEST.encode()
+
+
+async def test_a_full_pool_is_left_for_the_next(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    ask(p, ACME)
+    engine = await p.connects()
+    assert engine.replica_id == "own0"
+    engine.refuses(503)
+    assert (await answers(p))[0] == "main0"
+
+
+async def test_batch_waits_for_a_full_pool(play: Playing) -> None:
+    p = serves(play("r0", **sections(PlacementEntry(SPOT, classes=("batch",)))))
+    ask(p, service_class="batch")
+    engine = await p.connects()
+    assert engine.replica_id == "spot0"
+    engine.refuses(503)
+    await p.settle()
+    assert p.client.status == 503 and not p.dials, "and fills no dearer one"
+
+
+async def test_what_the_engine_refuses_is_the_callers_mistake_in_any_pool_of_the_model(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    gone(p, "main0", "fp0")
+    ask(p)
+    engine = await p.connects()
+    engine.answers(400, orjson.dumps({"error": {"message": "no such thing", "code": 400}}))
+    assert (p.client.status, p.client.error["code"]) == (400, "invalid_request")
+    assert not p.dials
+
+
+# nobody else's
+
+
+async def test_a_dedicated_tenant_waits_for_its_own_pool_and_takes_no_other(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    gone(p, "ini0")
+    for model in (LLAMA, "initech/bot"):
+        ask(p, INITECH, model)
+        await p.settle()
+        assert (p.client.status, p.client.error["code"]) == (503, "no_capacity") and not p.dials
+
+
+async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None:
+    """All shared ones are gone; on every route, its models, its own adapter, and what only a mistake would name."""
+    p = serves(play("r0", **sections()))
+    gone(p, "main0", "fp0", "spot0")
+    for route in (CHAT, TOKENIZE):
+        for model in (LLAMA, "globex/bot"):
+            p.ask(model, stream=False, route=route, header_key=GLOBEX_KEY)
+            await p.settle()
+            assert p.client.status == 503 and not p.dials
+    for model in (ACMES, INITECHS, FP8, "acme/bot"):
+        client = Client()
+        body = sse.compact({"model": model, "messages": [{"role": "user", "content": "hi"}]})
+        assert p.gateway.handle(CHAT, headers(GLOBEX_KEY), body, client, p.world.clock()) is None
+        assert (client.status, client.error["code"]) == (404, "model_not_found")
+
+
+async def test_a_pool_that_becomes_dedicated_refuses_those_that_were_on_their_way(play: Playing) -> None:
+    """Routed under the former snapshot, retried under the new one."""
+    shared_still = sections(pools=(pool(LLAMA),), models=(base(LLAMA), adapter("globex")))
+    p = serves(play("r0", **shared_still), "main0")
+    p.gateway.receive_heartbeat(heartbeat("main1", pool=LLAMA, adapters=()))
+    ask(p)
+    engine = await p.connects()
+    now_acmes = sections(pools=(pool(LLAMA, ACME),), models=(base(LLAMA), adapter("globex")))
+    p.gateway.swap(catalogue(epoch=2, **now_acmes))
+    engine.dies()
+    await p.settle()
+    assert not p.dials, "it had two replicas to be tried again on"
+    assert p.client.status in (502, 503)
+
+
+class Agents:
+    """Remembers whom a gateway asked to load what."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def load(self, replica: Any, engine_name: str, wait_s: float) -> LoadAnswer:
+        self.asked.append((str(replica.pool), engine_name))
+        return LoadAnswer("loaded")
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+async def test_adapters_are_loaded_cold_in_the_tenants_pools_alone(play: Playing) -> None:
+    agents = Agents()
+    p = play("r0", loader=agents, limits=Limits(quarantine_after_replicas=0), **sections())
+    serves(p, adapters=(), peer_port=1, adapter_room=4)
+    for tenant, model, expected in (
+        (ACME, "acme/bot", ACMES),
+        (GLOBEX, "globex/bot", LLAMA),
+        (INITECH, "initech/bot", INITECHS),
+    ):
+        ask(p, tenant, model)
+        await p.settle()
+        assert agents.asked[-1][0] == expected
+        assert agents.asked[-1][1].startswith(model)
+
+
+# what is told
+
+
+async def test_models_are_told_as_the_tenant_may_use_them(play: Playing) -> None:
+    p = serves(play("r0", **sections()))
+    gone(p, "own0", "fp0")
+    services = p.gateway.services
+    book = services.state.catalogue
+    assert book is not None
+
+    def told(tenant: Any) -> dict[str, int]:
+        listed = orjson.loads(Listing().models(book, services.fleet, tenant))["data"]
+        return {model["id"]: model["capacity"]["replicas_ready"] for model in listed}
+
+    assert told(ACME) == {LLAMA: 2, "acme/bot": 2}, "of the shared ones: its own is gone"
+    assert told(GLOBEX) == {LLAMA: 2, "globex/bot": 0}
+    assert told(INITECH) == {LLAMA: 1, "initech/bot": 0}
+    one = describe_model(book, services.fleet, INITECH, LLAMA)
+    assert one is not None and one["capacity"] == {"ready": True, "replicas_ready": 1}
+
+
+async def test_a_tenant_without_a_pool_is_told_of_no_model(play: Playing) -> None:
+    lonely = TenantEntry(INITECH, "gold", (LLAMA,), pools="dedicated")
+    changed = sections(
+        tenants=(lonely, TenantEntry(GLOBEX, "free", (LLAMA,)), TenantEntry(ACME, "gold", ())),
+        pools=(pool(LLAMA),),
+        models=(base(LLAMA),),
+    )
+    p = play("r0", **changed)
+    book = p.gateway.services.state.catalogue
+    assert book is not None and book.callable_models(INITECH) == []

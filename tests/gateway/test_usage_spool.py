@@ -1,0 +1,158 @@
+"""The spool of usage: what is written is told, once, whatever is killed or fails."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from functions.fleet.usage_report import UsageReport, UsageRow
+from functions.gateway.usage.spool import Pending, SpoolFull, UsageSpool
+from tests.gateway.usage_rig import killed
+
+HOUR = 500_000
+
+
+def row(tenant: str = "acme", tokens: int = 1, **changes: object) -> UsageRow:
+    return UsageRow(HOUR, tenant, f"{tenant}/bot", "v1", "pool", "interactive", 1, completion_tokens=tokens, **changes)  # type: ignore[arg-type]
+
+
+def tokens(reports: Iterable[UsageReport]) -> int:
+    return sum(each.completion_tokens for report in reports for each in report.rows)
+
+
+def told(pending: Iterable[Pending]) -> list[UsageReport]:
+    return [each.report("gateway") for each in pending]
+
+
+Spools = Callable[..., UsageSpool]
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Iterator[Spools]:
+    made: list[UsageSpool] = []
+
+    def make(**bounds: int) -> UsageSpool:
+        made.append(UsageSpool(tmp_path, **bounds))
+        return made[-1]
+
+    yield make
+    for spool in made:
+        killed(spool)
+
+
+def left(directory: Path) -> list[UsageReport]:
+    return [report for files in UsageSpool(directory).abandoned() for report in told(files)]
+
+
+def test_rows_of_one_key_are_one_row_of_the_report(spools: Spools) -> None:
+    spool = spools()
+    spool.write([row(tokens=3), row("globex", 5)])
+    spool.write([row(tokens=4)])
+    (report,) = told(spool.pending())
+    assert (report.source, report.sequence) == (spool.source, 1)
+    assert {each.tenant: (each.requests, each.completion_tokens) for each in report.rows} == {
+        "acme": (2, 7),
+        "globex": (1, 5),
+    }
+
+
+def test_a_report_that_is_not_answered_stays_the_same(spools: Spools) -> None:
+    """What came meanwhile is another report's: else its number would stand for two contents."""
+    spool = spools()
+    spool.write([row(tokens=3)])
+    first = told(spool.pending())
+    spool.write([row(tokens=4)])
+    assert told(spool.pending()) == first
+    spool.pending()[0].done()
+    (second,) = told(spool.pending())
+    assert (second.sequence, tokens([second])) == (2, 4)
+
+
+def test_nothing_is_pending_where_nothing_was_written(spools: Spools) -> None:
+    spool = spools()
+    assert spool.pending() == []
+    spool.write([row()])
+    spool.pending()[0].done()
+    assert spool.pending() == []
+
+
+def test_what_a_killed_process_has_left_is_another_ones_to_tell(spools: Spools, tmp_path: Path) -> None:
+    spool = spools()
+    spool.write([row(tokens=3)])
+    spool.pending()  # sent, and killed before the answer
+    spool.write([row(tokens=4)])
+    assert left(tmp_path) == [], "it lives: two deliverers would mix up the order"
+    killed(spool)
+    reports = left(tmp_path)
+    assert [(report.source, report.sequence) for report in reports] == [(spool.source, 1), (spool.source, 2)]
+    assert tokens(reports) == 7
+
+
+def test_a_line_that_was_cut_off_never_was(spools: Spools, tmp_path: Path) -> None:
+    spool = spools()
+    spool.write([row(tokens=3)])
+    path = next(tmp_path.glob("*/*.ndjson"))
+    with path.open("ab") as file:
+        file.write(b'[{"hour": 1, "tenant": "ac')
+    killed(spool)
+    assert tokens(left(tmp_path)) == 3
+
+
+def test_rows_of_a_write_that_failed_count_once(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk had taken the line when it failed; its caller writes the rows again."""
+    spool = spools()
+    spool.write([row(tokens=3)])
+    real = os.fsync
+
+    def fails(descriptor: int) -> None:
+        real(descriptor)
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match="no space"):
+            spool.write([row(tokens=4)])
+    spool.write([row(tokens=4)])
+    assert tokens(told(spool.pending())) == 7
+
+
+def test_a_registry_that_is_away_costs_room_for_keys_and_not_for_seconds(spools: Spools) -> None:
+    spool = spools(compact_bytes=2000)
+    for _ in range(200):
+        spool.write([row(tokens=1), row("globex", 2)])
+        assert spool.waiting_bytes() < 3500
+    assert tokens(told(spool.pending())) == 600
+
+
+def test_a_full_spool_takes_nothing_more_and_keeps_what_it_has(spools: Spools) -> None:
+    spool = spools(spool_bytes=1000)
+    spool.write([row(tokens=3)])
+    with pytest.raises(SpoolFull):
+        spool.write([row(f"tenant-{number}") for number in range(9)])
+    assert tokens(told(spool.pending())) == 3
+
+
+def test_more_keys_than_a_report_bears_are_several_reports(spools: Spools) -> None:
+    spool = spools()
+    for part in range(3):
+        spool.write([row(f"tenant-{part}-{number}") for number in range(6_000)])
+    reports = told(spool.pending())
+    assert [len(report.rows) for report in reports] == [6_000, 6_000]
+    for pending in spool.pending():
+        pending.done()
+    assert [len(report.rows) for report in told(spool.pending())] == [6_000]
+
+
+def test_what_was_told_leaves_no_folder_behind(spools: Spools, tmp_path: Path) -> None:
+    first, second = spools(), spools()
+    first.write([row()])
+    second.write([row()])
+    killed(first)
+    for files in second.abandoned():
+        for pending in files:
+            pending.done()
+    for pending in second.pending():
+        pending.done()
+    second.close()
+    assert list(tmp_path.iterdir()) == []

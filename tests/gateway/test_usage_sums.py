@@ -1,0 +1,238 @@
+"""Sums of usage: every end counts once, to the model that answered; what engines did for nobody is the platform's."""
+
+from typing import Any
+
+import pytest
+
+from functions.api.snapshot import PoolEntry
+from functions.fleet.usage_report import UsageRow
+from functions.gateway.intake.routes import TOKENIZE
+from functions.gateway.usage.sums import UsageSums
+from tests.gateway import sse
+from tests.gateway.client_rig import Wire, post
+from tests.gateway.detours import LARGE, NAMED_LARGE, cascades, escalated, hedged, with_large
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import END, HELLO, Playing, finishes
+from tests.gateway.world import BOT_V1, NOW_UNIX_S, POOL
+
+HOUR = int(NOW_UNIX_S) // 3600
+FOUR = (PoolEntry(POOL, 2048, accelerators_per_replica=4, price_per_accelerator_hour=9.0),)
+
+
+def rows(p: Play) -> dict[str, UsageRow]:
+    """By pool."""
+    return {row.pool: row for row in p.gateway.services.usage.take()}
+
+
+def only(p: Play) -> UsageRow:
+    (row,) = rows(p).values()
+    return row
+
+
+def tokens(row: UsageRow) -> tuple[int, int, int]:
+    return row.prompt_tokens, row.cached_tokens, row.completion_tokens
+
+
+async def test_a_row_has_who_asked_for_what_when(play: Playing) -> None:
+    p = play("r0")
+    for _ in range(3):
+        p.ask()
+        finishes(await p.connects())
+        await p.settle()
+        p.gateway.services.upstreams.close()
+    row = only(p)
+    assert (row.hour, row.tenant, row.model, row.version, row.pool) == (HOUR, "acme", "acme/bot", "v1", POOL)
+    assert (row.service_class, row.requests, row.failed, row.left) == ("interactive", 3, 0, 0)
+    assert tokens(row) == (9, 0, 6) and row.lost_attempts == 0
+    assert p.gateway.services.usage.take() == [], "and is taken once"
+
+
+async def test_all_accelerators_of_a_replica_are_charged_at_their_price(play: Playing) -> None:
+    """Of four, a quarter was before: in quotas, traces and bills alike."""
+    spent = []
+    for pools in ((PoolEntry(POOL, 2048),), FOUR):
+        p = play("r0", pools=pools)
+        p.ask()
+        engine = await p.connects()
+        p.world.clock.forward(0.1)
+        engine.begins_stream()
+        engine.streams(HELLO)
+        p.world.clock.forward(2.0)
+        engine.streams(END)
+        engine.ends_stream()
+        settled, row = p.gateway.services.quotas.settled_by_engine.gpu_s, only(p)
+        assert row.accelerator_seconds == settled > 1.0
+        assert p.gateway.services.traces.recent[-1].row().gpu_seconds == pytest.approx(settled, abs=1e-6)
+        spent.append(row)
+    one, four = spent
+    assert four.accelerator_seconds == pytest.approx(4 * one.accelerator_seconds)
+    assert four.cost == pytest.approx(four.accelerator_seconds * 9.0 / 3600) and one.cost == 0.0
+    assert four.kv_token_seconds == one.kv_token_seconds > 0, "a token is held once, on however many"
+
+
+async def test_who_leaves_is_charged_for_what_came(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    p.world.clock.forward(1.0)
+    exchange.client_left()
+    row = only(p)
+    assert (row.requests, row.left, row.failed) == (1, 1, 0)
+    assert tokens(row) == (exchange.admitted.features.prompt_tokens, 0, 1) and row.lost_attempts == 0
+
+
+async def test_a_request_that_fails_everywhere_is_the_platforms(play: Playing) -> None:
+    p = play("r0", "r1")
+    exchange = p.ask()
+    for _ in range(2):
+        engine = await p.connects()
+        p.after(0.5)
+        engine.dies()
+        await p.settle()
+    row = only(p)
+    assert (row.requests, row.failed, tokens(row), row.cost) == (1, 1, (0, 0, 0), 0.0)
+    prompt_tokens = exchange.admitted.features.prompt_tokens
+    assert (row.lost_attempts, row.lost_prompt_tokens) == (2, 2 * prompt_tokens)
+    assert row.lost_accelerator_seconds > 0.0
+
+
+async def test_a_request_that_is_tried_again_is_charged_once(play: Playing) -> None:
+    p = play("r0", "r1", pools=FOUR)
+    p.ask()
+    first = await p.connects()
+    p.after(0.5)
+    first.dies()
+    finishes(await p.connects())
+    row = only(p)
+    assert (row.requests, row.failed, tokens(row)) == (1, 0, (3, 0, 2))
+    assert row.lost_attempts == 1 and row.lost_cost == pytest.approx(row.lost_accelerator_seconds * 9.0 / 3600)
+
+
+@pytest.mark.parametrize("refusal", [429, 503])
+async def test_an_engine_that_is_full_has_not_worked(play: Playing, refusal: int) -> None:
+    p = play("r0", "r1")
+    p.ask()
+    (await p.connects()).refuses(refusal)
+    finishes(await p.connects())
+    row = only(p)
+    assert (row.requests, row.lost_attempts, row.lost_prompt_tokens) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+async def test_the_loser_of_two_attempts_costs_the_platform_and_not_the_tenant(play: Playing, winner: int) -> None:
+    p = play("r0", "r1", **hedged())
+    exchange = p.ask()
+    pair = [await p.connects()]
+    p.after(10.0)
+    pair.append(await p.connects())
+    finishes(pair[winner])
+    row = only(p)
+    assert (row.requests, tokens(row)) == (1, (3, 0, 2))
+    assert (row.lost_attempts, row.lost_prompt_tokens) == (1, exchange.admitted.features.prompt_tokens)
+
+
+async def test_who_leaves_two_attempts_is_charged_for_one(play: Playing) -> None:
+    p = play("r0", "r1", **hedged())
+    exchange = p.ask()
+    await p.connects()
+    p.after(10.0)
+    await p.connects()
+    exchange.client_left()
+    row, prompt_tokens = only(p), exchange.admitted.features.prompt_tokens
+    assert (row.requests, row.left, tokens(row)) == (1, 1, (prompt_tokens, 0, 0))
+    assert (row.lost_attempts, row.lost_prompt_tokens) == (1, prompt_tokens)
+
+
+async def test_an_attempt_that_the_platform_gave_up_is_lost(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    await p.connects()
+    p.after(100_000.0)
+    row = only(p)
+    assert (row.requests, row.failed, tokens(row), row.lost_attempts) == (1, 1, (0, 0, 0), 1)
+
+
+async def test_both_answers_of_a_cascade_are_charged_each_to_its_model(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    large = await escalated(p)
+    p.world.clock.forward(1.0)
+    large.begins_stream()
+    large.streams(sse.token(NAMED_LARGE, "42"), sse.finish(NAMED_LARGE), sse.usage(NAMED_LARGE, 5, 3), sse.DONE)
+    large.ends_stream()
+    found = rows(p)
+    assert (found[POOL].requests, tokens(found[POOL]), found[POOL].model) == (0, (7, 0, 2), "acme/bot")
+    assert (found[LARGE].requests, tokens(found[LARGE]), found[LARGE].model) == (1, (5, 0, 3), LARGE)
+    charged = p.gateway.services.quotas.settled_by_engine
+    assert sum(row.accelerator_seconds for row in found.values()) == pytest.approx(charged.gpu_s)
+    assert sum(row.kv_token_seconds for row in found.values()) == pytest.approx(charged.kv_token_s)
+
+
+async def test_a_small_answer_that_is_asked_for_again_is_charged_once_and_lost_once(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    large = await escalated(p)
+    large.answers(503, b"{}")
+    again = await p.connects()
+    again.begins_stream()
+    again.streams(HELLO, sse.finish(BOT_V1), sse.usage(BOT_V1, 7, 2), sse.DONE)
+    again.ends_stream()
+    row = rows(p)[POOL]
+    assert (row.requests, tokens(row)) == (1, (7, 0, 2))
+    assert (row.lost_attempts, row.lost_prompt_tokens, row.lost_completion_tokens) == (1, 7, 2)
+
+
+async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) -> None:
+    p = play("r0")
+    Wire(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
+    await p.settle()
+    (await p.connects()).answers(200, b'{"count":500,"max_model_len":2048,"tokens":[]}')
+    await p.settle()
+    row = only(p)
+    assert (row.requests, tokens(row), row.lost_attempts) == (1, (0, 0, 0), 0)
+
+
+async def test_who_is_refused_before_any_model_is_in_no_bill(play: Playing) -> None:
+    p = play("r0")
+    Wire(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
+    await p.settle()
+    assert rows(p) == {}
+
+
+# bounds
+
+
+async def ended_once(play: Playing, **fields: Any) -> Any:
+    """What a listener is given of one request."""
+    p = play("r0")
+    given: list[Any] = []
+    services = p.gateway.services
+    object.__setattr__(services, "end_listeners", (*services.end_listeners, given.append))
+    p.ask(**fields)
+    finishes(await p.connects())
+    return given[0]
+
+
+async def test_more_models_than_rows_go_to_their_tenant_and_then_are_told_as_lost(play: Playing) -> None:
+    ended = await ended_once(play)
+    hours = iter(range(100))
+    sums = UsageSums(lambda: next(hours) * 3600.0, rows=3)
+    for _ in range(3):
+        sums.count(ended, (3, 0, 2))
+    assert len(sums) == 3 and sums.lost_requests_total == 0
+    for _ in range(5):
+        sums.count(ended, (3, 0, 2))
+    found = sums.take()
+    assert [row.model for row in found] == ["acme/bot"] * 3 + [""] * 3
+    assert sum(row.requests for row in found) == 6 and sums.lost_requests_total == 2
+
+
+async def test_what_could_not_be_kept_is_there_again(play: Playing) -> None:
+    ended = await ended_once(play)
+    sums = UsageSums(lambda: NOW_UNIX_S)
+    sums.count(ended, (3, 1, 2))
+    taken = sums.take()
+    sums.count(ended, (30, 10, 20))
+    sums.put_back(taken)
+    (row,) = sums.take()
+    assert (row.requests, tokens(row)) == (2, (33, 11, 22))

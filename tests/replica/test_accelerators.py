@@ -1,0 +1,116 @@
+"""Accelerators as the agent tells of them, over a management library that is played."""
+
+# ruff: noqa: N802 - the names are the library's
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from functions.replica import accelerators
+from functions.replica.accelerators import Accelerators, management_library
+
+
+class NotSupported(Exception):
+    pass
+
+
+class Library:
+    """NVML of a machine with two devices, of which the second has no ECC."""
+
+    def __init__(self) -> None:
+        self.events: deque[Any] = deque()
+        self.registered: list[tuple[int, int]] = []
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return 100 + index
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle - 100
+
+    def nvmlEventSetCreate(self) -> str:
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, handle: int, kinds: int, events: str) -> None:
+        self.registered.append((handle, kinds))
+
+    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> Any:
+        if not self.events:
+            raise NotSupported("timeout")
+        return self.events.popleft()
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=93, memory=40)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=60 << 30, total=80 << 30)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 412_500
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return 71
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        if handle == 101:
+            raise NotSupported("ECC is off")
+        return 3 * kind
+
+
+def shown(devices: Accelerators, name: str, **labels: str) -> float | None:
+    registry = CollectorRegistry()
+    registry.register(devices)
+    return registry.get_sample_value(name, labels)
+
+
+def test_each_device_is_told_of_and_what_it_does_not_measure_is_left_out() -> None:
+    devices = Accelerators("base", "r0", Library())
+    devices.open()
+    devices.read()
+    first, second = {"pool": "base", "accelerator": "0"}, {"pool": "base", "accelerator": "1"}
+    assert shown(devices, "shoal_replica_accelerators", pool="base", replica="r0") == 2
+    assert shown(devices, "shoal_accelerator_used_ratio", **second) == 0.93
+    assert shown(devices, "shoal_accelerator_memory_used_bytes", **first) == 60 << 30
+    assert shown(devices, "shoal_accelerator_memory_bytes", **first) == 80 << 30
+    assert shown(devices, "shoal_accelerator_power_watts", **first) == 412.5
+    assert shown(devices, "shoal_accelerator_temperature_celsius", **first) == 71
+    assert shown(devices, "shoal_accelerator_errors_total", **first, kind="ecc_uncorrected") == 3
+    assert shown(devices, "shoal_accelerator_errors_total", **second, kind="ecc_uncorrected") is None
+    assert shown(devices, "shoal_accelerator_errors_total", **second, kind="xid") == 0, "or the first is no increase"
+
+
+def test_errors_of_the_driver_are_counted_once_each() -> None:
+    library = Library()
+    devices = Accelerators("base", "r0", library)
+    devices.open()
+    assert library.registered == [(100, 8), (101, 8)]
+    library.events.extend(SimpleNamespace(device=101, eventData=number) for number in (13, 79))
+    devices.read()
+    devices.read()
+    second = {"pool": "base", "accelerator": "1"}
+    assert shown(devices, "shoal_accelerator_errors_total", **second, kind="xid") == 2
+    assert shown(devices, "shoal_accelerator_last_xid", **second) == 79
+
+
+def test_a_machine_without_accelerators_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_there(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(accelerators.importlib, "import_module", not_there)
+    assert management_library() is None
+    devices = Accelerators("base", "r0", None)
+    devices.start()
+    assert shown(devices, "shoal_replica_accelerators", pool="base", replica="r0") == 0
+
+
+def test_a_library_without_a_driver_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise NotSupported("Driver Not Loaded")
+
+    monkeypatch.setattr(accelerators.importlib, "import_module", lambda name: SimpleNamespace(nvmlInit=no_driver))
+    assert management_library() is None

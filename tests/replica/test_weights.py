@@ -1,0 +1,79 @@
+"""What an agent claims of its engine's weights: what that has read, or nothing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from functions.artifacts import directories
+from functions.fleet import heartbeat as heartbeats
+from functions.replica.heartbeat_loop import compose
+from functions.replica.status import AgentStatus
+from functions.replica.weights import LoadedWeights
+from tests.artifacts.test_base_folder import model
+from tests.replica.statuses import make_status
+
+STARTED_UNIX_S = 2_000_000_000.0  # after every file of these tests was written
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return model(tmp_path / "llama")
+
+
+@pytest.fixture
+def status() -> AgentStatus:
+    return make_status()
+
+
+@pytest.fixture
+def weights(status: AgentStatus, folder: Path, tmp_path: Path) -> LoadedWeights:
+    return LoadedWeights(status, folder, tmp_path / "notes")
+
+
+async def test_the_heartbeat_tells_what_the_engine_was_started_from(
+    status: AgentStatus, weights: LoadedWeights, folder: Path
+) -> None:
+    digest = directories.write_manifest(folder)
+    assert compose(status, sequence=0, sent_unix_s=0.0).weights_digest == "", "nobody has looked yet"
+    await weights.learn(STARTED_UNIX_S)
+    sent = heartbeats.decode(heartbeats.encode(compose(status, sequence=1, sent_unix_s=0.0)))
+    assert heartbeats.to_view(sent).weights == digest
+
+
+async def test_an_engine_that_is_gone_has_loaded_nothing(status: AgentStatus, weights: LoadedWeights) -> None:
+    await weights.learn(STARTED_UNIX_S)
+    assert status.weights is not None
+    weights.forget()
+    assert heartbeats.to_view(compose(status, sequence=0, sent_unix_s=0.0)).weights is None
+
+
+async def test_a_folder_that_was_written_to_since_the_engine_started_says_nothing_of_it(
+    status: AgentStatus, weights: LoadedWeights, folder: Path
+) -> None:
+    """An agent that was started again beside its engine would tell of weights that this has never read."""
+    os.utime(folder / "model.safetensors", (STARTED_UNIX_S + 1, STARTED_UNIX_S + 1))
+    await weights.learn(STARTED_UNIX_S)
+    assert status.weights is None
+
+
+async def test_what_was_true_of_a_running_engine_stays_true(
+    status: AgentStatus, weights: LoadedWeights, folder: Path
+) -> None:
+    await weights.learn(STARTED_UNIX_S)
+    loaded = status.weights
+    (folder / "tokenizer.json").write_text("[]")
+    assert compose(status, sequence=0, sent_unix_s=0.0).weights_digest == loaded
+
+
+async def test_an_agent_that_sees_no_folder_claims_nothing(status: AgentStatus, tmp_path: Path) -> None:
+    await LoadedWeights(status, None, tmp_path).learn(None)
+    await LoadedWeights(status, tmp_path / "nothing", tmp_path).learn(None)
+    assert status.weights is None
+
+
+def test_a_digest_that_is_none_is_refused_whole() -> None:
+    heartbeat = compose(make_status(), sequence=0, sent_unix_s=0.0)
+    message = heartbeats.encode(heartbeat).replace(b'"weights_digest":""', b'"weights_digest":"sha256:ABC"')
+    with pytest.raises(heartbeats.HeartbeatInvalid):
+        heartbeats.decode(message)

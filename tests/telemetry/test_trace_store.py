@@ -1,0 +1,203 @@
+"""The trace store on one machine: chDB behind ClickHouse's HTTP interface, killed and asked with SQL that is right."""
+
+import base64
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.telemetry.store.client import StoreAddress, StoreAway, StoreReceiver, StoreRefused, TraceStore
+from functions.telemetry.store.questions import Search, find, search
+from functions.telemetry.trace_row import COLUMNS, TraceRow, encode
+from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
+from tests.ports import free_port
+from tests.roles import RoleProcess, start
+from tests.telemetry.test_traces import row as any_row
+
+pytest.importorskip("chdb")
+pytestmark = pytest.mark.servers
+NOW_S = float(int(time.time()) // 3600 * 3600 - 1800)  # the middle of an hour
+PASSWORD = "a password"
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self.port, self._folder = free_port(), folder
+        (folder / "password").write_text(PASSWORD + "\n")
+        self.store = TraceStore(StoreAddress(f"http://127.0.0.1:{self.port}", "shoal", PASSWORD))
+        self.process = self.start()
+
+    def start(self) -> RoleProcess:
+        variables = {
+            "SHOAL_TRACE_STORE_PORT": str(self.port),
+            "SHOAL_TRACE_STORE_DIRECTORY": str(self._folder / "data"),
+            "SHOAL_TRACE_STORE_PASSWORD_FILE": str(self._folder / "password"),
+            "PATH": "/usr/bin:/bin",
+        }
+        with (self._folder / "log").open("ab") as log:
+            self.process = start("functions.telemetry.store", env=variables, stderr=log, stdout=log)
+        for _ in range(400):
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.port}/ping").text == "Ok.\n":
+                    return self.process
+            except httpx.HTTPError:
+                time.sleep(0.05)
+            assert self.process.poll() is None, (self._folder / "log").read_text()
+        raise AssertionError("the store never answered")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(tmp_path_factory.mktemp("store"))
+    yield found
+    found.store.close()
+    found.process.terminate()
+    assert found.process.wait(10) is not None
+
+
+@pytest.fixture
+def receiver(server: Server) -> Iterator[StoreReceiver]:
+    """On an empty store."""
+    yield StoreReceiver(server.store, 30)
+    server.store.order("DROP DATABASE IF EXISTS shoal")
+
+
+def row(request_id: str, at_s: float = NOW_S, **changes: object) -> TraceRow:
+    return any_row(request_id, **{"ts": at_s, **changes})
+
+
+def piece(*rows: TraceRow) -> bytes:
+    return b"".join(encode(each) + b"\n" for each in rows)
+
+
+def count(server: Server, what: str) -> int:
+    return int(server.store.ask(f"SELECT {what} AS n")[0]["n"])
+
+
+def test_a_row_comes_back_as_it_was(server: Server, receiver: StoreReceiver) -> None:
+    some = row("quoted'; DROP", error="it's \\ \t\n é", first_token_ms=None, ts=NOW_S + 0.123456, cached_tokens=None)
+    receiver.take(piece(some, row("other")), "p1")
+    assert find(server.store, "quoted'; DROP") == some
+    assert find(server.store, "quoted'; DROP", "another tenant") is None
+    assert {each["name"] for each in server.store.ask("SELECT name FROM system.columns WHERE table = 'requests'")} == {
+        *COLUMNS
+    }
+
+
+def test_a_piece_that_comes_again_is_there_once_also_in_the_totals_and_after_a_kill(
+    server: Server, receiver: StoreReceiver
+) -> None:
+    """Rows over three days and so partitions: each of them has to know the piece."""
+    rows = [row(f"r{number}", NOW_S - 40_000 * number, prompt_tokens=7) for number in range(5)]
+    receiver.take(piece(*rows), "p1")
+    receiver.take(piece(*rows), "p1")
+    server.kill()
+    with pytest.raises(ReceiverAway):
+        receiver.take(piece(*rows), "p1")
+    server.start()
+    receiver.take(piece(*rows), "p1")
+    assert count(server, "(SELECT count() FROM shoal.requests)") == 5
+    totals = server.store.ask("SELECT sum(requests) AS n, sum(prompt_tokens) AS p FROM shoal.requests_hourly")
+    assert totals == [{"n": 5, "p": 35}]
+
+
+def test_rows_that_came_in_two_pieces_are_one_in_every_answer(server: Server, receiver: StoreReceiver) -> None:
+    """Before any merge: a spool that was restored from a backup, say."""
+    server.store.migrate(30)
+    server.store.order("SYSTEM STOP MERGES shoal.requests")
+    receiver.take(piece(row("a"), row("b", NOW_S + 1)), "p1")
+    receiver.take(piece(row("b", NOW_S + 1), row("c", NOW_S + 2)), "p2")
+    assert count(server, "(SELECT count() FROM shoal.requests)") == 4
+    assert count(server, "(SELECT count() FROM shoal.requests FINAL)") == 3
+    found = search(server.store, Search(NOW_S - 10, limit=3))
+    assert [each.request_id for each in found] == ["c", "b", "a"]
+
+
+def test_the_same_id_of_two_tenants_or_twice_of_one_are_several_requests(
+    server: Server, receiver: StoreReceiver
+) -> None:
+    """Callers choose request ids: one of them must not hide another's row."""
+    receiver.take(piece(row("id"), row("id", tenant_id="globex"), row("id", NOW_S + 5, status=500)), "p1")
+    assert count(server, "(SELECT count() FROM shoal.requests FINAL)") == 3
+    newest = find(server.store, "id", "acme")
+    assert newest is not None and newest.status == 500
+
+
+def test_a_search_finds_what_was_asked_for(server: Server, receiver: StoreReceiver) -> None:
+    rows = [
+        row("old", NOW_S - 7200),
+        row("slow", total_ms=9000.0),
+        row("failed", NOW_S + 1, status=502, error="upstream_failed", tenant_id="globex"),
+        row("other", NOW_S + 2, model_id="acme/poet", version="v3", pool="large", replica_id="large-1", trace_id="ab"),
+    ]
+    receiver.take(piece(*rows), "p1")
+
+    def ids(**terms: object) -> list[str]:
+        return [each.request_id for each in search(server.store, Search(**{"since_s": NOW_S - 60, **terms}))]  # type: ignore[arg-type]
+
+    assert ids() == ["other", "failed", "slow"]
+    assert ids(since_s=0.0)[-1] == "old" and ids(until_s=NOW_S + 1) == ["slow"]
+    assert ids(tenant="globex") == ids(errors=True) == ["failed"]
+    assert ids(model="acme/poet") == ids(model="acme/poet@v3") == ids(pool="large") == ids(trace_id="ab") == ["other"]
+    assert ids(replica="large-1") == ["other"] and ids(model="acme/poet@v1") == []
+    assert ids(slowest_first=True)[0] == "slow" and ids(over_ms=5000.0) == ["slow"] and ids(limit=1) == ["other"]
+
+
+def test_a_table_of_an_older_release_gets_the_new_column_and_the_retention(
+    server: Server, receiver: StoreReceiver
+) -> None:
+    receiver.take(piece(row("before")), "p1")
+    server.store.order("ALTER TABLE shoal.requests DROP COLUMN finish_reason SETTINGS mutations_sync=1")
+    StoreReceiver(server.store, 7).take(piece(row("after")), "p2")
+    found = find(server.store, "after")
+    assert found is not None and found.finish_reason == "stop"
+    definition = server.store.ask("SELECT create_table_query AS d FROM system.tables WHERE name = 'requests'")[0]["d"]
+    assert "toIntervalDay(7)" in definition
+
+
+def test_a_table_that_was_dropped_is_made_again(server: Server, receiver: StoreReceiver) -> None:
+    receiver.take(piece(row("a")), "p1")
+    server.store.order("DROP DATABASE shoal")
+    with pytest.raises(ReceiverAway):
+        receiver.take(piece(row("b")), "p2")
+    receiver.take(piece(row("b")), "p2")
+    assert find(server.store, "b") is not None
+
+
+def test_bad_rows_are_told_from_a_bad_store(server: Server, receiver: StoreReceiver) -> None:
+    with pytest.raises(PieceRefused):
+        receiver.take(b'{"ts": "yesterday"}\n', "p1")
+    with pytest.raises(StoreRefused) as caught:
+        server.store.ask("SELECT nothing")
+    assert caught.value.code == 47
+
+
+def test_who_has_no_password_gets_nothing(server: Server) -> None:
+    url = f"http://127.0.0.1:{server.port}/"
+    assert httpx.post(url, content="SELECT 1").status_code == 401
+    basic = base64.b64encode(f"shoal:{PASSWORD}".encode()).decode()
+    assert httpx.post(url, content="SELECT 1", headers={"authorization": f"Basic {basic}"}).text == "1\n"
+    assert httpx.get(f"{url}?query=SELECT+1", headers={"authorization": "Basic !"}).status_code == 401
+    with closing(TraceStore(StoreAddress(url, "shoal", "wrong"))) as stranger, pytest.raises(StoreRefused) as caught:
+        stranger.ask("SELECT 1")
+    assert caught.value.code == 516
+
+
+def test_a_store_that_nobody_answers_for_is_away() -> None:
+    with closing(TraceStore(StoreAddress(f"http://127.0.0.1:{free_port()}"))) as store, pytest.raises(StoreAway):
+        store.ask("SELECT 1")
+
+
+def test_it_ends_at_once_when_told_to(server: Server) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    began_s = time.monotonic()
+    assert server.process.wait(10) in (0, -signal.SIGTERM) and time.monotonic() - began_s < 5.0
+    server.start()
