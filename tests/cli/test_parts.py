@@ -100,7 +100,7 @@ def test_a_snapshot_is_in_force_once_the_gateway_uses_it(snapshot: dict[str, Any
 def shown(seen: dict[str, Any], width: int = 160) -> str:
     output = io.StringIO()
     everything = {"ready": True, "gateway": "https://g", "state_dir": "/s", "replicas": []}
-    everything |= {"adapters": (), "rollouts": [], "pools": {}}
+    everything |= {"adapters": (), "rollouts": [], "pools": {}, "base_versions": {}, "prometheus": None}
     show({**everything, "without_controller": [], **seen}, Console(file=output, width=width))
     return output.getvalue()
 

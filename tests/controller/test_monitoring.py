@@ -19,7 +19,7 @@ from tests.controller.test_plan import CONTEXT, POOL
 def test_it_is_part_of_the_fleet_only_where_it_is_installed() -> None:
     assert "prometheus" not in plan_fleet(CONTEXT, [POOL], Target(), {})
     spec = plan_fleet(replace(CONTEXT, prometheus=Path("/bin/prometheus")), [POOL], Target(), {})["prometheus"]
-    assert "--web.listen-address=127.0.0.1:8451" in spec.argv
+    assert "--web.listen-address=127.0.0.1:8452" in spec.argv
     assert STOP_ORDER[0] == spec.role, "whatever else stops, nothing waits for it"
 
 

@@ -105,7 +105,7 @@ def _other(type_: Any, value: Any) -> Any:
         case types.IntType():
             candidates = (value + 1, value - 1)
         case types.FloatType():
-            candidates = (value / 2, value * 1.5)
+            candidates = (value / 2, value * 1.5, value + 1.0)
         case types.StrType():
             candidates = (f"{value}2", *(value[:-1] + last for last in "0b*"))
         case _:

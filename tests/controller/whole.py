@@ -15,6 +15,7 @@ from functions.api.kinds.inference_service import (
     DEDICATED_TO_ANNOTATION,
     MODEL_LABEL,
     POOL_LABEL,
+    PRICE_ANNOTATION,
     QUANTIZATION_ANNOTATION,
     TASK_LABEL,
 )
@@ -41,11 +42,16 @@ def limits(factor: int = 1) -> Written:
     return {**counted, "maxOutputTokens": factor * 30}
 
 
+def accelerators(count: int) -> Written:
+    return {"limits": {"nvidia.com/gpu": str(count)}}
+
+
 def service(name: str, task: str) -> Written:
     model = {
         "modelFormat": {"name": "vLLM"},
         "storageUri": f"pvc://shoal-models/{name}",
         "args": ["--max-model-len=4096", "--enable-lora", "--max-cpu-loras=32"],
+        "resources": accelerators(3),
     }
     predictor = {"minReplicas": 2, "maxReplicas": 8, "model": model}
     return {
@@ -60,7 +66,16 @@ def own_pool() -> Written:
     """A second pool of the first one's model, for one tenant alone."""
     document = service(OWN_POOL, "embed")
     document["metadata"]["labels"][MODEL_LABEL] = POOL
-    document["metadata"]["annotations"] = {DEDICATED_TO_ANNOTATION: "acme", QUANTIZATION_ANNOTATION: "fp8"}
+    document["metadata"]["annotations"] = {
+        DEDICATED_TO_ANNOTATION: "acme",
+        QUANTIZATION_ANNOTATION: "fp8",
+        PRICE_ANNOTATION: "2.5",
+    }
+    predictor = document["spec"]["predictor"]
+    predictor["model"] |= {"storageUri": f"pvc://shoal-models/{POOL}"}
+    del predictor["model"]["resources"]  # its containers' are counted
+    predictor["containers"] = [{"name": "beside", "resources": accelerators(2)}]
+    predictor["workerSpec"] = {"pipelineParallelSize": 2}
     return document
 
 

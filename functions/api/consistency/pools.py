@@ -30,7 +30,10 @@ def problems(everything: Everything) -> Iterator[Problem]:
         yield from _owners(service, uses)
     for tenant in everything.tenants:
         yield from _own_pools(tenant, everything, pools)
-    governing = {pattern: policy for policy in everything.routing for pattern in policy.value.spec.pools}
+    governing: dict[str, Declared[RoutingPolicy]] = {}
+    for policy in everything.routing:
+        for pattern in policy.value.spec.pools:
+            governing.setdefault(pattern, policy)  # a second one is told of itself, by `fallbacks`
     for policy in everything.routing:
         yield from _rules(policy, everything, pools, governing)
         yield from _steps(policy, pools)

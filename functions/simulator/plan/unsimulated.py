@@ -44,6 +44,7 @@ WHY = MappingProxyType(
         "keys": "who may call is not traffic",
         "tenants": "what a tenant may call, and its conversations and tools, do not change a recorded trace",
         "models": "versions and channels of models: loading another artifact is not played",
+        "autoscaling": "no pool goes to zero there",
         "rollouts": "how a version is rolled out: no version changes during the trace",
         "routing": "the simulated gateway does not do this",
         "pools": "the simulated engine writes text, whatever the pool is for",

@@ -72,7 +72,7 @@ def check(data: bytes) -> None:
 
 def _heartbeats(kept: _Kept, message: bytes) -> None:
     for line in heartbeat.lines(message):
-        _take_line(kept.gateway, line)
+        _take_line(kept.gateway, line, None)
 
 
 def _pools(kept: _Kept, message: bytes) -> None:
