@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from functions.api.ids import ModelId
+from functions.api.ids import ModelId, RolloutId
 from functions.api.snapshot import SplitEntry
 from functions.gateway.intake.models import as_control
 from functions.gateway.request.request import Admitted
@@ -20,7 +20,7 @@ def versions(*splits: SplitEntry, **more: Any) -> dict[str, Any]:
         msgspec.structs.replace(
             model, versions=(*model.versions, version("v2", DIGEST_V2, POOL)), splits=splits, **more
         )
-        if model.id == POOL
+        if model.id == ModelId(POOL)
         else model
         for model in world.snapshot().models
     )
@@ -88,7 +88,7 @@ def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() ->
     """One thing changes at a time: else nobody could say which of the two made its answers worse."""
     door = BaseDoor()
     split = SplitEntry("stable", ROLLOUT, 0, 50, "v2")
-    own = SplitEntry("stable", world.RolloutId("ro-0000other"), 0, 50, "v2")
+    own = SplitEntry("stable", RolloutId("ro-0000other"), 0, 50, "v2")
     models = tuple(
         msgspec.structs.replace(model, splits=(own,)) if model.id == "acme/bot" else model
         for model in versions(split)["models"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import INCOMING, EngineName, ModelId
+from functions.api.ids import EngineName, ModelId
 from functions.api.snapshot import ModelEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.rollout.evaluation import Residency, evaluate
 from functions.decisions.rollout.events import AnyEvent, Loaded, Paused, RolledBack, StagePassed
@@ -84,7 +84,7 @@ def test_a_channel_that_stands_on_another_version_has_a_replica() -> None:
 
 
 def test_what_flips_without_stages_has_the_half_that_the_flip_waits_for() -> None:
-    found = wanted_shares(base("v1", "v2", stable="v1", **{INCOMING: "v2"}), [], (), 5, 1)
+    found = wanted_shares(base("v1", "v2", stable="v1", incoming="v2"), [], (), 5, 1)
     assert found == VersionShares("v1", {"v2": 3}, is_moving=True)
 
 
