@@ -43,7 +43,7 @@ def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> Pre
 
     `clean` deletes leftovers of a download; `again` hashes whatever is there. Blocks on the disk.
     """
-    _check_leftovers(directory, clean=clean)
+    check_leftovers(directory, clean=clean)
     facts = facts_of(directory, names=())
     digest = None if again else _digest_there(directory)
     was_there = digest is not None
@@ -62,7 +62,8 @@ def copy_plain(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns(*LEFTOVERS, MANIFEST_NAME))
 
 
-def _check_leftovers(directory: Path, *, clean: bool) -> None:
+def check_leftovers(directory: Path, *, clean: bool) -> None:
+    """ArtifactRefused where a download left something beside the model; `clean` deletes it."""
     for path in (directory / name for name in LEFTOVERS):
         if not (path.is_symlink() or path.exists()):
             continue

@@ -117,6 +117,11 @@ class ArtifactCache:
         with self._try_lock("evict") as alone:
             return self._evict(max_bytes, pinned, used_before_unix_s) if alone else []
 
+    def make_room(self, digest: Digest, needed_bytes: int, max_bytes: int) -> list[Digest]:
+        """Evict so that `max_bytes` hold what is here and the whole of an artifact that is on its way."""
+        has_bytes = _allocated_bytes(self.partial_path(digest))
+        return self.evict(max(0, max_bytes - needed_bytes + has_bytes), pinned=(digest,))
+
     @contextmanager
     def single_flight(
         self,

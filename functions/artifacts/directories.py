@@ -34,7 +34,7 @@ def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Ma
     """The manifest of every file below `directory`; a manifest already there is left out."""
     paths = []
     total_bytes = 0
-    for path in _plain_files(directory, directory):
+    for path in plain_files(directory):
         if path == MANIFEST_NAME:
             continue
         manifests.check_path(path)
@@ -70,7 +70,7 @@ def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = M
     manifest = manifests.decode_verified(_read_manifest_bytes(directory), digest, limits)
     expected = {entry.path for entry in manifest.files}
     try:
-        present = {path for path in _plain_files(directory, directory) if path != MANIFEST_NAME}
+        present = {path for path in plain_files(directory) if path != MANIFEST_NAME}
     except ArtifactRefused as error:
         raise ArtifactCorrupt(str(error)) from error
     for path in sorted(present ^ expected):

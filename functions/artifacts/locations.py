@@ -4,6 +4,7 @@
     manifests/sha256/<hex>        one manifest's canonical bytes
     tokenizers/sha256/<hex>/…     a base's tokenizer, by the base's digest (`tokenizers`)
     <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
+    bases/<name>/<version>/…      such a prefix: the weights of a base, which replicas name shoal://<name>@<version>
 
 `blobs/sha256/` held whole files before there were chunks; nothing reads it any more.
 Only `s3://<our bucket>/<prefix>` is followed: no other bucket, scheme or host can be reached by naming it in a model.
@@ -12,6 +13,7 @@ Only `s3://<our bucket>/<prefix>` is followed: no other bucket, scheme or host c
 import re
 from dataclasses import dataclass
 
+from functions.api.ids import NAME_PATTERN
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import MANIFEST_NAME
 
@@ -61,3 +63,48 @@ def tokenizer_key(base_hex: str, name: str) -> str:
 
 def manifest_key(sha256_hex: str) -> str:
     return MANIFESTS_PREFIX + sha256_hex
+
+
+# Base weights by name: `shoal://NAME@VERSION` in an InferenceService's storageUri.
+WEIGHTS_SCHEME = "shoal://"
+_WEIGHTS = re.compile(rf"(?P<name>{NAME_PATTERN})@(?P<version>{NAME_PATTERN})")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsName:
+    """One version of one base model: its pool's name, and the version's."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @property
+    def uri(self) -> str:
+        return WEIGHTS_SCHEME + str(self)
+
+    def location(self, bucket: str) -> ArtifactLocation:
+        """Where `shoal base push` leaves the pointer to it."""
+        return ArtifactLocation(bucket, f"bases/{self.name}/{self.version}")
+
+
+def parse_weights_name(text: str) -> WeightsName:
+    """`NAME@VERSION`, with or without the scheme; ArtifactRefused for anything else."""
+    match = _WEIGHTS.fullmatch(text.removeprefix(WEIGHTS_SCHEME))
+    if match is None:
+        raise ArtifactRefused(f"{text[:160]!r} is not of the form {WEIGHTS_SCHEME}name@version, such as llama-3-8b@v1")
+    return WeightsName(match["name"], match["version"])
+
+
+def weights_at(uri: str) -> WeightsName | None:
+    """The version that a storageUri (`shoal://…`) or a version's artifact (`s3://<bucket>/bases/…`) names; None for any
+    other place."""
+    if not uri.startswith(WEIGHTS_SCHEME):
+        bucket, _, path = uri.removeprefix("s3://").partition("/")
+        name, _, version = path.removeprefix("bases/").partition("/")
+        if not uri.startswith("s3://") or not bucket or not path.startswith("bases/"):
+            return None
+        uri = f"{name}@{version}"
+    match = _WEIGHTS.fullmatch(uri.removeprefix(WEIGHTS_SCHEME))
+    return None if match is None else WeightsName(match["name"], match["version"])

@@ -11,6 +11,7 @@ object whose bytes have rotted keeps its size and its name, and is put again
 import functools
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from functions.api.ids import Digest
@@ -47,10 +48,16 @@ def publish_directory(
     if not replace:
         _check_free(store, location, document)  # before anything is uploaded in vain
     put_content(store, directory, manifest)
+    point(store, location, document, replace=replace)
+    return put_content(store, directory, manifest, reread=False)
+
+
+def point(store: S3Store, location: ArtifactLocation, document: bytes, *, replace: bool = False) -> None:
+    """Make the URI point at the manifest, and wait for the end of a sweep that may have looked before: what it took of
+    the content is to be put once more. VersionTaken where the URI points at other content."""
     if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
     _outlast_sweep(store)
-    return put_content(store, directory, manifest, reread=False)
 
 
 def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = ADAPTER_LIMITS) -> Digest:
@@ -65,6 +72,11 @@ def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: 
     """
     put = functools.partial(_put_chunk, store, directory, reread=reread)
     run_all(put, manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
+    return put_manifest(store, manifest)
+
+
+def put_manifest(store: S3Store, manifest: Manifest) -> Digest:
+    """Put the manifest under its digest, once every chunk of it is there."""
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     key = manifest_key(manifests.hex_of(digest))
@@ -108,15 +120,24 @@ def _outlast_sweep(store: S3Store) -> None:
 
 
 def _put_chunk(store: S3Store, directory: Path, chunk: Chunk, *, reread: bool) -> None:
+    put_chunk(store, chunk, lambda: _read(directory, chunk), reread=reread)
+
+
+def put_chunk(store: S3Store, chunk: Chunk, read: Callable[[], bytes], *, reread: bool) -> bool:
+    """Put the chunk unless the store has it; whether it was put. `read` gives its verified bytes where they are needed.
+
+    `reread`: what is there is believed by its bytes, else by its size.
+    """
     key = chunk_key(chunk.sha256)
     stored_bytes = store.size_of(key)
     if stored_bytes == chunk.size_bytes and (not reread or _holds(store, key, chunk.size_bytes, chunk.sha256)):
-        return
-    content = _read(directory, chunk)
+        return False
+    content = read()
     if stored_bytes is None:
         store.put_new(key, content, sha256=chunk.sha256)
     else:  # cut short by a store that lost its tail, or rotten: the name promises this content, so this is a repair
         store.put(key, content, sha256=chunk.sha256)
+    return True
 
 
 def _holds(store: S3Store, key: str, size_bytes: int, sha256: str) -> bool:

@@ -14,7 +14,7 @@ starts. TokenizerCache holds their bytes below a bound; those in use stay. All c
 import hashlib
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from functions.api.ids import Digest
@@ -37,12 +37,25 @@ def publish(store: S3Store, directory: Path) -> Digest:
     ArtifactCorrupt where a file is not what the manifest says, ArtifactRefused where there is no tokenizer among them.
     Idempotent: equal content is put again, so a second run repairs what has rotted in the store.
     """
-    digest, manifest = directories.read_manifest(directory)
-    entries = _entries(manifest)
-    for entry in entries:
+    _, manifest = directories.read_manifest(directory)
+
+    def read(entry: FileEntry) -> bytes:
         directories.verify_file(directory, entry)
-        store.put(tokenizer_key(manifests.hex_of(digest), entry.path), (directory / entry.path).read_bytes())
-    store.put(tokenizer_key(manifests.hex_of(digest), _MANIFEST), manifests.encode(manifest))
+        return (directory / entry.path).read_bytes()
+
+    return publish_files(store, manifest, read)
+
+
+def publish_files(store: S3Store, manifest: Manifest, read: Callable[[FileEntry], bytes]) -> Digest:
+    """The same for a base that lies elsewhere: `read` gives a small file's bytes."""
+    document = manifests.encode(manifest)
+    digest = manifests.digest_of(document)
+    for entry in _entries(manifest):
+        content = read(entry)
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise ArtifactCorrupt(f"{entry.path} is not what the base's manifest says")
+        store.put(tokenizer_key(manifests.hex_of(digest), entry.path), content)
+    store.put(tokenizer_key(manifests.hex_of(digest), _MANIFEST), document)
     return digest
 
 

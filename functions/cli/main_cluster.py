@@ -75,6 +75,36 @@ def base_tokenizer(
     )
 
 
+@base_app.command("push")
+def base_push(
+    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1; the name is the pool's.")],
+    source: Annotated[str, typer.Argument(help="The model's folder, or s3://bucket/prefix.")],
+    *,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The object store, such as https://s3.example.com. None: the local fleet's.")
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option(help='A file {"access_key_id", "secret_access_key"} with all rights on the bucket.')
+    ] = None,
+    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    from_endpoint: Annotated[
+        str | None, typer.Option(help="Of an s3:// source elsewhere; by default the same store.")
+    ] = None,
+    from_credentials: Annotated[Path | None, typer.Option(help="That may read the source; with the former.")] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete what a download left, such as .cache.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read back what the store has of it, and repair what has rotted.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a version of a base model's weights into the store, where replicas fetch it; goes on where it was killed."""
+    from functions.cli import base_push as command
+
+    to = command.Bucket(endpoint, credentials, bucket)
+    origin = command.Bucket(from_endpoint, from_credentials, "")
+    command.push(target, source, to, origin, clean=clean, again=again, as_json=output is Output.JSON)
+
+
 class Turn(StrEnum):
     ADD = "add"
     SHOW = "show"

@@ -136,6 +136,8 @@ class Catalogue:
         if pool not in model.other_pools:
             return model
         split = model.split
+        if split is not None and self.pools[pool].model and split.model == model_of(self.pools[pool]):
+            split = None  # of the base's versions, which are of the pool that bears its name
         if split is not None:
             split = replace(split, candidate=self.in_pool(split.candidate, pool))
         weights = model if model.is_adapter else self._weights(model, pool)

@@ -44,6 +44,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
         snapshot_max_age_s=settings.snapshot_max_age_s,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        sampled_traces=round(settings.otlp_sample_ratio * 2**32) if settings.otlp_endpoint is not None else 0,
         quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
         wake_wait_s=settings.wake_wait_s,

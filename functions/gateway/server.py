@@ -22,6 +22,7 @@ from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -92,7 +93,7 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._trace_outputs = TraceOutputs(settings)
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
         self._credentials = configured.credentials(settings)
         of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
         self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
@@ -215,8 +216,11 @@ class _Server(uvicorn.Server):
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
+        seals = SealChecker(
+            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+        )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
         tokenizers = self._exact.tokenizers if self._exact is not None else None

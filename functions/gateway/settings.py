@@ -47,6 +47,9 @@ class GatewaySettings(BaseSettings):
     bus_password_file: Path | None = Field(
         None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
     )
+    sealed_heartbeats: bool = Field(
+        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     tokenizers_dir: Path | None = Field(
@@ -129,6 +132,18 @@ class GatewaySettings(BaseSettings):
     trace_store_password_file: Path | None = Field(None, description="That user's password.")
     trace_store_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
     trace_retention_days: int = Field(30, ge=1, le=3650, description="How long the store keeps them.")
+    otlp_endpoint: str | None = Field(
+        None,
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of requests go "
+        "there, from TRACE_DIR. Unset: none are made.",
+    )
+    otlp_headers_file: Path | None = Field(
+        None, description="`name: value` lines that the collector wants to see, such as a token."
+    )
+    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="Of the traces that begin here; of others' the caller's flag decides."
+    )
     quarantine_after_replicas: int = Field(
         2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
     )

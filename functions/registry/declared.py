@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from functions.api.ids import KeyId, ModelId, PoolName, TenantId
 from functions.api.snapshot import ModelEntry, RolloutEntry
 from functions.api.snapshot_index import Tables
+from functions.artifacts.locations import weights_at
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.registry.errors import ApiError
 from functions.registry.sql.errors import Refused
@@ -46,9 +47,12 @@ class Declared:
         return PoolName(base)
 
     def folder_of(self, base: str) -> PurePosixPath:
-        """Where the base's files lie below the models directory: `pvc://<volume>/<folder>`, else by its name."""
+        """Where the base's files lie below the models directory: `pvc://<volume>/<folder>`, weights that travel below
+        `<name>@<version>`, else by its name."""
         entry = self._tables.models.get(ModelId(base))
         uri = entry.versions[0].artifact_uri if entry is not None and entry.versions else ""
+        if (weights := weights_at(uri)) is not None:
+            return PurePosixPath(str(weights))
         _, _, folder = uri.removeprefix(_VOLUME).partition("/") if uri.startswith(_VOLUME) else ("", "", "")
         return PurePosixPath(folder or base)
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
 from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
@@ -86,7 +87,8 @@ async def _serve(settings: RegistrySettings) -> None:
         on_published=lambda news: tasks.once("announce", announce(bus, news)),
     )
     store.load()
-    fleet = FleetWatch(bus)
+    seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
+    fleet = FleetWatch(bus, seals=seals)
     parts = _parts(settings, credentials, store, fleet)
     regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)

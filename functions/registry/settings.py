@@ -33,6 +33,9 @@ class RegistrySettings(BaseSettings):
     bus_password_file: Path | None = Field(
         None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
     )
+    sealed_heartbeats: bool = Field(
+        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."

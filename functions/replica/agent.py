@@ -116,7 +116,9 @@ def build(settings: ReplicaSettings) -> Agent:
     engine = EngineClient(
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
-    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
+    credentials = _credentials(settings)
+    seal = partial(credentials.secret, "heartbeat")
+    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings, seal))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
     weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
@@ -133,7 +135,6 @@ def build(settings: ReplicaSettings) -> Agent:
     reconciler = AdapterReconciler(
         status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
-    credentials = _credentials(settings)
     bearer = partial(credentials.bearer, "agent")
     follower = SnapshotFollower(
         client=registry_http,
@@ -317,6 +318,6 @@ def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=str(settings.registry_ca_file))
 
 
-def _bus(settings: ReplicaSettings) -> ValkeyBus:
+def _bus(settings: ReplicaSettings, seal: Bearer | None = None) -> ValkeyBus:
     file = settings.bus_password_file
-    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None)
+    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None, seal=seal)

@@ -158,6 +158,17 @@ class NodeFetchSettings(BaseSettings):
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     cache_dir: Path = Field(description="Artifacts by digest, shared with the agents and engines of the node.")
+    cache_max_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="What they may take on the disk, the one that is fetched included: the least recently used that no "
+        "engine holds go before it comes. Unset: no bound but the disk.",
+    )
+    shown_at: Path | None = Field(
+        None,
+        description="A link to the first artifact, for an agent beside the engine that tells what it has loaded "
+        "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: none is made.",
+    )
     down_bytes_per_s: float | None = Field(
         None, gt=0, description="All downloads together; unset: no limit. Leave room for what the node serves."
     )

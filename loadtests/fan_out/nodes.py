@@ -27,6 +27,7 @@ from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.replica.node_fetch import runner
 from functions.replica.node_fetch.runner import Report
+from functions.replica.node_fetch.wanted import Wanted
 from functions.replica.settings import NodeFetchSettings
 from loadtests.fan_out.store import CREDENTIALS
 
@@ -122,4 +123,4 @@ def _main(settings: NodeFetchSettings, digest: Digest, folder: Path, gate: objec
     if corrupt:
         vars(runner)["ChunkShelf"] = CorruptShelf
     gate.wait()  # type: ignore[attr-defined]
-    runner.run(settings, [digest])
+    runner.run(settings, [Wanted(digest)])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,8 @@ def test_more_replicas_than_ports_is_said() -> None:
 
 
 def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
-    change = difference(plan_fleet(CONTEXT, [POOL], Target(), {}), {})
+    travelling = replace(POOL, name="base-b", model="base-b@v1")  # with a fetcher of its weights
+    change = difference(plan_fleet(CONTEXT, [POOL, travelling], Target(), {}), {})
     roles = [name.partition("-")[0] for name in change.removed]
     assert [role for index, role in enumerate(roles) if role not in roles[:index]] == list(STOP_ORDER)
 

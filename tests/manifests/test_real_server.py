@@ -24,12 +24,14 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 FOREIGN_CRDS = (
     "serving.kserve.io_inferenceservices.yaml",
     "serving.kserve.io_servingruntimes.yaml",
+    "serving.kserve.io_clusterstoragecontainers.yaml",
     "serving.knative.dev_services.yaml",
 )
 # Of what the manifests say, budgets alone are other ones on Kubernetes 1.20, which tests can run on as well.
 WHOLE_BUDGETS_FROM = 27  # Kubernetes 1.27 knows `unhealthyPodEvictionPolicy` unasked
 PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PriorityClass", "CustomResourceDefinition"}
+CLUSTER_WIDE |= {"ClusterStorageContainer"}
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typing import Any
 from tests.manifests.rendering import Document, Rendering, name_of
 
 KSERVE_CONTAINER = "kserve-container"
+MODELS_PATH = "/mnt/models"
+_PROVISIONED = "kserve-provision-location"  # KServe's own volume, which it does not size
 KUBERNETES_GRACE_S = 30  # where a pod says nothing
 
 
@@ -30,7 +32,8 @@ class Workload:
 
     @property
     def containers(self) -> list[dict[str, Any]]:
-        return list(self.pod["containers"])
+        """Init containers too: what they may do and are given counts as much."""
+        return [*self.pod.get("initContainers", []), *self.pod["containers"]]
 
     @property
     def grace_s(self) -> int:
@@ -86,6 +89,22 @@ def runtime_of(service: Document, rendering: Rendering) -> Document | None:
     return candidates[0] if candidates else None
 
 
+def initializers(rendering: Rendering) -> list[dict[str, Any]]:
+    """Containers that KServe puts before an engine whose storageUri asks for them."""
+    return [document["spec"]["container"] for document in rendering.of("ClusterStorageContainer")]
+
+
+def _initializer(uri: str, rendering: Rendering) -> dict[str, Any] | None:
+    """What KServe puts before the engine for this URI: the ClusterStorageContainer's over its own default."""
+    for document in rendering.of("ClusterStorageContainer"):
+        if any(uri.startswith(each["prefix"]) for each in document["spec"]["supportedUriFormats"]):
+            found: dict[str, Any] = copy.deepcopy(document["spec"]["container"])
+            found["args"] = [uri, MODELS_PATH]
+            found["volumeMounts"] = [*found["volumeMounts"], {"name": _PROVISIONED, "mountPath": MODELS_PATH}]
+            return found
+    return None
+
+
 def _pool(service: Document, rendering: Rendering) -> Workload:
     predictor: dict[str, Any] = copy.deepcopy(service["spec"]["predictor"])
     model = predictor.pop("model")
@@ -97,6 +116,11 @@ def _pool(service: Document, rendering: Rendering) -> Workload:
         engine[key] = [*engine.get(key, []), *model.get(key, [])]
     engine |= {key: model[key] for key in ("resources", "image", "command") if key in model}
     pod["volumes"] = [*pod.get("volumes", []), *predictor.pop("volumes", [])]
+    initializer = _initializer(model.get("storageUri", ""), rendering)
+    if initializer is not None:
+        pod["initContainers"] = [*pod.get("initContainers", []), initializer]
+        pod["volumes"] = [*pod["volumes"], {"name": _PROVISIONED, "emptyDir": {"sizeLimit": "1Mi"}}]
+        engine["volumeMounts"] = [*engine["volumeMounts"], {"name": _PROVISIONED, "mountPath": MODELS_PATH}]
     metadata = service["metadata"]
     return Workload(
         name=name_of(service),

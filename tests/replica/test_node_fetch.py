@@ -1,6 +1,7 @@
 """The node fetcher as a process: killed, told to end, wrongly configured, and together with another one."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +22,9 @@ from fastapi import Depends, FastAPI
 
 from functions.api.ids import Digest
 from functions.artifacts import directories
-from functions.artifacts.manifest import FileEntry, Manifest
+from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.locations import manifest_key
+from functions.artifacts.manifest import MANIFEST_MAX_BYTES, FileEntry, Manifest, hex_of
 from functions.artifacts.publish import put_content
 from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.protocol import encode_announcement
@@ -32,6 +35,7 @@ from functions.registry import errors
 from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.listeners import agent_server, bind
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 MIB = 1024 * 1024
@@ -59,7 +63,7 @@ class NodeFetcher:
         } | {name.upper(): value for name, value in settings.items()}
         self._env = os.environ | {f"SHOAL_NODE_FETCH_{name}": str(value) for name, value in given.items()}
 
-    def start(self, digest: Digest, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, digest: str, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "functions.replica.node_fetch", digest, *arguments]
         return subprocess.Popen(command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -68,10 +72,16 @@ class NodeFetcher:
 
 
 @contextmanager
-def running_tracker() -> Iterator[str]:
-    """The tracker's routes on a port of their own; their URL."""
+def running_tracker(bases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[str]:
+    """The tracker's routes, and what the registry has published of `bases`, on a port of their own; their URL."""
     app = FastAPI()
     errors.install(app)
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> dict[str, object]:
+        versions = (bases or {}).get(name, {}).items()
+        return {"versions": [{"name": version, "digest": digest} for version, digest in versions]}
+
     app.include_router(tracker_routes(Tracker(), [Depends(require_token(TOKEN))]))
     listener = bind("127.0.0.1", 0, "port")
     server = agent_server(app)
@@ -171,6 +181,56 @@ def test_the_second_node_gets_it_from_the_first(s3_settings: S3Settings, digest:
         first.send_signal(signal.SIGTERM)
         _, err = first.communicate(timeout=90)
         assert first.returncode == 0, err
+
+
+def test_a_name_is_fetched_linked_and_seeded_like_kserve_asks_for_it(
+    s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
+) -> None:
+    """The pointer says what the name is (no registry here); the port tells a kubelet when the folder is there."""
+    document = store.read_small(manifest_key(hex_of(digest)), MANIFEST_MAX_BYTES)
+    store.put(f"bases/{tmp_path.name}/v1/shoal-manifest.json", document)
+    (port,) = free_ports(1)
+    mount = tmp_path / "mnt"
+    mount.mkdir()
+    node = NodeFetcher(tmp_path / "node", s3_settings, listen_port=port, seed_s="inf", down_bytes_per_s=12 * MIB)
+    process = node.start(f"shoal://{tmp_path.name}@v1", str(mount))
+    seen: list[int] = []
+
+    def ready() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            seen.append(httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code)
+        return bool(seen) and seen[-1] == 200
+
+    wait_until(ready)
+    assert seen[0] == 503  # it listens, and gives chunks, long before
+    assert (mount / "model.safetensors").read_bytes() == (tmp_path / "source" / "model.safetensors").read_bytes()
+    assert ArtifactCache(node.cache).evict(0) == []  # held for as long as the engine beside it may read
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert ArtifactCache(node.cache).evict(0) == [digest]
+
+
+def test_the_registrys_word_counts_more_than_the_pointer(
+    s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
+) -> None:
+    """Whoever can write to the bucket must not change what git pins."""
+    name = tmp_path.name
+    other = publish(store, tmp_path / "other", 12)
+    document = store.read_small(manifest_key(hex_of(other)), MANIFEST_MAX_BYTES)
+    store.put(f"bases/{name}/v1/shoal-manifest.json", document)
+    with running_tracker({name: {"v1": digest}}) as url:
+        report = report_of(NodeFetcher(tmp_path / "node", s3_settings, registry_url=url).start(f"shoal://{name}@v1"))
+    assert report["digest"] == digest
+
+
+def test_the_disk_is_bounded(s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path) -> None:
+    """24 MiB each, room for two: the third takes the place of the one that was used longest ago."""
+    node = NodeFetcher(tmp_path / "node", s3_settings, cache_max_bytes=50 * MIB)
+    digests = [digest, *(publish(store, tmp_path / str(seed), seed) for seed in (31, 32))]
+    for each in digests:
+        report_of(node.start(each))
+    assert {artifact.digest for artifact in ArtifactCache(node.cache).digests()} == set(digests[1:])
 
 
 @pytest.mark.soak

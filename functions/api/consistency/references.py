@@ -155,8 +155,10 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
 def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
     """What the pool is started from, before anything is published, is one of the versions."""
     served = service.spec.predictor.model
-    artifacts = [version.artifact for version in model.value.spec.versions]
-    if served is None or served.storage_uri is None or served.storage_uri in artifacts or not artifacts:
+    spec = model.value.spec
+    artifacts = [version.artifact for version in spec.versions]
+    by_name = [f"shoal://{spec.id}@{version.name}" for version in spec.versions]
+    if served is None or served.storage_uri is None or served.storage_uri in [*artifacts, *by_name] or not artifacts:
         return
     found = shown(artifacts[0]) if len(artifacts) == 1 else f"{len(artifacts)} versions"
     message = f"found {found}, but the pool's storageUri is {shown(served.storage_uri)}"

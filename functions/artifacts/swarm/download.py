@@ -72,6 +72,7 @@ class Download:
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
     clock: Callable[[], float] = time.monotonic
     progress: DownloadProgress = field(default_factory=DownloadProgress)
+    cache_max_bytes: int | None = None  # None: as much as the disk holds
     _threads: Threads = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +117,7 @@ class Download:
     async def _assemble(self) -> Path:
         document = await self._manifest()
         on_disk = self._threads.on_disk
+        await on_disk(lambda: self._make_room(document))
         assembly = await on_disk(lambda: Assembly.open(self.cache, self.digest, document, MODEL_LIMITS))
         self.progress.chunks, self.progress.resumed = len(assembly.chunks), assembly.have.count(1)
         self.shelf.add(assembly)
@@ -129,6 +131,15 @@ class Download:
             raise ArtifactCorrupt(f"{self.digest} does not stay on the disk as it was written: look at the disk")
         finally:
             self.shelf.remove(self.digest)
+
+    def _make_room(self, document: bytes) -> None:
+        """Before it comes, so that the disk never holds more than its bound; what engines hold stays all the same."""
+        if self.cache_max_bytes is None:
+            return
+        needed_bytes = manifests.decode_verified(document, self.digest, MODEL_LIMITS).total_bytes
+        evicted = self.cache.make_room(self.digest, needed_bytes, self.cache_max_bytes)
+        if evicted:
+            _log.info("%d artifacts were evicted for %s", len(evicted), self.digest[:19])
 
     def _exchange(self, assembly: Assembly) -> Exchange:
         count, have = len(assembly.chunks), bits_of(assembly.have)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from functions.artifacts.locations import weights_at
 from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import ClusterFacts
 from functions.cli.cluster.finding import Check, Finding, Level, is_installed, name_of, unreadable
@@ -90,8 +91,11 @@ def _is_base(each: Body) -> bool:
 
 
 def _folder(model: Body) -> str:
-    """The key of its facts, as the registry finds them: the folder in the volume, else the base's name."""
+    """The key of its facts, as the registry finds them: the folder in the volume, `<name>@<version>` of weights that
+    travel, else the base's name."""
     uri = next((str(version["artifact"]) for version in model["spec"].get("versions", ())), "")
+    if (weights := weights_at(uri)) is not None:
+        return str(weights)
     _, _, folder = uri.removeprefix("pvc://").partition("/") if uri.startswith("pvc://") else ("", "", "")
     return folder or str(model["spec"]["id"])
 
@@ -109,7 +113,7 @@ def _env(registry: Body) -> dict[str, str]:
 
 
 def _facts_made(choice: ClusterChoice, folder: str, keys: dict[str, str], there: frozenset[str]) -> str:
-    key = keys.get(folder, folder.replace("/", "."))
+    key = keys.get(folder, folder.replace("/", ".").replace("@", "."))
     steps = []
     if folder not in keys:
         steps.append(f"add {{key: {key}, path: {folder}/shoal-base-facts.json}} to the registry's volume base-facts")

@@ -23,7 +23,7 @@ import msgspec
 from functions.api.ids import ModelId
 from functions.api.snapshot import ModelEntry, Snapshot
 from functions.controller.local.files import replace_file
-from functions.controller.local.pools import VOLUME_PREFIX, Pool
+from functions.controller.local.pools import Pool, folder_at
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
@@ -76,8 +76,7 @@ def write_folders(path: Path, folders: Folders) -> None:
 def folder_of(base: ModelEntry, version: str) -> str | None:
     """Where a version lies; None where it is no folder of this machine."""
     uri = next((each.artifact_uri for each in base.versions if each.name == version), "")
-    folder = uri.removeprefix(VOLUME_PREFIX)
-    return folder if uri.startswith(VOLUME_PREFIX) and folder and "/" not in folder else None
+    return folder_at(uri)
 
 
 def next_folders(

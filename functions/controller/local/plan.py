@@ -11,7 +11,9 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.monitoring import prometheus
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
+from functions.controller.local.plan_weights import fetcher_of, fetchers
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
@@ -50,9 +52,11 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     """The arguments that KServe's vLLM runtime would add are added here; the rest is the InferenceService's."""
     port = context.ports.engine(slot)
     python = context.engine_python if kind == "vllm" else context.python
+    folder = weights_folder(context, pool, replica_id)
+    fetcher = fetcher_of(folder.name)
     own = (
         "--host", HOST, "--port", str(port),
-        "--model", str(weights_folder(context, pool, replica_id)), "--served-model-name", pool.name,
+        "--model", str(folder), "--served-model-name", pool.name,
         "--kv-events-config", json.dumps(_kv_events(context, replica_id), separators=(",", ":")),
     )  # fmt: skip
     return ProcessSpec(
@@ -65,6 +69,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.
         liveness=HttpProbe(f"http://{HOST}:{context.ports.agent(slot)}/engine/livez"),
         liveness_by_other=True,
+        after=(fetcher,) if fetcher is not None else (),
         stops_before=(f"agent-{replica_id}",),
         timing=Timing(start_s=ENGINE_START_S, drain_s=10, liveness_failing_s=3),
         pool=pool.name,
@@ -149,9 +154,13 @@ def plan_fleet(
     specs = [s3(context), bus(context), registry(context), gateway(context)]
     if context.has_trace_store:
         specs.append(traces(context))
+    if context.prometheus is not None:
+        specs.append(prometheus(context))
+    chosen = tuple(pools)
+    specs += fetchers(context, chosen)
     by_replica = {
         replica_id: pool
-        for pool in sorted(pools, key=lambda pool: pool.name)
+        for pool in sorted(chosen, key=lambda pool: pool.name)
         for replica_id in replica_ids(pool, target.replicas)
     }
     slots = assign_slots(by_replica, former_slots, MAX_SLOTS)

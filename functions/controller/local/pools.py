@@ -17,6 +17,7 @@ from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.api.snapshot import Task
+from functions.artifacts.locations import WEIGHTS_SCHEME, weights_at
 from functions.controller.local.files import replace_file
 from functions.controller.local.ports import MAX_SLOTS
 
@@ -48,7 +49,7 @@ class Pool:
 
     name: str  # label shoal.dev/pool: the pool's name, and the base model's id
     replicas: int
-    model: str  # directory name below the models directory, from `pvc://shoal-models/<model>`
+    model: str  # directory below the models directory: `pvc://shoal-models/<model>`, or `shoal://<model>`
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()  # sorted
     may_surge: bool = True  # a replica more for as long as the pool is changed
@@ -66,6 +67,15 @@ class Pool:
 
 
 VOLUME_PREFIX = "pvc://shoal-models/"
+
+
+def folder_at(uri: str) -> str | None:
+    """Where weights lie below the models directory, or will when they have been fetched; None for any other place."""
+    weights = weights_at(uri)
+    if weights is not None:
+        return str(weights)
+    folder = uri.removeprefix(VOLUME_PREFIX)
+    return folder if uri.startswith(VOLUME_PREFIX) and folder and "/" not in folder else None
 
 
 class PoolUnusable(Exception):
@@ -114,13 +124,17 @@ def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) ->
     if model is None:
         raise PoolUnusable(service.problem(["spec", "predictor", "model"], "is required, and not there"))
     uri = model.storage_uri or ""
-    if not uri.startswith(VOLUME_PREFIX) or "/" in uri.removeprefix(VOLUME_PREFIX) or uri == VOLUME_PREFIX:
-        message = f"found {uri or 'nothing'}; allowed on one machine: {VOLUME_PREFIX}<name>, a directory below models/"
+    folder = folder_at(uri)
+    if folder is None:
+        message = (
+            f"found {uri or 'nothing'}; allowed on one machine: {VOLUME_PREFIX}<name>, a directory below models/, or "
+            f"{WEIGHTS_SCHEME}<name>@<version>, as shoal base push has put it into the store"
+        )
         raise PoolUnusable(service.problem(["spec", "predictor", "model", "storageUri"], message))
     return Pool(
         name=value.pool,
         replicas=value.bounds_under(minima.get(value.pool))[0],
-        model=uri.removeprefix(VOLUME_PREFIX),
+        model=folder,
         args=model.args,
         env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),
         may_surge=value.spec.predictor.may_surge,

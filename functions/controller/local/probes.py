@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from functions.controller.local.context import HOST
-from functions.controller.local.spec import HttpProbe, Probe, TcpProbe
+from functions.controller.local.spec import HttpProbe, PathProbe, Probe, TcpProbe
 
 PROBE_TIMEOUT_S = 2.0
 _REASON_MAX_CHARS = 300
@@ -32,6 +32,9 @@ class ProcessProber:
         self._clients: dict[Path | None, httpx.AsyncClient] = {}
 
     async def probe(self, probe: Probe) -> ProbeOutcome:
+        if isinstance(probe, PathProbe):
+            there = probe.path.exists()
+            return ProbeOutcome(there, True, "" if there else f"{probe.path.name} is not there yet")
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await (self._http(probe) if isinstance(probe, HttpProbe) else self._tcp(probe))

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces"]
+Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights", "prometheus"]
 
 # Who stops first: those who take requests, then those who serve them, then what these need.
-STOP_ORDER: tuple[Role, ...] = ("gateway", "agent", "engine", "registry", "traces", "bus", "s3")
+STOP_ORDER: tuple[Role, ...] = (
+    *("prometheus", "gateway", "agent", "engine"),
+    *("weights", "registry", "traces", "bus", "s3"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,14 @@ class TcpProbe:
     port: int
 
 
-Probe = HttpProbe | TcpProbe
+@dataclass(frozen=True, slots=True)
+class PathProbe:
+    """Well when the path is there; a link counts by what it leads to."""
+
+    path: Path
+
+
+Probe = HttpProbe | TcpProbe | PathProbe
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import psutil
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import agent, engine, plan_fleet
+from functions.controller.local.plan_weights import fetchers
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
@@ -63,8 +64,9 @@ def all_that_had_slots(
 ) -> dict[str, ProcessSpec]:
     """The replicas of these pools that the ledger names, however many are wanted now: one that the autoscaler added,
     or that was being drained, may still serve though nobody can say any more that it was asked for."""
-    numbered = {f"{pool.name}-{number}": pool for pool in pools for number in range(MAX_SLOTS)}
-    specs: list[ProcessSpec] = []
+    chosen = tuple(pools)
+    numbered = {f"{pool.name}-{number}": pool for pool in chosen for number in range(MAX_SLOTS)}
+    specs = fetchers(context, chosen)
     for replica_id, slot in slots.items():
         pool = numbered.get(replica_id)
         if pool is not None and 0 <= slot < MAX_SLOTS:

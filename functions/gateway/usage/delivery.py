@@ -84,8 +84,9 @@ class UsageDelivery:
     def deliver(self) -> None:
         """All that waits, and what processes that are gone have left; NotDelivered."""
         try:
-            for pending in self.spool.pending():
-                self._send(pending)
+            for _ in range(2):  # what is whole already, and then what is open: a process that ends has no other time
+                for pending in self.spool.pending():
+                    self._send(pending)
             for left in self.spool.abandoned():
                 for pending in left:
                     self._send(pending)

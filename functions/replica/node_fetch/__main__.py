@@ -1,4 +1,4 @@
-"""`python -m functions.replica.node_fetch DIGEST…`: configured by SHOAL_NODE_FETCH_* (settings.py).
+"""`python -m functions.replica.node_fetch WHAT [FOLDER]…`: configured by SHOAL_NODE_FETCH_* (settings.py).
 
 Ends with 0 once all are in the cache (and seeded), 1 with a reason otherwise, 2 on wrong arguments. Progress goes to
 stderr, a line of JSON for each digest to stdout.
@@ -11,16 +11,21 @@ import sys
 from pydantic import ValidationError
 
 from functions.artifacts.errors import ArtifactError
-from functions.artifacts.manifest import check_digest
 from functions.artifacts.s3 import CredentialsInvalid
 from functions.replica.listeners import StartFailed
 from functions.replica.node_fetch.runner import GaveUp, run
+from functions.replica.node_fetch.wanted import parse_wanted
 from functions.replica.settings import NodeFetchSettings
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m functions.replica.node_fetch", description=__doc__)
-    parser.add_argument("digests", nargs="+", metavar="DIGEST", help="sha256:<hex>; fetched one after the other")
+    parser.add_argument(
+        "wanted",
+        nargs="+",
+        metavar="WHAT [FOLDER]",
+        help="sha256:<hex> or shoal://name@version, fetched one after the other; linked at FOLDER, an absolute path",
+    )
     parser.add_argument("--seed-s", type=float, default=None, help="serve so long afterwards (SHOAL_NODE_FETCH_SEED_S)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -29,7 +34,7 @@ def main() -> int:
         settings = NodeFetchSettings()
         if arguments.seed_s is not None:
             settings = settings.model_copy(update={"seed_s": arguments.seed_s})
-        run(settings, [check_digest(text) for text in arguments.digests])
+        run(settings, parse_wanted(arguments.wanted))
     except (ArtifactError, GaveUp, StartFailed, CredentialsInvalid, ValidationError, OSError) as error:
         print(f"node fetch: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1

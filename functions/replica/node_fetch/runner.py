@@ -1,13 +1,15 @@
 """The node fetcher as a process: its listener, its parts, its signals, and its report.
 
     1 listen, and serve chunks from the first moment
-    2 fetch one digest after the other, with a line on stderr now and then
-    3 seed, then say goodbye to the tracker and end
+    2 ask which digest each name has; fetch one after the other, with a line on stderr now and then
+    3 link it at its folder, and keep others of the node from evicting it
+    4 ready (`GET /readyz`): seed, then say goodbye to the tracker and end
 
 SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import ssl
@@ -22,9 +24,12 @@ import httpx
 import msgspec
 import uvloop
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.api.ids import Digest
 from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.locations import WeightsName
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.swarm.addresses import AddressRefused, check_address
 from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
@@ -35,6 +40,7 @@ from functions.fleet.role_credentials import CredentialsUnusable, RoleCredential
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.listeners import PeerServer, StartFailed, bind
+from functions.replica.node_fetch.wanted import Wanted, link, pointed_digest, published_digest
 from functions.replica.peer_app import CredentialRequired
 from functions.replica.settings import NodeFetchSettings
 
@@ -64,13 +70,13 @@ class Report(msgspec.Struct, frozen=True):
     failures: dict[str, int]
 
 
-def run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
+def run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
     """Until everything is there and seeded; ArtifactError, GaveUp, StartFailed, CredentialsInvalid."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings, digests))
+        runner.run(_run(settings, wanted))
 
 
-async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
+async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
     stopped = _stopped_by_signals()
     cache = ArtifactCache(settings.cache_dir)
     shelf = ChunkShelf(cache)
@@ -81,7 +87,8 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
     down = Bandwidth(settings.down_bytes_per_s)
     policy = SwarmPolicy(max_requests=settings.max_requests, origin_requests=settings.origin_requests)
     async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(_serving(settings, _app(shelf, uploads, between_nodes)))
+        ready = asyncio.Event()
+        port = await stack.enter_async_context(_serving(settings, _app(shelf, uploads, between_nodes, ready)))
         peers = await stack.enter_async_context(
             _client(between_nodes, timeout=TIMEOUT, limits=_PEER_CONNECTIONS, verify=_no_tls())
         )
@@ -92,19 +99,45 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
             )
         node = Node(_address(settings.advertise_host, port), settings.zone)
         rng = Random()  # noqa: S311 - spreads requests, keeps no secrets
-        downloads = [
-            Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
-            for digest in digests
-        ]
         until_s = time.monotonic() + settings.timeout_s
-        for download in downloads:
-            await _fetch(download, until_s, stopped)
+        downloads: list[Download] = []
+        for each in wanted:
+            digest = await _digest_of(each.what, registry, store)
+            download = Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
+            download.cache_max_bytes = settings.cache_max_bytes
+            path = await _fetch(download, until_s, stopped)
+            stack.enter_context(cache.use(digest))
+            if each.folder is not None:
+                await asyncio.to_thread(link, path, each.folder)
+            if settings.shown_at is not None and not downloads:
+                await asyncio.to_thread(link, path, settings.shown_at)
+            downloads.append(download)
+        ready.set()
         async with asyncio.TaskGroup() as group:
+            group.create_task(_stay(settings.seed_s, stopped))  # also where nobody keeps a list of seeds
             for download in downloads:
                 group.create_task(download.seed(settings.seed_s, stopped))
 
 
-async def _fetch(download: Download, until_s: float, stopped: asyncio.Event) -> None:
+async def _digest_of(what: Digest | WeightsName, registry: httpx.AsyncClient | None, store: S3Store) -> Digest:
+    if not isinstance(what, WeightsName):
+        return what
+    digest = None if registry is None else await published_digest(registry, what)
+    if digest is None:
+        digest = await asyncio.to_thread(pointed_digest, store, what)
+        _log.info("%s is %s, as the store points at it", what, digest)
+    else:
+        _log.info("%s is %s, as the registry has published it", what, digest)
+    return digest
+
+
+async def _stay(seconds: float, stopped: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopped.wait()
+
+
+async def _fetch(download: Download, until_s: float, stopped: asyncio.Event) -> Path:
     began_s = time.monotonic()
     loop = asyncio.get_running_loop()
     fetching, ending = loop.create_task(download.run()), loop.create_task(stopped.wait())
@@ -121,7 +154,9 @@ async def _fetch(download: Download, until_s: float, stopped: asyncio.Event) -> 
         fetching.cancel()
         ending.cancel()
         await asyncio.wait({fetching, ending})
-    _report(download, fetching.result(), time.monotonic() - began_s)
+    path = fetching.result()
+    _report(download, path, time.monotonic() - began_s)
+    return path
 
 
 def _say(download: Download, seconds: float) -> None:
@@ -162,14 +197,24 @@ def _stopped_by_signals() -> asyncio.Event:
     return stopped
 
 
-def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str) -> CredentialRequired:
+def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str, ready: asyncio.Event) -> ASGIApp:
     app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(chunk_routes(shelf, uploads))
-    return CredentialRequired(app, lambda path: (token,))
+    guarded = CredentialRequired(app, lambda path: (token,))
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        """A kubelet has no token: whether all is fetched and linked is no secret."""
+        if scope["type"] == "http" and scope["path"] == "/readyz":
+            reply = JSONResponse({"ready": True}) if ready.is_set() else JSONResponse({"ready": False}, 503)
+            await reply(scope, receive, send)
+            return
+        await guarded(scope, receive, send)
+
+    return answer
 
 
 @asynccontextmanager
-async def _serving(settings: NodeFetchSettings, app: CredentialRequired) -> AsyncIterator[int]:
+async def _serving(settings: NodeFetchSettings, app: ASGIApp) -> AsyncIterator[int]:
     """Serve chunks meanwhile; the port."""
     server = PeerServer(app, bind(settings.listen_host, settings.listen_port, "SHOAL_NODE_FETCH_LISTEN_PORT"))
     port = server.port

@@ -39,7 +39,7 @@ class _Tenants(dict[TenantId, TenantEntry]):
         tier, pools = quota.name if quota is not None else "", self._setting.pool_use.get(tenant, "shared")
         return TenantEntry(name=tenant, tier=tier, models=("*",), pools=pools)
 
-    def get(self, tenant: TenantId, default: object = None) -> TenantEntry:  # type: ignore[override]
+    def get(self, tenant: TenantId, default: object = None) -> TenantEntry:
         """As `[]` does: there is nobody who is none."""
         return self[tenant]
 

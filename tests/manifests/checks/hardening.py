@@ -22,7 +22,8 @@ def hardening_findings(rendering: Rendering) -> Iterator[str]:
             if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
                 yield f"{workload.name}: the volume {volume['name']} has no sizeLimit, and could fill the node's disk"
         for container in workload.containers:
-            unwatched = () if workload.once else _unwatched(container)
+            watched = container in workload.pod["containers"]
+            unwatched = _unwatched(container) if watched and not workload.once else ()
             for missing in (*_unsafe(container, workload), *_unsized(container), *unwatched):
                 yield f"{workload.name}: {container['name']} {missing}"
 

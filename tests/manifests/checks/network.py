@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.manifests.rendering import Document, Rendering, name_of
-from tests.manifests.workloads import Workload, workloads
+from tests.manifests.workloads import Workload, initializers, workloads
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 # Namespaces of others, and the labels by which an operator marks those whose names differ (manifests/README.md).
@@ -31,12 +31,12 @@ def network_findings(rendering: Rendering) -> Iterator[str]:
             yield f"{name_of(policy)} selects no pod"
         for rule in policy["spec"].get("ingress", []):
             yield from _peers(policy, rule.get("from", []), rendering)
-            yield from _ports(policy, rule, chosen)
+            yield from _ports(policy, rule, chosen, rendering)
             yield from _engines_reached(policy, rule, chosen)
         for rule in policy["spec"].get("egress", []):
             yield from _peers(policy, rule.get("to", []), rendering)
             for peer in rule.get("to", []):
-                yield from _ports(policy, rule, _of_peer(peer, here, rendering))
+                yield from _ports(policy, rule, _of_peer(peer, here, rendering), rendering)
 
 
 def _denies_all(policy: Document, namespace: str) -> bool:
@@ -64,9 +64,11 @@ def _of_peer(peer: dict[str, Any], here: str, rendering: Rendering) -> list[Work
     return _matching(peer.get("podSelector", {}), labels.get(NAMESPACE_LABEL, ""), rendering)
 
 
-def _ports(policy: Document, rule: dict[str, Any], chosen: list[Workload]) -> Iterator[str]:
-    """Each port is one on which somebody who is chosen listens."""
+def _ports(policy: Document, rule: dict[str, Any], chosen: list[Workload], rendering: Rendering) -> Iterator[str]:
+    """Each port is one on which somebody who is chosen listens, or would with a storage initializer."""
     listened = {port for workload in chosen for port in listening(workload)}
+    if any("shoal.dev/pool" in workload.labels for workload in chosen):
+        listened |= {port["containerPort"] for each in initializers(rendering) for port in each.get("ports", [])}
     for entry in rule.get("ports", []):
         if chosen and entry["port"] not in listened:
             yield f"{name_of(policy)}: nobody there listens on {entry['port']}"

@@ -1,0 +1,167 @@
+"""`shoal base push NAME@VERSION DIR|s3://…`: base weights into the store, from where replicas fetch them.
+
+    list the source → hash and send its chunks → the version's pointer → the Model's line in git
+
+The version is then named `shoal://NAME@VERSION` in an InferenceService, and `s3://<bucket>/bases/NAME/VERSION` in a
+Model's YAML. That gets the line in the working copy at hand; else the line is shown.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from functions.artifacts import base_folder, base_push
+from functions.artifacts.base_push import PushedBase, PushProgress
+from functions.artifacts.base_sources import BucketSource, FolderSource, WeightSource, parse_source_uri
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.locations import parse_weights_name
+from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+from functions.cli.catalogue_edit import with_digest, with_version
+from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
+from functions.cli.context import CliContext, current_context
+from functions.cli.promote import deploys
+from functions.cli.refused import Refused
+from functions.cli.terminal import make_console, make_error_console
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """An S3 bucket as options name it; empty: the local fleet's."""
+
+    endpoint: str | None
+    credentials_file: Path | None
+    name: str
+
+
+def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, again: bool, as_json: bool) -> None:
+    """`origin` is where an s3:// source lies; what it leaves out is as of `to`."""
+    context = current_context(clones=True)
+    try:
+        name = parse_weights_name(target)
+        store = _store(context, to)
+        weights = _source(context, source, origin, to, clean=clean)
+        files = weights.files()
+        with _bar(base_push.total_bytes(files), shown=not as_json) as on_chunk:
+            pushed = base_push.push(store, weights, name, files, on_chunk=on_chunk, reread=again)
+    except (ArtifactError, CredentialsInvalid, OSError) as error:
+        raise Refused(f"{target}: {error}") from error
+    declared = find_declared(context, name.name)
+    change, why = _declared(context, declared, pushed)
+    if as_json:
+        typer.echo(json.dumps(_row(pushed, change), indent=2))
+        return
+    _show(pushed)
+    _show_line(context, declared, pushed, change, why)
+
+
+def version_line(pushed: PushedBase) -> str:
+    return f'- {{name: {pushed.name.version}, artifact: "{pushed.artifact_uri}", digest: "{pushed.digest}"}}'
+
+
+def _store(context: CliContext, bucket: Bucket) -> S3Store:
+    if (bucket.endpoint is None) != (bucket.credentials_file is None):
+        raise Refused("--endpoint and --credentials go together; without both, it is the local fleet's store")
+    endpoint = bucket.endpoint or f"http://127.0.0.1:{context.ports.s3}"
+    credentials = load_credentials(bucket.credentials_file or context.layout.secret("s3.json"))
+    return S3Store(S3Settings(endpoint, credentials, bucket.name))
+
+
+def _source(context: CliContext, source: str, origin: Bucket, to: Bucket, *, clean: bool) -> WeightSource:
+    if source.startswith("s3://"):
+        bucket, prefix = parse_source_uri(source)
+        endpoint, credentials_file = origin.endpoint, origin.credentials_file
+        if endpoint is None and credentials_file is None:
+            endpoint, credentials_file = to.endpoint, to.credentials_file
+        return BucketSource(_store(context, Bucket(endpoint, credentials_file, bucket)), prefix)
+    directory = Path(source)
+    if not directory.is_dir():
+        raise Refused(f"{source} is no folder: name the one that holds config.json and the weights, or s3://bucket/…")
+    if clean:
+        base_folder.check_leftovers(directory, clean=True)
+    return FolderSource(directory)
+
+
+@contextmanager
+def _bar(total_bytes: int, *, shown: bool) -> Iterator[PushProgress]:
+    console = make_error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    rates = (TransferSpeedColumn(), TimeRemainingColumn())
+    disabled = not shown or not console.is_terminal
+    with Progress(*columns, *rates, console=console, transient=True, disable=disabled) as progress:
+        task = progress.add_task("pushing", total=total_bytes)
+
+        def on_chunk(size_bytes: int, *, sent: bool) -> None:
+            progress.update(task, advance=size_bytes, description="pushing" if sent else "there already")
+
+        yield on_chunk
+
+
+def _declared(context: CliContext, declared: DeclaredModel | None, pushed: PushedBase) -> tuple[FileChange | None, str]:
+    """The change of the working copy's file, or why there is none."""
+    if declared is None:
+        return None, ""
+    version = pushed.name.version
+    known = {each.name: each for each in declared.model.spec.versions}.get(version)
+    if known is not None and (known.artifact != pushed.artifact_uri or known.digest not in {None, pushed.digest}):
+        return None, f"{declared.name} has {version} as {known.artifact}"
+
+    def edit(text: str) -> str:
+        if known is None:
+            return with_version(text, pushed.name.name, version, pushed.artifact_uri, pushed.digest)
+        return text if known.digest else with_digest(text, pushed.name.name, version, pushed.digest)
+
+    try:
+        return change_file(context, declared, edit), ""
+    except Refused as error:
+        return None, str(error)
+
+
+def _row(pushed: PushedBase, change: FileChange | None) -> dict[str, Any]:
+    return {
+        "model": pushed.name.name,
+        "version": pushed.name.version,
+        "digest": pushed.digest,
+        "artifact": pushed.artifact_uri,
+        "storage_uri": pushed.name.uri,
+        "files": len(pushed.manifest.files),
+        "total_bytes": pushed.manifest.total_bytes,
+        "chunks": pushed.chunks,
+        "sent_chunks": pushed.sent_chunks,
+        "sent_bytes": pushed.sent_bytes,
+        "resumed_files": pushed.resumed_files,
+        "line": version_line(pushed),
+        "changed_file": change.name if change is not None and change.before != change.after else None,
+    }
+
+
+def _show(pushed: PushedBase) -> None:
+    size = f"{len(pushed.manifest.files)} files, {pushed.manifest.total_bytes / 1e9:.2f} GB"
+    sent = f"{pushed.sent_chunks} of {pushed.chunks} chunks sent ({pushed.sent_bytes / 1e9:.2f} GB)"
+    went_on = f"; {pushed.resumed_files} files were hashed before" if pushed.resumed_files else ""
+    console = make_console()
+    console.print(escape(f"✓ {pushed.name} is {pushed.digest[:19]}: {size}; {sent}{went_on}"), soft_wrap=True)
+    console.print(escape(f"  replicas fetch it: storageUri: {pushed.name.uri}"), soft_wrap=True)
+
+
+def _show_line(
+    context: CliContext, declared: DeclaredModel | None, pushed: PushedBase, change: FileChange | None, why: str
+) -> None:
+    console = make_console()
+    if declared is not None and change is not None:
+        if change.before == change.after:
+            console.print(escape(f"{change.name} says so already: nothing to change"))
+            return
+        show_change(change, console)
+        next_step = deploys(context, declared.root, change.name, f"{pushed.name.name}: {pushed.name.version}")
+        console.print(escape(next_step), soft_wrap=True)
+        return
+    if why:
+        console.print(escape(f"not written to the working copy: {why}"), soft_wrap=True)
+    console.print(escape(f"a Model of type base pins it in spec.versions:\n    {version_line(pushed)}"), soft_wrap=True)

@@ -1,0 +1,63 @@
+"""Node fetchers of one machine: for each version of base weights that replicas are started from by name, a process.
+
+`storageUri: shoal://NAME@VERSION` is the folder `NAME@VERSION` below the models directory: a link into the cache, which
+the fetcher makes once everything is there and verified. Engines wait for it, as a pod's wait for the storage
+initializer (manifests/base/models/weights.yaml); it then holds the version in the cache for as long as a replica is
+started from it. A link that is there already is as good: it leads to what was verified when it was put in place.
+"""
+
+from collections.abc import Iterable
+
+from functions.artifacts.errors import ArtifactRefused
+from functions.artifacts.locations import WeightsName, parse_weights_name
+from functions.controller.local.context import PlanContext
+from functions.controller.local.plan_servers import environment
+from functions.controller.local.pools import Pool
+from functions.controller.local.spec import PathProbe, ProcessSpec, Timing
+
+CACHE_MAX_BYTES = 100 * 2**30  # a machine that somebody works on; what engines hold stays in any case
+_FETCH_S = 3600.0  # as SHOAL_NODE_FETCH_TIMEOUT_S
+
+
+def fetcher_of(folder: str) -> str | None:
+    """The process that brings it; None for a folder that somebody put there."""
+    name = _weights_name(folder)
+    return None if name is None else f"weights-{name}"
+
+
+def fetchers(context: PlanContext, pools: Iterable[Pool]) -> list[ProcessSpec]:
+    """One for each version that a replica is started from."""
+    folders = {folder for pool in pools for folder in {pool.model, *pool.folders}}
+    names = sorted((name for folder in folders if (name := _weights_name(folder)) is not None), key=str)
+    return [_fetcher(context, name) for name in names]
+
+
+def _fetcher(context: PlanContext, name: WeightsName) -> ProcessSpec:
+    layout, folder = context.layout, context.models_root / str(name)
+    env = {
+        "REGISTRY_URL": context.registry_url,
+        "REGISTRY_CA_FILE": layout.ca_file,
+        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "S3_ENDPOINT_URL": context.s3_url,
+        "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
+        "CACHE_DIR": layout.root / "cache" / "weights",
+        "CACHE_MAX_BYTES": CACHE_MAX_BYTES,
+        "SEED_S": "inf",
+    }
+    return ProcessSpec(
+        name=f"weights-{name}",
+        role="weights",
+        argv=(str(context.python), "-m", "functions.replica.node_fetch", name.uri, str(folder)),
+        env=environment("SHOAL_NODE_FETCH_", env),
+        inherits=("SHOAL_NODE_FETCH_",),
+        readiness=PathProbe(folder),
+        after=("registry", "s3"),
+        timing=Timing(start_s=_FETCH_S, drain_s=5),
+    )
+
+
+def _weights_name(folder: str) -> WeightsName | None:
+    try:
+        return parse_weights_name(folder)
+    except ArtifactRefused:
+        return None

@@ -1,0 +1,110 @@
+"""Weights that a node is asked for: `sha256:…` or `shoal://NAME@VERSION`, and a folder to link them at.
+
+    python -m functions.replica.node_fetch shoal://llama-3-8b@v1 /mnt/models      as KServe calls a storage initializer
+
+A name's digest is the one that the registry has published for the version: what git pins. Where the registry does not
+answer, or knows no such version (yet), it is what the version's pointer in the store says: a node that starts while the
+registry is away must not wait for it.
+
+A folder that is there (a volume's mount) is filled with a link for each entry of the artifact, its manifest last; else
+the folder itself becomes a link. What was linked there before is taken away, and nothing else.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from functions.api.ids import Digest
+from functions.artifacts.errors import ArtifactRefused, CacheFailed
+from functions.artifacts.locations import WEIGHTS_SCHEME, WeightsName, parse_weights_name
+from functions.artifacts.manifest import MANIFEST_NAME, check_digest
+from functions.artifacts.publish import read_pointer
+from functions.artifacts.s3 import S3Store
+
+_ANSWER_MAX_BYTES = 8 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`what` is a digest or a name; `folder` None: in the cache alone."""
+
+    what: Digest | WeightsName
+    folder: Path | None = None
+
+
+def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
+    """What to fetch, each followed by its folder where it has one (an absolute path); ArtifactRefused."""
+    wanted: list[Wanted] = []
+    for argument in arguments:
+        if not argument.startswith("/"):
+            named = argument.startswith(WEIGHTS_SCHEME)
+            wanted.append(Wanted(parse_weights_name(argument) if named else check_digest(argument)))
+        elif wanted and wanted[-1].folder is None:
+            wanted[-1] = Wanted(wanted[-1].what, Path(argument))
+        else:
+            raise ArtifactRefused(f"{argument} is a folder: say before it what is to be linked there")
+    return wanted
+
+
+async def published_digest(registry: httpx.AsyncClient, name: WeightsName) -> Digest | None:
+    """What the registry has published for the version; None where it does not say."""
+    try:
+        response = await registry.get(f"/v1/models/{name.name}")
+        if response.status_code != 200 or len(response.content) > _ANSWER_MAX_BYTES:
+            _log.warning("the registry answered %d on %s", response.status_code, name)
+            return None
+        return _digest_in(response.json(), name.version)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, ArtifactRefused) as error:
+        _log.warning("the registry does not say what %s is: %r", name, error)
+        return None
+
+
+def pointed_digest(store: S3Store, name: WeightsName) -> Digest:
+    """What `shoal base push` left under the name; ArtifactMissing where nobody pushed it."""
+    return read_pointer(store, name.location(store.bucket).uri)
+
+
+def link(artifact: Path, folder: Path) -> None:
+    """Make `folder` show the artifact; CacheFailed where it holds something that is no link of ours."""
+    try:
+        if folder.is_dir() and not folder.is_symlink():
+            _fill(artifact, folder)
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _replace_link(folder, artifact)
+    except OSError as error:
+        raise CacheFailed(f"{artifact.name} cannot be linked at {folder}: {error.strerror}") from error
+
+
+def _fill(artifact: Path, folder: Path) -> None:
+    names = sorted((entry.name for entry in artifact.iterdir()), key=lambda name: (name == MANIFEST_NAME, name))
+    for stale in list(folder.iterdir()):
+        if stale.is_symlink() and (stale.name == MANIFEST_NAME or stale.name not in names):
+            stale.unlink()
+    for name in names:
+        _replace_link(folder / name, artifact / name)
+
+
+def _replace_link(at: Path, target: Path) -> None:
+    if at.exists() and not at.is_symlink():
+        raise CacheFailed(f"{at} is there and no link: it is not replaced")
+    temporary = at.with_name(f".{at.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.rename(at)
+
+
+def _digest_in(model: Any, version: str) -> Digest | None:
+    """Of a model as `GET /v1/models/{name}` describes it."""
+    versions = model.get("versions") if isinstance(model, dict) else None
+    for each in versions if isinstance(versions, list) else []:
+        if isinstance(each, dict) and each.get("name") == version and isinstance(each.get("digest"), str):
+            return check_digest(each["digest"])
+    return None

@@ -1,0 +1,105 @@
+"""Delivery of usage: once, in order, and whole at the end of a process, whatever the registry answers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from functions.fleet.usage_report import UsageReport, UsageRow, decode
+from functions.gateway.usage.delivery import NotDelivered, UsageCollector, UsageDelivery
+from functions.gateway.usage.spool import UsageSpool
+from functions.gateway.usage.sums import UsageSums
+from tests.gateway.usage_rig import killed
+from tests.gateway.world import NOW_UNIX_S, Clock
+
+
+class Rig:
+    """A delivery to a registry that is played: `answers` are what it says next, 200 after them; None: nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.answers: list[int | None] = []
+        self.heard: list[UsageReport] = []
+        self.clock = Clock()
+        self.sums = UsageSums(lambda: NOW_UNIX_S)
+        self.delivery = UsageDelivery(self.sums, UsageSpool(folder), self._post, "gateway", self.clock)
+
+    def uses(self, tokens: int) -> None:
+        self.sums.put_back([UsageRow(1, "acme", "acme/bot", "v1", "pool", "interactive", 1, completion_tokens=tokens)])
+
+    def counted(self) -> list[int]:
+        """Tokens of each report that was new."""
+        new = {(report.source, report.sequence): report for report in self.heard}
+        return [sum(row.completion_tokens for row in report.rows) for report in new.values()]
+
+    def metric(self, name: str, **labels: str) -> float:
+        samples = [sample for family in UsageCollector(self.delivery).collect() for sample in family.samples]
+        return next(one.value for one in samples if one.name == name and one.labels == labels)
+
+    def _post(self, report: bytes) -> int:
+        answer = self.answers.pop(0) if self.answers else 200
+        if answer is None:
+            raise NotDelivered("it is away")
+        if answer < 300:
+            self.heard.append(decode(report))
+        return answer
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    killed(made.delivery.spool)
+
+
+async def test_a_registry_that_is_away_is_told_later(rig: Rig) -> None:
+    rig.answers = [None, 503, 404]
+    rig.uses(3)
+    await rig.delivery.keep_once()
+    for _ in range(3):
+        with pytest.raises(NotDelivered):
+            rig.delivery.deliver()
+        rig.clock.forward(10.0)
+    assert rig.metric("shoal_usage_undelivered_seconds") == 30.0 and rig.metric("shoal_usage_waiting_bytes") > 0
+    rig.delivery.deliver()
+    assert rig.counted() == [3]
+    assert rig.metric("shoal_usage_undelivered_seconds") == rig.metric("shoal_usage_waiting_bytes") == 0.0
+    assert rig.metric("shoal_usage_reports_total", outcome="failed") == 3.0
+
+
+async def test_a_process_that_ends_tells_all_also_what_came_after_a_report_that_failed(rig: Rig) -> None:
+    rig.answers = [None]
+    rig.uses(3)
+    await rig.delivery.keep_once()
+    with pytest.raises(NotDelivered):
+        rig.delivery.deliver()
+    rig.uses(4)
+    await rig.delivery.close()
+    assert rig.counted() == [3, 4]
+    assert list(rig.delivery.spool.directory.iterdir()) == []
+
+
+async def test_what_the_registry_will_never_take_is_kept_for_people_and_holds_up_nothing(rig: Rig) -> None:
+    rig.answers = [413]
+    rig.uses(3)
+    await rig.delivery.keep_once()
+    rig.delivery.deliver()
+    rig.uses(4)
+    await rig.delivery.keep_once()
+    rig.delivery.deliver()
+    assert rig.counted() == [4] and rig.metric("shoal_usage_reports_total", outcome="refused") == 1.0
+    assert len(list(rig.delivery.spool.directory.glob("*/*.refused"))) == 1
+
+
+async def test_a_disk_that_takes_nothing_leaves_it_in_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(rows: object) -> None:
+        raise OSError("read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.delivery.spool, "write", fails)
+        for tokens in (3, 4):
+            rig.uses(tokens)
+            await rig.delivery.keep_once()
+    assert rig.metric("shoal_usage_unspooled_requests") == 2.0
+    await rig.delivery.keep_once()
+    rig.delivery.deliver()
+    assert rig.counted() == [7] and rig.metric("shoal_usage_unspooled_requests") == 0.0
