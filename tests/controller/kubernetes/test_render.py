@@ -48,11 +48,14 @@ def test_the_service_goes_as_it_is_written() -> None:
 
 def test_whose_a_pool_is_goes_to_the_cluster_with_it() -> None:
     """Its pods are told apart by these: a network policy, a node's taint, or a person may ask for them."""
-    own = pool("a-acme").replace("shoal.dev/pool: a-acme", "shoal.dev/pool: a-acme, shoal.dev/model: a")
-    own = own.replace("metadata:\n", "metadata:\n  annotations: {shoal.dev/dedicated-to: acme}\n", 1)
-    metadata = services(pool("a"), own)["a-acme"].body["metadata"]
+    own = pool("a-acme", annotations="shoal.dev/dedicated-to: acme")
+    own = own.replace("shoal.dev/pool: a-acme", "shoal.dev/pool: a-acme, shoal.dev/model: a")
+    head = "apiVersion: shoal.dev/v1alpha1\nkind: "
+    tier = head + "QuotaPolicy\nmetadata: {name: gold}\nspec: {}\n"
+    tenant = head + "Tenant\nmetadata: {name: acme}\nspec: {tier: gold, isolation: {pools: dedicated}}\n"
+    metadata = services(pool("a"), own, tier, tenant)["a-acme"].body["metadata"]
     assert metadata["labels"] == {"shoal.dev/pool": "a-acme", "shoal.dev/model": "a"}
-    assert metadata["annotations"] == {"shoal.dev/dedicated-to": "acme"}
+    assert metadata["annotations"]["shoal.dev/dedicated-to"] == "acme"
 
 
 def test_a_namespace_that_is_given_stays() -> None:
