@@ -27,7 +27,7 @@ PROJECT = Path(__file__).parent.parent
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
 ANSWER_S = 60.0  # an engine or a gateway that is busy, on a machine that is
 _PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
-_OFFSETS = (3, 4, 5, 6, 7, 8, 9, 10, *range(20, 24), *range(40, 44), *range(60, 64), 107, 108, 109, 110)
+_OFFSETS = (3, 4, 5, 6, 7, 8, 9, 10, 11, *range(20, 24), *range(40, 44), *range(60, 64), 107, 108, 109, 110)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +245,7 @@ def _running_fleet(
         "SHOAL_PROJECT_DIR": str(project),
         "SHOAL_PORT_BASE": str(port_base),
         "SHOAL_TRACE_STORE": "none",  # 400 MB a fleet; `sim_fleet` has it
+        "SHOAL_PROMETHEUS": "false",  # a process more for each fleet of the tests
         **variables,
     }
     started_s = time.monotonic()

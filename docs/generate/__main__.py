@@ -1,19 +1,22 @@
-"""Writes the reference pages, or with --check says which differ (exit status 1)."""
+"""Writes the reference pages and the observability component, or with --check says which differ (exit status 1)."""
 
 import sys
 
+from docs.generate.observability import COMPONENT, component_files
 from docs.generate.pages import FOLDER, made
+from docs.generate.source import ROOT
 
 
 def main() -> int:
-    pages, check = made(), "--check" in sys.argv[1:]
-    differing = [
-        name for name, text in pages.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
-    ]
-    for name in differing:
-        print(f"docs/reference/{name} {'is not what the code says: make docs' if check else 'written'}")
+    check = "--check" in sys.argv[1:]
+    files = {FOLDER / name: text for name, text in made().items()}
+    files |= {COMPONENT / name: text for name, text in component_files().items()}
+    differing = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in differing:
+        print(f"{path.relative_to(ROOT)} {'is not what the code says: make docs' if check else 'written'}")
         if not check:
-            (FOLDER / name).write_text(pages[name])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(files[path])
     return 1 if check and differing else 0
 
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from docs.generate.markdown import code, number, page, sentence, table
 from functions.fleet.bus import Bus
+from functions.fleet.role_credentials import RoleCredentials
 from functions.gateway.assembly import make_services
 from functions.gateway.batch import routes as batch_routes
 from functions.gateway.chat.composition.composer import Composer
@@ -72,10 +73,10 @@ def registry_page() -> str:
             state_dir=state_dir, internal_token_file=state_dir / "token", region="a", regions_file=state_dir / "regions"
         )
         store, fleet = SnapshotStore(state_dir / "snapshot.json"), FleetWatch(cast("Bus", None))
-        parts = parts_from(settings, Secrets(_TOKEN), store, fleet)
+        parts = parts_from(settings, Secrets(RoleCredentials(_TOKEN)), store, fleet)
         regions = region_parts(settings, _TOKEN, None, parts.services)
         made = registry_app.make_app(
-            store, fleet, _TOKEN, services=parts.services, collecting=parts.collecting, regions=regions
+            store, fleet, RoleCredentials(_TOKEN), services=parts.services, collecting=parts.collecting, regions=regions
         )
         document = _document(made)
         parts.close()

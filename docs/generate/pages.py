@@ -9,10 +9,12 @@ from docs.generate.fields import fields_page
 from docs.generate.http import gateway_page, headers_page, registry_page
 from docs.generate.kinds import kinds_page
 from docs.generate.metrics import metrics_page
+from docs.generate.observability import alerts_page
 from docs.generate.settings import settings_page
 
 FOLDER = Path(__file__).parents[1] / "reference"
 _PAGES: dict[str, Callable[[], str]] = {
+    "alerts.md": alerts_page,
     "commands.md": commands_page,
     "errors.md": errors_page,
     "fields.md": fields_page,

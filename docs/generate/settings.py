@@ -29,6 +29,8 @@ _PROCESSES = {
     ),
     "ControllerSettings": ("Controller, local", "`python -m functions.controller`, started by `shoal up`"),
     "KubernetesSettings": ("Controller, Kubernetes", "`python -m functions.controller.kubernetes`"),
+    "LocalStoreSettings": ("Trace store, local", "`python -m functions.telemetry.store`, started by `shoal up`"),
+    "TraceStoreAccess": ("Command line, traces", "`shoal trace` and `shoal traces`"),
     "LocalSettings": ("Local fleet", "the `shoal` command and the local controller"),
     "RegistryAccess": ("Command line", "`shoal` commands that call a registry"),
 }

@@ -35,6 +35,7 @@ from functions.controller.rollouts.following import read_book
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.controller.unobeyed.declared import declared_findings
+from functions.fleet.role_credentials import tokens_in
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
 SHOWN = 50  # of each kind; more are counted
@@ -127,7 +128,7 @@ async def _read_rows(context: CliContext) -> Book:
 
 
 def _token(context: CliContext) -> str:
-    return context.layout.secret("internal-token").read_text().strip()
+    return tokens_in(context.layout.secret("internal-token").read_text())[0]
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Neighbours: `main`, `main_models` and `main_simulate` have the other commands; a
 it is called.
 """
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -104,6 +105,12 @@ def base_push(
     command.push(target, source, to, origin, clean=clean, again=again, as_json=output is Output.JSON)
 
 
+class Turn(StrEnum):
+    ADD = "add"
+    SHOW = "show"
+    DROP = "drop"
+
+
 def secrets(
     *,
     read_s3: Annotated[Path | None, typer.Option(help="S3 credentials that may read: controller, agents.")] = None,
@@ -116,6 +123,10 @@ def secrets(
     ] = None,
     pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
     regions_token: Annotated[Path | None, typer.Option(help="The same in all regions; with components/region.")] = None,
+    rotate: Annotated[
+        Turn | None,
+        typer.Option(help="Change the internal token and what follows: add a new one, show it, drop the old one."),
+    ] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
@@ -139,6 +150,7 @@ def secrets(
     command.secrets(
         ClusterChoice(context, namespace, models_namespace),
         {word: file for word, file in files.items() if file is not None},
+        rotate=rotate.value if rotate is not None else None,
         dry_run=dry_run,
         as_json=output is Output.JSON,
     )

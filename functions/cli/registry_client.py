@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.api.ids import ModelId
 from functions.cli.context import CliContext
 from functions.cli.refused import Refused
+from functions.fleet.role_credentials import CredentialsUnusable, tokens_in
 
 if TYPE_CHECKING:
     from functions.cli.cluster.tunnel import RegistryTunnel
@@ -231,7 +232,9 @@ def _bearer(context: CliContext, access: RegistryAccess) -> str:
         raise Refused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
     file = context.layout.secret("internal-token")
     try:
-        return file.read_text().strip()
+        return tokens_in(file.read_text())[0]
+    except CredentialsUnusable as error:
+        raise Refused(f"{file}: {error}") from error
     except FileNotFoundError as error:
         words = "start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"
         raise Refused(f"there is no fleet in {context.layout.root}: {words}") from error

@@ -30,6 +30,7 @@ def status(*, as_json: bool) -> None:
         "ready": bool(controller and controller["ready"]),
         "state_dir": str(context.layout.root),
         "gateway": f"{context.gateway_url}/v1",
+        "prometheus": _prometheus(controller),
         "controller": controller,
         "without_controller": [] if controller is not None else _left_over(context),
         "replicas": controller["replicas"] if controller is not None else [],
@@ -42,6 +43,12 @@ def status(*, as_json: bool) -> None:
         show(seen, make_console())
     if not seen["ready"]:
         raise typer.Exit(1)
+
+
+def _prometheus(controller: dict[str, Any] | None) -> str | None:
+    """Its address, where one runs beside the fleet."""
+    processes = controller["processes"] if controller is not None else []
+    return next((f"http://127.0.0.1:{each['port']}" for each in processes if each["role"] == "prometheus"), None)
 
 
 def _models(context: CliContext) -> dict[str, Any]:

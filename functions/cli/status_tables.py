@@ -123,6 +123,8 @@ def show(seen: dict[str, Any], console: Console) -> None:
     target = controller["target"]
     word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
     console.print(f"{escape(seen['gateway'])}  {word}  engine {target['engine']}")
+    if seen["prometheus"] is not None:
+        console.print(f"[dim]metrics and alerts: {escape(seen['prometheus'])}/alerts[/]")
     show_revision(controller, console)
     console.print()
     _show_objects(controller, console)

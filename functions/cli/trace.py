@@ -5,7 +5,6 @@ quarter of a second after the request's end.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,10 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.trace_source import asked_store
 from functions.telemetry.store.questions import find as ask_store
+from functions.telemetry.trace_parts import Part, parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
 
 BAR_COLUMNS = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One part of a request's time, in milliseconds since its arrival."""
-
-    name: str
-    start_ms: float
-    ms: float
 
 
 def trace(
@@ -89,41 +80,20 @@ def show(row: TraceRow, console: Console) -> None:
         console.print(_decision(row))
 
 
-def spans(row: TraceRow) -> list[Span]:
-    """The parts one after the other; those that it never came to are left out."""
-    found, at_ms = [], 0.0
-    decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
-    parts = {
-        "auth": row.auth_ms,
-        "queue": row.queue_ms,
-        "route": row.route_ms,
-        "connect": row.connect_ms,
-        "prefill": row.prefill_ms,
-        "decode": decode_ms,
-    }
-    for name, ms in parts.items():
-        if ms is not None:
-            found.append(Span(name, at_ms, ms))
-            at_ms += ms
-    if at_ms < row.total_ms - 0.001:  # it ended before its first token
-        found.append(Span("other", at_ms, row.total_ms - at_ms))
-    return found
-
-
 def waterfall(row: TraceRow) -> Table:
     table = Table("part", "ms", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    for span in spans(row):
-        table.add_row(span.name, f"{span.ms:.1f}", _bar(span, row.total_ms))
+    for part in parts(row):
+        table.add_row(part.name, f"{part.ms:.1f}", _bar(part, row.total_ms))
     table.add_row("[bold]total[/]", f"[bold]{row.total_ms:.1f}[/]", "")
     return table
 
 
-def _bar(span: Span, total_ms: float) -> str:
+def _bar(part: Part, total_ms: float) -> str:
     """At least one column wide, and inside the picture."""
     scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
-    start = min(BAR_COLUMNS - 1, int(span.start_ms * scale))
-    width = max(1, min(BAR_COLUMNS - start, round(span.ms * scale)))
+    start = min(BAR_COLUMNS - 1, int(part.start_ms * scale))
+    width = max(1, min(BAR_COLUMNS - start, round(part.ms * scale)))
     return f"{' ' * start}[cyan]{'━' * width}[/]"
 
 

@@ -26,6 +26,7 @@ from functions.controller.local.control import ControllerGone, OrderRefused, ask
 from functions.controller.local.found import Found
 from functions.controller.local.instances import read_ledger
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.monitoring import ensure_monitoring
 from functions.controller.local.pools import EngineKind, Target
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.prepare.base_model import ensure_base_model, ensure_placeholder_model
@@ -77,6 +78,7 @@ def _prepare_basics(context: CliContext, reporter: Reporter) -> list[str]:
             layout.make()
             ensure_secrets(layout)
             step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
+            ensure_monitoring(layout, context.ports)
         with reporter.step("Configuration") as step:
             notes = ensure_configuration(layout, context.settings.project_dir)
             branch = read_branch(layout)

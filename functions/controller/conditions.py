@@ -5,11 +5,12 @@ it is until somebody changes something; the message says what.
 Neighbours: `status` shows them; `local.pool_conditions` says how the pools' processes are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from functions.api.ids import DEFAULT_CHANNEL, INCOMING
+from functions.api.ids import DEFAULT_CHANNEL, INCOMING, Digest
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.quantities import expiry_unix_s
@@ -160,9 +161,20 @@ def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
         return ObjectCondition(
             "Model", entry.id, "Reconciling", "NoReplica", f"no replica of pool {entry.pool} is ready"
         )
-    if entry.type == "base":
-        return ObjectCondition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas")
-    return _adapter(entry, replicas)
+    return _base(entry, replicas) if entry.type == "base" else _adapter(entry, replicas)
+
+
+def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
+    """By what replicas say that they have loaded; those that do not say count as what is declared."""
+    names = {version.digest: version.name for version in entry.versions}
+    loaded = [Digest(each.weights_digest) for each in replicas if each.weights_digest]
+    others = [digest for digest in loaded if digest not in names]
+    if others:
+        words = f"{len(others)} of {len(replicas)} replicas have loaded weights that no version declares: {others[0]}"
+        return ObjectCondition("Model", entry.id, "Stalled", "OtherWeights", words)
+    counts = Counter(names[digest] for digest in loaded)
+    which = f": {', '.join(f'{name} on {count}' for name, count in sorted(counts.items()))}" if len(counts) > 1 else ""
+    return ObjectCondition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas{which}")
 
 
 def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:

@@ -6,7 +6,7 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from functions.api.ids import (
@@ -16,7 +16,6 @@ from functions.api.ids import (
     KeyId,
     ModelId,
     PoolName,
-    RolloutId,
     TenantId,
     parse_model_ref,
 )
@@ -30,58 +29,24 @@ from functions.api.snapshot import (
     RoutingEntry,
     Snapshot,
     SplitEntry,
-    Sticky,
     TenantEntry,
     VersionEntry,
 )
 from functions.api.snapshot_index import Indexed, Tables, indexed
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
-from functions.decisions.routing.placement import Placed, Predict, Usable, model_of, place, takes_over, usable
+from functions.decisions.resolved_model import ResolvedModel, Split
+from functions.decisions.routing.placement import (
+    Placed,
+    Predict,
+    Usable,
+    fitting,
+    model_of,
+    place,
+    takes_over,
+    usable,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
-    """One version of one model, chosen for one request."""
-
-    requested: str  # as the caller wrote it; answers repeat it
-    id: ModelId
-    version: str
-    digest: Digest
-    engine_name: EngineName
-    pool: PoolName
-    is_adapter: bool
-    context_window_tokens: int
-    accelerators_per_replica: int = 1  # of the pool
-    price_per_accelerator_hour: float = 0.0  # the operator's money
-    split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
-    other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
-    names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
-    weights: Digest | None = None  # what its replica must have loaded, where the base has several versions
-
-    @property
-    def served_as(self) -> str:
-        """The `x-shoal-model` header: `id@version`."""
-        return f"{self.id}@{self.version}"
-
-    def as_loaded(self, weights: Digest | None) -> tuple[str, Digest]:
-        """The version and the digest of an answer of a base, by what the replica that gave it had loaded: another than
-        was meant, while some replicas have been started anew and others have not. Without a name, it is its digest."""
-        if self.is_adapter or weights is None or weights == self.digest:
-            return self.version, self.digest
-        return self.names.get(weights, weights), weights
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A rollout in progress: a part of the requests goes to another version; `decisions.rollout.split` says which."""
-
-    rollout: RolloutId
-    stage: int
-    percent: int  # 1 to 99
-    sticky: Sticky
-    candidate: ResolvedModel  # itself without a split
-    model: ModelId  # whose channel it is: of an adapter perhaps its base, with which it goes
-
+__all__ = ["Catalogue", "ResolvedModel", "Split"]
 
 _MAX_REMEMBERED = 10_000
 _ID = attrgetter("id")
@@ -110,6 +75,7 @@ class Catalogue:
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
         self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
+        self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}
@@ -142,13 +108,21 @@ class Catalogue:
 
     def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
         """The tenant's pools of the model that bears this pool's name."""
+        known = self._usable.get((tenant, model_pool))
+        if known is not None:
+            return known
         entry, pools = self.tenants.get(tenant), self.pools_of.get(model_pool)
-        return usable(pools, entry) if entry is not None and pools is not None else Usable()
+        if entry is None or pools is None:
+            return Usable()
+        if len(self._usable) >= _MAX_REMEMBERED:
+            self._usable.clear()
+        found = self._usable[tenant, model_pool] = usable(pools, entry)
+        return found
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
         """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
         named = model_of(self.pools[model.pool])
-        pools = self._fitting(self.usable(request.tenant, named), request.prompt_tokens)
+        pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
         rules = self.routing_for(named).placement
         return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
 
@@ -156,14 +130,6 @@ class Catalogue:
         """Other pools of its model that get what this one cannot take, of one tenant or another."""
         entry = self.pools.get(pool)
         return takes_over(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
-
-    def _fitting(self, pools: Usable, prompt_tokens: int) -> Usable:
-        """Without those whose context window the prompt overflows; all, where it overflows every one."""
-        own, shared = (
-            tuple(pool for pool in part if prompt_tokens < self.pools[pool].context_window_tokens)
-            for part in (pools.own, pools.shared)
-        )
-        return Usable(own, shared) if own or shared else pools
 
     def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         """The same model in another of the tenant's pools; itself, where this is none of them."""
@@ -297,10 +263,7 @@ class Catalogue:
         self, tenant: TenantId, requested: str, model: ModelEntry, version: VersionEntry
     ) -> ResolvedModel | None:
         """In the first of the tenant's pools; None where it has none of this model's."""
-        pools = self.usable(tenant, model.pool).in_order
-        if not pools:
-            return None
-        pool = self.pools[pools[0]]
+        pool = self.pools[model.pool]
         resolved = ResolvedModel(
             requested=requested,
             id=model.id,
@@ -312,16 +275,18 @@ class Catalogue:
             context_window_tokens=pool.context_window_tokens,
             accelerators_per_replica=pool.accelerators_per_replica,
             price_per_accelerator_hour=pool.price_per_accelerator_hour,
-            other_pools=pools,
             names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
             weights=self._weights_of(model, version),
         )
-        return replace(resolved, other_pools=pools[1:]) if pools[0] == model.pool else self._first(resolved)
+        return self.in_first_pool(resolved, tenant)
 
-    def _first(self, model: ResolvedModel) -> ResolvedModel:
-        """In the first of its other pools: the one that bears its name is not the tenant's first, or not for it."""
-        pools = model.other_pools
-        return replace(self.in_pool(model, pools[0]), other_pools=pools[1:])
+    def in_first_pool(self, model: ResolvedModel, tenant: TenantId) -> ResolvedModel | None:
+        """What is in the pool of the model's name, in the first of the tenant's pools; None where it has none."""
+        pools = self.usable(tenant, model.pool).in_order
+        if not pools:
+            return None
+        first = model if pools[0] == model.pool else self.in_pool(replace(model, other_pools=pools), pools[0])
+        return replace(first, other_pools=pools[1:]) if first.other_pools != pools[1:] else first
 
 
 def _split(entry: SplitEntry, candidate: ResolvedModel, model: ModelId) -> Split:

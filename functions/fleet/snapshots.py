@@ -32,6 +32,7 @@ from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvali
 from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.pauses import breather
+from functions.fleet.role_credentials import Bearer, now
 from functions.fleet.snapshot_file import SnapshotFile
 from functions.fleet.snapshot_notices import ALL_POOLS, SnapshotNotice
 
@@ -85,7 +86,7 @@ class SnapshotFollower:
         *,
         client: httpx.AsyncClient,
         registry_url: str,
-        token: str,
+        token: Bearer,
         cache_file: Path,
         on_swap: Callable[[Catalogue], None],
         on_confirmed: Callable[[int], None] = lambda epoch: None,
@@ -219,7 +220,7 @@ class SnapshotFollower:
         return {"after": base.snapshot.epoch, "wait_s": POLL_WAIT_S, **pool}
 
     def _headers(self, base: Indexed) -> dict[str, str]:
-        headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
+        headers = {"authorization": f"Bearer {now(self._token)}", "accept-encoding": "identity"}
         headers |= {GATEWAY_HEADER: self._gateway_id} if self._gateway_id else {}
         return headers if self._wants_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
 

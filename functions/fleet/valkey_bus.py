@@ -27,6 +27,8 @@ from functions.fleet.heartbeat_gathering import (
     PACE_KEY,
     ReplicaLines,
 )
+from functions.fleet.heartbeat_seals import sealed
+from functions.fleet.role_credentials import Bearer
 from functions.fleet.snapshot_notices import SnapshotNotice
 
 NEWS_CHANNEL = "shoal:snapshots"
@@ -47,7 +49,9 @@ _SCAN_PAGE = 500
 class ValkeyBus:
     """`url` as `valkey_client` has it; a password inside it needs its own quoting, so give it by `password`."""
 
-    def __init__(self, url: str, *, password: str | None = None) -> None:
+    def __init__(self, url: str, *, password: str | None = None, seal: Bearer | None = None) -> None:
+        """`seal`: the secret by which replicas that speak here are known."""
+        self._seal = seal
         self._client = valkey_client.client(
             url,
             password=password,
@@ -61,11 +65,12 @@ class ValkeyBus:
     async def publish(self, heartbeat: Heartbeat) -> None:
         lines = self._lines.setdefault(heartbeat.replica_id, ReplicaLines())
         line = lines.next(heartbeat)
+        text = line.text if self._seal is None else sealed(line.text, heartbeat.replica_id, self._seal)
         keys = [KEY_PREFIX + heartbeat.replica_id, HELD_KEY, PACE_KEY]
         flags = [int(line.is_whole), int(line.at_once), int(SILENCE_LIMIT_S)]
         try:
             with _errors():
-                known, alone = await self._gather(keys, [line.text, *flags, GATHERED_CHANNEL, ALONE_CHANNEL])
+                known, alone = await self._gather(keys, [text, *flags, GATHERED_CHANNEL, ALONE_CHANNEL])
         except (BusUnavailable, asyncio.CancelledError):
             lines.lost()
             raise

@@ -5,7 +5,8 @@
 
 With sentinels each new connection asks them where the primary is, and the server whether it is it. Where one
 connection of a client is lost, gets no answer, or is refused a write by a former primary, its others are made anew at
-their next use: of many that lie ready only one is waited for. The password is the same for servers and sentinels.
+their next use: of many that lie ready only one is waited for. The password is the same for servers and sentinels: a
+user's name, a space and the user's (`bus_users`), or the default user's alone.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Primary:
 def client(url: str, *, password: str | None = None, most: int | None = None, **options: Any) -> valkey.Valkey:
     """`most`: so many connections, and whoever finds none free waits for one as long as for an answer."""
     if password is not None:
-        options["password"] = password
+        options |= _login(password)
     if url.startswith(_SENTINEL_SCHEME):
         primary = sentinels_of(url)
         options |= {"connection_class": _ToPrimary, "route": _Route(primary), "db": primary.database}
@@ -51,6 +52,11 @@ def client(url: str, *, password: str | None = None, most: int | None = None, **
     wait_s = options["socket_timeout"]
     bounded = valkey.BlockingConnectionPool(most, wait_s, made.connection_class, **made.connection_kwargs)
     return valkey.Valkey.from_pool(bounded)
+
+
+def _login(password: str) -> dict[str, str]:
+    user, _, secret = password.partition(" ")
+    return {"username": user, "password": secret} if secret else {"password": password}
 
 
 def sentinels_of(url: str) -> Primary:
@@ -108,7 +114,7 @@ class _ToPrimary(Connection):
         timeouts = {"socket_timeout": _SENTINEL_TIMEOUT_S, "socket_connect_timeout": _SENTINEL_TIMEOUT_S}
         sentinels = self._route.primary.sentinels
         others = len(sentinels) // 2  # one that knows fewer was away, or has just begun: its word may be old
-        about: dict[str, Any] = {**timeouts, "password": self.password}
+        about: dict[str, Any] = {**timeouts, "username": self.username, "password": self.password}
         asked = Sentinel(sentinels, others, sentinel_kwargs=about)  # type: ignore[no-untyped-call]
         try:
             host, port = await asked.discover_master(self._route.primary.name)

@@ -20,6 +20,7 @@ import httpx
 import msgspec
 
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
+from functions.fleet.role_credentials import Bearer, now
 
 ZONES_PATH = "/v1/fleet/zones"
 ZONES_MAX_BYTES = 4 * 1024 * 1024  # of 20,000 nodes
@@ -50,7 +51,7 @@ class ZoneAnswer(msgspec.Struct, frozen=True):
 async def learn(
     client: httpx.AsyncClient,
     registry_url: str,
-    token: str,
+    token: Bearer,
     asked: tuple[Asked, str],
     take: Callable[[str], None],
 ) -> None:
@@ -66,10 +67,10 @@ async def learn(
         await asyncio.sleep(delay_s(tries, _BACKOFF))
 
 
-async def _ask(client: httpx.AsyncClient, url: str, token: str, asked: tuple[Asked, str]) -> str:
+async def _ask(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[Asked, str]) -> str:
     try:
         answer = await client.get(
-            url, params=dict([asked]), headers={"authorization": f"Bearer {token}"}, timeout=_TIMEOUT
+            url, params=dict([asked]), headers={"authorization": f"Bearer {now(token)}"}, timeout=_TIMEOUT
         )
         return msgspec.json.decode(answer.content, type=ZoneAnswer).zone if answer.status_code == 200 else ""
     except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCredentials, read_for
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
@@ -43,11 +44,19 @@ def limits_of(settings: GatewaySettings) -> Limits:
         snapshot_max_age_s=settings.snapshot_max_age_s,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        sampled_traces=round(settings.otlp_sample_ratio * 2**32) if settings.otlp_endpoint is not None else 0,
         quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
         wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
+
+
+def credentials(settings: GatewaySettings) -> RoleCredentials:
+    try:
+        return read_for("gateway", settings.internal_token_file)
+    except CredentialsUnusable as error:
+        raise StartFailed(f"SHOAL_GATEWAY_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
@@ -131,12 +140,11 @@ def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
 
 
-def usage_delivery(settings: GatewaySettings, services: Services) -> UsageDelivery:
+def usage_delivery(settings: GatewaySettings, services: Services, bearer: Bearer) -> UsageDelivery:
     """Its spool lies beside the cached snapshot: where the one outlives a restart, so does the other."""
     client = httpx.Client(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
-    token = settings.internal_token_file.read_text().strip()
     spool = UsageSpool(settings.snapshot_cache_file.with_name("usage"))
-    return UsageDelivery(services.usage, spool, registry_post(client, token), services.gateway_id, services.clock)
+    return UsageDelivery(services.usage, spool, registry_post(client, bearer), services.gateway_id, services.clock)
 
 
 def bus_password(settings: GatewaySettings) -> str | None:

@@ -18,6 +18,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid, Pulse
+from functions.fleet.heartbeat_seals import HeartbeatRefused, SealChecker
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
@@ -43,17 +44,17 @@ _TOKENIZERS_INTERVAL_S = 1.0
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
-async def follow_bus(gateway: Gateway, bus: Bus) -> None:
+async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = None) -> None:
     """Every replica's last heartbeat, then heartbeats as they come, until the bus is lost."""
     try:
         messages = bus.listen()
         for message in await anext(messages):
-            await _take(gateway, message)
+            await _take(gateway, message, seals)
         gateway.bus_recovered()
         gateway.services.state.unread.discard("heartbeats")
         async for several in messages:
             for message in several:
-                await _take(gateway, message)
+                await _take(gateway, message, seals)
     except BusUnavailable as error:
         gateway.services.state.bus_down = True
         gateway.services.bus_link.set(False)
@@ -219,20 +220,26 @@ async def sweep(gateway: Gateway) -> None:
         gateway.sweep()
 
 
-async def _take(gateway: Gateway, message: bytes) -> None:
+async def _take(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
     """A message of many heartbeats is taken in by parts: requests do not wait for all of it."""
     try:
         for number, line in enumerate(heartbeats.lines(message), start=1):
-            _take_line(gateway, line)
+            _take_line(gateway, line, seals)
             if number % _LINES_AT_ONCE == 0:
                 await asyncio.sleep(0)
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
 
 
-def _take_line(gateway: Gateway, line: bytes) -> None:
+def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None:
     try:
         said = heartbeats.decode_line(line)
+        if seals is not None:
+            seals.check(line, said)
+    except HeartbeatRefused as error:
+        if seals is not None and seals.has_to_be_told(gateway.services.clock()):
+            _log.warning("%d heartbeats from the bus are not believed; the last one: %s", seals.refused_total, error)
+        return
     except HeartbeatInvalid as error:
         _log.warning("dropped a heartbeat from the bus: %s", error)
         return

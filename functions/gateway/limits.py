@@ -52,6 +52,7 @@ class Limits:
     snapshot_max_age_s: float = 86_400.0  # a key that is revoked while the registry is away is good for no longer
 
     # What is not tried for ever
+    sampled_traces: int = 0  # of 2^32 traces that begin here, so many leave spans; 0: nobody's do
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 
     # How often a tenant may ask for what no engine answers

@@ -22,6 +22,7 @@ from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -92,8 +93,10 @@ class _Server(uvicorn.Server):
         bus_password = configured.bus_password(settings)
         self._bus = ValkeyBus(settings.bus_url, password=bus_password)
         self._exact = configured.exact_prefixes(settings)
-        self._loader = LoadClient(settings.internal_token_file.read_text().strip())
-        self._trace_outputs = TraceOutputs(settings)
+        self._trace_outputs = TraceOutputs(settings, settings.gateway_id or configured.own_name(settings))
+        self._credentials = configured.credentials(settings)
+        of_token = functools.partial(self._credentials.secret, "operate") if self._credentials.is_token else ""
+        self._loader = LoadClient(functools.partial(self._credentials.secret, "load"), former=of_token)
         self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=configured.limits_of(settings),
@@ -108,7 +111,9 @@ class _Server(uvicorn.Server):
             other=other,
         )
         self._gateway = Gateway(self._services)
-        self._usage = configured.usage_delivery(settings, self._services)
+        self._usage = configured.usage_delivery(
+            settings, self._services, functools.partial(self._credentials.bearer, "account")
+        )
         self._services.metrics.registry.register(UsageCollector(self._usage))
         self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
@@ -195,7 +200,7 @@ class _Server(uvicorn.Server):
         follower = SnapshotFollower(
             client=httpx.AsyncClient(verify=configured.registry_trust(settings), timeout=40.0),
             registry_url=settings.registry_url,
-            token=settings.internal_token_file.read_text().strip(),
+            token=functools.partial(self._credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
             on_swap=gateway.swap,
             gateway_id=services.gateway_id,
@@ -211,8 +216,11 @@ class _Server(uvicorn.Server):
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
+        seals = SealChecker(
+            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+        )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
         tokenizers = self._exact.tokenizers if self._exact is not None else None
@@ -230,7 +238,7 @@ class _Server(uvicorn.Server):
     async def _learn_zone(self) -> None:
         """Knative lets no node's name through: the pod is known by the host's."""
         settings = self._settings
-        token = settings.internal_token_file.read_text().strip()
+        token = functools.partial(self._credentials.bearer, "follow")
         pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
             await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)

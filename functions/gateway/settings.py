@@ -35,14 +35,21 @@ class GatewaySettings(BaseSettings):
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry and gateways share.")
+    internal_token_file: Path = Field(
+        description="The gateways' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     pepper_file: Path = Field(description="The key of the keys' hashes; without it no key can be checked.")
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
         description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
+    sealed_heartbeats: bool = Field(
+        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     tokenizers_dir: Path | None = Field(
@@ -125,6 +132,18 @@ class GatewaySettings(BaseSettings):
     trace_store_password_file: Path | None = Field(None, description="That user's password.")
     trace_store_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
     trace_retention_days: int = Field(30, ge=1, le=3650, description="How long the store keeps them.")
+    otlp_endpoint: str | None = Field(
+        None,
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of requests go "
+        "there, from TRACE_DIR. Unset: none are made.",
+    )
+    otlp_headers_file: Path | None = Field(
+        None, description="`name: value` lines that the collector wants to see, such as a token."
+    )
+    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="Of the traces that begin here; of others' the caller's flag decides."
+    )
     quarantine_after_replicas: int = Field(
         2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
     )

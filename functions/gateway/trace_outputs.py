@@ -1,6 +1,7 @@
-"""Outputs of request traces by the settings: memory, files, and from the files the store.
+"""Outputs of request traces by the settings: memory, files, and from the files a store and a collector.
 
     a request's end ──► the sink's memory ──► files (TRACE_DIR) ──► the store (TRACE_STORE_URL)
+                                                                ──► a collector, as spans (OTLP_ENDPOINT)
 
 Each arrow is a thread, and none of them the loop's. What could not go further is counted by why.
 """
@@ -14,15 +15,15 @@ from prometheus_client.registry import Collector
 
 from functions.gateway.listeners import StartFailed
 from functions.gateway.settings import GatewaySettings
-from functions.telemetry.trace_shipping import Shipping
+from functions.telemetry.trace_shipping import Receiver, Shipping
 from functions.telemetry.trace_sink import TraceSink
 
 
 class TraceOutputs(Collector):
     """Made before the first request, closed after the last. Raises StartFailed where settings do not fit together."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._shippings = _shippings(settings)
+    def __init__(self, settings: GatewaySettings, gateway_id: str) -> None:
+        self._shippings = _shippings(settings, gateway_id)
         self.sink = TraceSink(
             settings.trace_dir,
             time.time,
@@ -72,20 +73,30 @@ class TraceOutputs(Collector):
         yield from (written, dropped, waiting, up)
 
 
-def _shippings(settings: GatewaySettings) -> dict[str, Shipping]:
-    """By receiver."""
-    if settings.trace_store_url is None:
+def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping]:
+    """By receiver. What a receiver needs is imported where there is one."""
+    if settings.trace_store_url is None and settings.otlp_endpoint is None:
         return {}
     if settings.trace_dir is None:
-        raise StartFailed("SHOAL_GATEWAY_TRACE_STORE_URL needs SHOAL_GATEWAY_TRACE_DIR: traces wait there")
+        raise StartFailed("TRACE_STORE_URL and OTLP_ENDPOINT need SHOAL_GATEWAY_TRACE_DIR: traces wait there")
+    found = {}
+    if settings.trace_store_url is not None:
+        found["store"] = Shipping(settings.trace_dir, "store", _store(settings, settings.trace_store_url))
+    if settings.otlp_endpoint is not None:
+        from functions.telemetry import otlp
+
+        collector = otlp.Collector(
+            settings.otlp_endpoint, otlp.headers_of(settings.otlp_headers_file), settings.otlp_ca_file
+        )
+        receiver = otlp.OtlpReceiver(collector, "shoal-gateway", gateway_id)
+        found["otlp"] = Shipping(settings.trace_dir, "otlp", receiver, piece_bytes=otlp.PIECE_BYTES)
+    return found
+
+
+def _store(settings: GatewaySettings, url: str) -> Receiver:
     from functions.telemetry.store.client import StoreAddress, StoreReceiver, TraceStore
 
-    password_file = settings.trace_store_password_file
-    address = StoreAddress(
-        settings.trace_store_url,
-        settings.trace_store_user,
-        password_file.read_text().strip() if password_file is not None else "",
-        settings.trace_store_ca_file,
-    )
-    receiver = StoreReceiver(TraceStore(address), settings.trace_retention_days)
-    return {"store": Shipping(settings.trace_dir, "store", receiver)}
+    file = settings.trace_store_password_file
+    password = file.read_text().strip() if file is not None else ""
+    address = StoreAddress(url, settings.trace_store_user, password, settings.trace_store_ca_file)
+    return StoreReceiver(TraceStore(address), settings.trace_retention_days)

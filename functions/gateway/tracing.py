@@ -20,6 +20,7 @@ from functions.decisions.request.access import Caller
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.sessions import session_hash
+from functions.gateway.http.headers import TraceContext
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import Ended, Spent, Timeline
 from functions.telemetry.gap_histogram import Gaps
@@ -35,7 +36,7 @@ def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> N
     traces.offer(
         TracedRequest(
             admitted.request_id,
-            admitted.trace_id,
+            admitted.trace,
             admitted.session,
             admitted.caller,
             admitted.model,
@@ -64,7 +65,7 @@ class TracedRequest(msgspec.Struct, gc=False):
     """The raw material of one row."""
 
     request_id: str
-    trace_id: str
+    trace: TraceContext
     session: str | None
     caller: Caller
     model: ResolvedModel
@@ -96,7 +97,9 @@ class TracedRequest(msgspec.Struct, gc=False):
         return TraceRow(
             ts=round(self.now_unix_s - total_s, 6),
             request_id=self.request_id,
-            trace_id=self.trace_id,
+            trace_id=self.trace.trace_id,
+            span_id=self.trace.span_id,
+            parent_span_id=self.trace.parent_span_id,
             tenant_id=caller.tenant,
             key_id=caller.key_id,
             model_id=model.id,

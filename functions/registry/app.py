@@ -1,7 +1,7 @@
 """The registry's HTTP application: routes and what surrounds them. No sockets, no files, no globals.
 
 GET  /healthz /readyz /metrics /openapi.json /console          for everyone who can reach it
-GET|HEAD|PUT /v1/snapshot, GET /v1/fleet, /internal/v1/…       for holders of the internal token
+GET|HEAD|PUT /v1/snapshot, /v1/fleet…, /internal/v1/…          for gateways, agents, the controller: each its own
 /v1/models /v1/rollouts /v1/artifacts /v1/usage                for tenants, each its own, and for the operator
 /v1/tenants/…/keys /v1/audit /v1/usage/pools                   for the operator
 GET /regions/v1/…                                              for registries of other regions, with their token
@@ -31,11 +31,12 @@ from functions.artifacts.errors import (
     StoreUnavailable,
     VersionTaken,
 )
+from functions.fleet.role_credentials import RoleCredentials
 from functions.registry import errors
 from functions.registry.artifact_routes import artifact_routes
 from functions.registry.collecting import Collecting
 from functions.registry.console import console_routes
-from functions.registry.conventions import require_token
+from functions.registry.conventions import require_role
 from functions.registry.errors import ApiError, error_body
 from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_routes
 from functions.registry.fleet_watch import FleetWatch
@@ -158,7 +159,7 @@ def _method(scope: Scope) -> str:
 def make_app(
     store: SnapshotStore,
     fleet: FleetWatch,
-    token: str,
+    credentials: RoleCredentials,
     wall_clock: Callable[[], float] = time.time,
     *,
     services: RegistryServices | None = None,
@@ -171,14 +172,16 @@ def make_app(
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     install(app)
-    install_document(app, require_token(token))
-    internal = [Depends(require_token(token))]
+    operators = require_role(credentials)
+    install_document(app, operators)
     routers = [
-        snapshot_routes(store, metrics, internal),
-        fleet_routes(fleet, internal),
-        tracker_routes(Tracker(), internal),
+        snapshot_routes(store, metrics, credentials),
+        fleet_routes(fleet, credentials),
+        tracker_routes(Tracker(), [Depends(require_role(credentials, "agent"))]),
     ]
-    authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
+    authenticator = (
+        services.authenticator if services is not None else Authenticator(store, credentials, None, wall_clock)
+    )
     routers.append(model_routes(store, authenticator, services.database if services is not None else None))
     if services is not None:
         of_services = (version_routes, artifact_routes, rollout_routes, key_routes, usage_routes, audit_routes)
@@ -206,7 +209,7 @@ def make_app(
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
-        stages = await active_stages(services, request, require_token(token)) if services is not None else {}
+        stages = await active_stages(services, request, operators) if services is not None else {}
         others = regions.follower.standings() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
         if store_watch is not None:

@@ -1,4 +1,4 @@
-"""HTTP conventions of all routes: the internal token, bounded JSON bodies, ETags, pages, clients that leave early.
+"""HTTP conventions of all routes: credentials, bounded JSON bodies, ETags, pages, clients that leave early.
 
     put: Annotated[PutVersion, Depends(body_of(PutVersion))]      @router.put(…, openapi_extra=describes(PutVersion))
 
@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -19,29 +19,52 @@ from fastapi import Header, Path, Query, Request
 from starlette.requests import ClientDisconnect
 
 from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, NAME_PATTERN, ROLLOUT_ID_PATTERN
+from functions.fleet.role_credentials import Purpose, RoleCredentials
 from functions.http.guarded import authenticated
 from functions.registry.errors import ApiError
 
 _BEARER = "bearer "
+_REGISTRY_PURPOSES: tuple[Purpose, ...] = ("publish", "follow", "account", "agent")
 _BODY_TIMEOUT_S = 60.0
 
 Answer = TypeVar("Answer")
 
 
+def shows(header: str, accepted: Iterable[str]) -> bool:
+    """Whether the Authorization header has one of these; the comparison's time tells nothing about them."""
+    given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
+    shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+    return any(hmac.compare_digest(shown, hashlib.sha256(each.encode()).digest()) for each in accepted)
+
+
 def require_token(token: str) -> Callable[[Request], None]:
-    """A dependency that lets only holders of the token pass; the comparison's time tells nothing about it."""
-    expected = hashlib.sha256(token.encode()).digest()
+    """A dependency that lets only holders of the token pass."""
 
     def check(request: Request) -> None:
-        header = request.headers.get("authorization", "")
-        given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
-        shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-        if not hmac.compare_digest(shown, expected):
-            message = "this route needs the installation's internal token: Authorization: Bearer <token>"
-            raise ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})
+        if not shows(request.headers.get("authorization", ""), (token,)):
+            raise _nobody()
         authenticated(request.scope)
 
     return check
+
+
+def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[Request], None]:
+    """A dependency that lets only holders of one of these credentials pass, and operators."""
+
+    def check(request: Request) -> None:
+        header = request.headers.get("authorization", "")
+        if not any(shows(header, credentials.accepted(purpose)) for purpose in ("operate", *purposes)):
+            if any(shows(header, credentials.accepted(purpose)) for purpose in _REGISTRY_PURPOSES):
+                raise ApiError(403, "wrong_role", "this credential is another role's: it does not open this route")
+            raise _nobody()
+        authenticated(request.scope)
+
+    return check
+
+
+def _nobody() -> ApiError:
+    message = "this route needs a credential of the installation: Authorization: Bearer <token>"
+    return ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})
 
 
 async def read_body(request: Request, max_bytes: int) -> list[bytes]:

@@ -8,17 +8,26 @@ PUT /v1/fleet/zones    the controller's table of them
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response, params
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
 from functions.registry.collecting import Collecting, NotNow
-from functions.registry.conventions import AfterNumber, JsonBody, Limit, body_of, describes, page_of, read_body
+from functions.registry.conventions import (
+    AfterNumber,
+    JsonBody,
+    Limit,
+    body_of,
+    describes,
+    page_of,
+    read_body,
+    require_role,
+)
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch, ReplicaSighting
 from functions.registry.principal import Authenticator, Principal
@@ -32,11 +41,12 @@ NodeName = Annotated[str, Query(max_length=253, description="The node that the c
 PodName = Annotated[str, Query(max_length=253, description="The caller's pod, where it does not know its node.")]
 
 
-def fleet_routes(fleet: FleetWatch, required: Sequence[params.Depends]) -> APIRouter:
-    """`required` holds for each of them: the internal token."""
-    router = APIRouter(dependencies=required)
+def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
+    router = APIRouter()
+    controller = [Depends(require_role(credentials, "publish"))]
+    members = [Depends(require_role(credentials, "follow", "agent"))]
 
-    @router.get("/v1/fleet")
+    @router.get("/v1/fleet", dependencies=controller)
     async def replicas() -> dict[str, Any]:
         """Replicas by id; `age_s` is the time since the last heartbeat. Without the bus the last view ages out."""
         return {
@@ -45,25 +55,25 @@ def fleet_routes(fleet: FleetWatch, required: Sequence[params.Depends]) -> APIRo
             "replicas": [_described(seen) for seen in fleet.replicas()],
         }
 
-    @router.get(REPORT_PATH)
+    @router.get(REPORT_PATH, dependencies=controller)
     async def pools() -> Response:
         """Load of each pool and replica, as gateways report it; a pool without a report of late is left out."""
         replicas = tuple(replica_report(seen.heartbeat, seen.age_s) for seen in fleet.replicas())
         report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas, fleet.pools.needs())
         return Response(msgspec.json.encode(report), media_type="application/json")
 
-    @router.put(REPORT_PATH, status_code=204)
+    @router.put(REPORT_PATH, status_code=204, dependencies=controller)
     async def desired(request: Request) -> Response:
         """How many replicas the controller wants of each pool, for metrics and the console."""
         fleet.pools.want((await _decoded(request, DesiredPools, _DESIRED_MAX_BYTES)).pools)
         return Response(status_code=204)
 
-    @router.get(ZONES_PATH)
+    @router.get(ZONES_PATH, dependencies=members)
     async def zone(node: NodeName = "", pod: PodName = "") -> dict[str, str]:
         """In which zone the caller is; empty where that is not known, or not yet."""
         return {"zone": fleet.zones.zone_of(node, pod)}
 
-    @router.put(ZONES_PATH, status_code=204)
+    @router.put(ZONES_PATH, status_code=204, dependencies=controller)
     async def zones(request: Request) -> Response:
         """Every node's zone, and the nodes of gateways' pods; in place of what was told before."""
         fleet.zones = await _decoded(request, ZoneTable, ZONES_MAX_BYTES)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
+from functions.fleet.heartbeat_seals import SealChecker
 from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
 from functions.fleet.zones import ZoneTable
@@ -62,7 +63,8 @@ class ReplicaSighting:
 class FleetWatch:
     """Owned by one event loop."""
 
-    def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic, seals: SealChecker | None = None) -> None:
+        self._seals = seals
         self.link = BusLink(clock)
         self.refused_total = 0  # messages that were no heartbeats
         self._bus = bus
@@ -97,6 +99,8 @@ class FleetWatch:
     def _take_line(self, line: bytes) -> None:
         try:
             said = heartbeats.decode_line(line)
+            if self._seals is not None:
+                self._seals.check(line, said)
         except HeartbeatInvalid:
             self.refused_total += 1
             return

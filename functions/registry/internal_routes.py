@@ -1,4 +1,4 @@
-"""`/internal/v1`: what the controller follows and writes, with the installation's internal token.
+"""`/internal/v1`: what the controller follows and writes, with its own credential.
 
 It reads the changes, creates the rollouts of git's models, and posts what it concludes about any of them. Every write
 names the leadership that makes it (`x-shoal-fence`): a controller that was leader once is refused.
@@ -45,13 +45,13 @@ FenceToken = Annotated[
 
 def internal_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter(prefix="/internal/v1")
-    database, operator = services.database, services.authenticator.operator
+    database, controller = services.database, services.authenticator.controller
     follower = ChangesFollower(services)
 
     @router.get("/changes")
     async def follow(
         request: Request,
-        who: Annotated[Principal, Depends(operator)],
+        who: Annotated[Principal, Depends(controller)],
         after: After = 0,
         wait_s: WaitSeconds = 0.0,
     ) -> Response:
@@ -63,7 +63,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
 
     @router.put("/rollouts/{rollout}")
     async def create(
-        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(operator)], fence: FenceToken = 0
+        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
         """Begin a rollout; 200 where it has begun already, 409 where another one is under way on the channel."""
         spec = await _document(request, rollout_wire.decode_spec)
@@ -75,12 +75,12 @@ def internal_routes(services: RegistryServices) -> APIRouter:
             rollout_writes.fenced(write, fence)
             return rollout_writes.create(write, spec)
 
-        row, is_new = await services.write(request, _CONTROLLER, write)
+        row, is_new = await services.write(request, who, write)
         return _row_answer(row, 201 if is_new else 200)
 
     @router.post("/rollouts/{rollout}/events")
     async def happened(
-        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(operator)], fence: FenceToken = 0
+        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
         """Apply an event to the row that it was concluded from; 409 where that has changed since."""
         command = await _document(request, rollout_wire.decode_command)
@@ -89,10 +89,10 @@ def internal_routes(services: RegistryServices) -> APIRouter:
             rollout_writes.fenced(write, fence)
             return rollout_writes.apply(write, rollout, command.event, command.lock_version, services.limits)
 
-        return _row_answer(await services.write(request, _CONTROLLER, write), 200)
+        return _row_answer(await services.write(request, who, write), 200)
 
     @router.get("/rollouts/{rollout}/evidence")
-    async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(operator)]) -> Response:
+    async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(controller)]) -> Response:
         """What gateways have seen of both groups in the rollout's present trial."""
         stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)), for_operator=True)
         if stored is None:
@@ -101,9 +101,6 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         return Response(rollout_evidence.encode(heard), media_type="application/json")
 
     return router
-
-
-_CONTROLLER = Principal(None, "controller")
 
 
 class ChangesFollower:

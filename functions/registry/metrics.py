@@ -147,8 +147,8 @@ class Metrics:
             self._desired.labels(pool=wanted.pool, reason=wanted.cause).set(wanted.replicas)
         self._cold_start.clear()
         for pool, stages_s in fleet.cold_starts.items():
-            for stage, took_s in stages_s.items():
-                self._cold_start.labels(pool=pool, stage=stage).set(took_s)
+            for part, took_s in stages_s.items():
+                self._cold_start.labels(pool=pool, stage=part).set(took_s)
         self._without_facts.clear()
         for base in without_facts:
             self._without_facts.labels(base=base).set(1)

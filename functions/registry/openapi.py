@@ -30,7 +30,7 @@ _ERROR = {
 _MEANINGS = {
     400: "Malformed, or a parameter or field out of range",
     401: "The key or token is missing, malformed, unknown, revoked or expired",
-    403: "The key lacks the scope, or the route is the operator's",
+    403: "The key lacks the scope, or the route is the operator's or another role's",
     404: "Not there, or not the caller's",
     408: "Head or body took too long to arrive",
     409: "Not in this state, taken, or over a limit",
@@ -44,7 +44,7 @@ _MEANINGS = {
     503: "Full, or without its database or store: try again after `retry-after`",
 }
 _ANY_REQUEST = (400, 408, 431, 500, 503)  # of the listener, and of whatever a route stands on
-_BY_TOKEN_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not looked at here
+_BY_ROLE_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not looked at here
 _BRINGS_ARTIFACTS = {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{version}"}
 
 _ALSO_ANSWERED = {
@@ -97,9 +97,9 @@ def refusals_of(method: str, path: str, operation: Mapping[str, Any]) -> list[in
     (test_no_request_makes_the_registry_fail)."""
     found = set(_ANY_REQUEST)
     if path not in _OPEN:
-        found.add(401)
-        if not path.startswith(_BY_TOKEN_ALONE):
-            found |= {403, 429}
+        found |= {401, 403}
+        if not path.startswith(_BY_ROLE_ALONE):
+            found.add(429)
     if method in ("put", "post", "delete"):
         found |= {404, 409}
     if method in ("put", "post"):

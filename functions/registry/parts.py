@@ -9,6 +9,7 @@ from functions.artifacts.ingest import Ingest, IngestPolicy, StagingBudget
 from functions.artifacts.manifest import ADAPTER_LIMITS
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.collecting import Collecting
 from functions.registry.declared import Declared
@@ -32,7 +33,7 @@ class SettingsWrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    token: str
+    credentials: RoleCredentials
     pepper: str | None = None
     database_password: str | None = None
 
@@ -71,7 +72,7 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
         database=database,
         declared=Declared(store),
         authenticator=Authenticator(
-            store, secrets.token, pepper, readers=_rate_limiter(settings), writers=_rate_limiter(settings)
+            store, secrets.credentials, pepper, readers=_rate_limiter(settings), writers=_rate_limiter(settings)
         ),
         limits=Limits(
             models_per_tenant=settings.max_models_per_tenant,

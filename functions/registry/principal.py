@@ -1,11 +1,9 @@
-"""Authentication of callers: the operator, with the installation's internal token, or a tenant with one of its keys.
+"""Authentication of callers: the operator, with the internal token, the controller, or a tenant with one of its keys.
 
 A tenant's key counts as the published snapshot has it, like at the gateway; so the registry needs no database to know
 its callers. What belongs to another tenant does not exist: 404, never 403.
 """
 
-import hashlib
-import hmac
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,13 +14,13 @@ from functions.api.ids import ModelId, TenantId
 from functions.api.snapshot import Scope
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import authenticate
+from functions.fleet.role_credentials import RoleCredentials
 from functions.http.guarded import authenticated
+from functions.registry.conventions import shows
 from functions.registry.errors import ApiError
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.audit import Actor
 from functions.registry.store import SnapshotStore
-
-_BEARER = "bearer "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,7 @@ class Principal:
 
 
 OPERATOR = Principal(None, "operator")
+CONTROLLER = Principal(None, "controller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Authenticator:
     """Tells callers apart. `pepper` None: only the operator is known."""
 
     store: SnapshotStore
-    token: str
+    credentials: RoleCredentials
     pepper: bytes | None
     wall_clock: Callable[[], float] = time.time
     readers: TenantRateLimiter = field(default_factory=TenantRateLimiter)
@@ -63,7 +62,7 @@ class Authenticator:
     def caller(self, request: Request) -> Principal:
         """Whoever the Authorization header proves; 401 for nobody."""
         header = request.headers.get("authorization", "")
-        if _holds(header, self.token):
+        if shows(header, self.credentials.accepted("operate")):
             authenticated(request.scope)
             return OPERATOR
         found = None
@@ -95,6 +94,21 @@ class Authenticator:
             raise ApiError(403, "operator_only", message)
         return principal
 
+    async def gateway(self, request: Request) -> None:
+        """Whoever serves tenants, or an operator in its stead."""
+        if shows(request.headers.get("authorization", ""), self.credentials.accepted("account")):
+            authenticated(request.scope)
+        else:
+            await self.operator(request)
+
+    async def controller(self, request: Request) -> Principal:
+        """Whoever publishes, or an operator in its stead."""
+        if shows(request.headers.get("authorization", ""), self.credentials.accepted("publish")):
+            authenticated(request.scope)
+        else:
+            await self.operator(request)
+        return CONTROLLER
+
 
 def own_model(principal: Principal, tenant: str, name: str) -> ModelId:
     """The model's id; 404 for anybody else's."""
@@ -117,10 +131,3 @@ def _with_scope(principal: Principal, scope: Scope) -> Principal:
         message = f"this key lacks the scope {scope}; ask the operator for a key that has it"
         raise ApiError(403, "scope_missing", message)
     return principal
-
-
-def _holds(header: str, token: str) -> bool:
-    """Whether the header shows the token; the comparison's time tells nothing about it."""
-    given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
-    shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-    return hmac.compare_digest(shown, hashlib.sha256(token.encode()).digest())

@@ -21,6 +21,8 @@ from starlette.types import ASGIApp
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
 from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
@@ -74,7 +76,7 @@ def migrate(settings: RegistrySettings) -> None:
 
 
 async def _serve(settings: RegistrySettings) -> None:
-    token = _secret(settings.internal_token_file)
+    credentials = _credentials(settings.internal_token_file)
     listener = _listen(settings.host, settings.port)
     password = _secret(settings.bus_password_file) if settings.bus_password_file is not None else None
     bus = ValkeyBus(settings.bus_url, password=password)
@@ -85,8 +87,9 @@ async def _serve(settings: RegistrySettings) -> None:
         on_published=lambda news: tasks.once("announce", announce(bus, news)),
     )
     store.load()
-    fleet = FleetWatch(bus)
-    parts = _parts(settings, token, store, fleet)
+    seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
+    fleet = FleetWatch(bus, seals=seals)
+    parts = _parts(settings, credentials, store, fleet)
     regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)
     if regions is not None:
@@ -105,7 +108,7 @@ async def _serve(settings: RegistrySettings) -> None:
     app = make_app(
         store,
         fleet,
-        token,
+        credentials,
         services=parts.services,
         collecting=parts.collecting,
         regions=regions,
@@ -122,11 +125,13 @@ async def _serve(settings: RegistrySettings) -> None:
         await asyncio.to_thread(parts.close)
 
 
-def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
+def _parts(
+    settings: RegistrySettings, credentials: RoleCredentials, store: SnapshotStore, fleet: FleetWatch
+) -> RegistryParts:
     def optional(file: Path | None) -> str | None:
         return _secret(file) if file is not None else None
 
-    secrets = Secrets(token, optional(settings.pepper_file), optional(settings.database_password_file))
+    secrets = Secrets(credentials, optional(settings.pepper_file), optional(settings.database_password_file))
     try:
         return parts_from(settings, secrets, store, fleet)
     except SettingsWrong as error:
@@ -242,3 +247,14 @@ def _secret(file: Path) -> str:
     if not text:
         raise StartFailed(f"{file} is empty; a secret is expected there")
     return text
+
+
+def _credentials(file: Path) -> RoleCredentials:
+    _secret(file)
+    try:
+        found = RoleCredentials.read(file)
+    except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
+        raise StartFailed(f"the internal token in {file} cannot be used: {error}") from error
+    if not found.is_token:
+        raise StartFailed(f"{file} holds the credentials of the {found.role}; the registry needs the internal token")
+    return found

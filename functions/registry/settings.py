@@ -19,7 +19,9 @@ class RegistrySettings(BaseSettings):
     port: int = Field(8444, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
     tls_cert_file: Path | None = Field(None, description="PEM chain.")
     tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
-    internal_token_file: Path = Field(description="The token that every other process of the installation shows.")
+    internal_token_file: Path = Field(
+        description="The internal token, from which the credentials of all roles follow; two lines while it is changed."
+    )
     pepper_file: Path | None = Field(
         None, description="What tenants' keys are hashed with. Without it only the internal token is let in."
     )
@@ -28,7 +30,12 @@ class RegistrySettings(BaseSettings):
         description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
+    sealed_heartbeats: bool = Field(
+        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."

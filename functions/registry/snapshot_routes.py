@@ -7,16 +7,16 @@ Gateways name themselves as they follow, and are told how many they are: so one 
 by how many a tenant's limits are shared, and nobody has to configure it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.params import Depends
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from functions.api.ids import NAME_PATTERN, PoolName
 from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
 from functions.api.snapshot_document import BaseMissing
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.snapshots import (
     BASE_HEADER,
     EPOCH_FLOOR_HEADER,
@@ -26,7 +26,7 @@ from functions.fleet.snapshots import (
     GATEWAYS_HEADER,
     HASH_HEADER,
 )
-from functions.registry.conventions import read_body, unless_client_leaves
+from functions.registry.conventions import read_body, require_role, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.feed import Feed
 from functions.registry.fence import Fenced
@@ -49,11 +49,17 @@ FenceToken = Annotated[
 ]
 
 
-def snapshot_routes(store: SnapshotStore, metrics: Metrics, required: Sequence[Depends]) -> APIRouter:
-    """`required` holds for each of them: the internal token."""
-    router = APIRouter(dependencies=required)
+def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCredentials) -> APIRouter:
+    router = APIRouter()
+    readers = [Depends(require_role(credentials, "follow", "agent", "publish"))]
+    publishers = [Depends(require_role(credentials, "publish"))]
 
-    @router.get("/v1/snapshot", response_class=Response, responses={204: {"description": "Nothing newer."}})
+    @router.get(
+        "/v1/snapshot",
+        response_class=Response,
+        responses={204: {"description": "Nothing newer."}},
+        dependencies=readers,
+    )
     async def follow(
         request: Request, after: After = 0, wait_s: WaitSeconds = 0.0, pool: Pool = None, base: Base = ""
     ) -> Response:
@@ -72,12 +78,16 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, required: Sequence[D
             raise ApiError(503, "too_many_waiters", message, headers=_RETRY_AFTER) from error
         return await _answer(store, feed, base, metrics)
 
-    @router.head("/v1/snapshot", response_class=Response)
+    @router.head("/v1/snapshot", response_class=Response, dependencies=readers)
     async def describe() -> Response:
         """Epoch, hash and floor without the document: what a publisher needs to know."""
         return Response(headers=_headers(store))
 
-    @router.put("/v1/snapshot", responses={409: {"description": "The epoch, or the publisher, is behind another."}})
+    @router.put(
+        "/v1/snapshot",
+        responses={409: {"description": "The epoch, or the publisher, is behind another."}},
+        dependencies=publishers,
+    )
     async def publish(request: Request, fence: FenceToken = 0) -> Response:
         """Make the body the current snapshot, or apply the delta that it is. It is on the disk before this answers."""
         chunks = await read_body(request, SNAPSHOT_MAX_BYTES)

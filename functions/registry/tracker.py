@@ -114,7 +114,7 @@ class Tracker:
             board.expire(now_s)
 
 
-# `/internal/v1/swarm`: nodes that fetch an artifact find each other here. Behind the internal token.
+# `/internal/v1/swarm`: nodes that fetch an artifact find each other here. Behind the agents' credential.
 #
 # POST /internal/v1/swarm/{digest}   what a node has → peers, chunks to read from the store, when to come again
 # GET  /internal/v1/swarm            what travels: for people
@@ -124,7 +124,7 @@ _RETRY_AFTER_S = 10
 
 
 def tracker_routes(tracker: Tracker, required: Sequence[Depends]) -> APIRouter:
-    """`required` holds for each of them: the internal token."""
+    """`required` holds for each of them: the agents' credential."""
     router = APIRouter(dependencies=required)
 
     @router.post(SWARM_PATH + "{digest}")

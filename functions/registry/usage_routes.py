@@ -30,6 +30,7 @@ ROWS_MAX = 5000
 _UNIX_MAX = 10**10
 _DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 _OF_THE_PLATFORM = "lost_"  # the operator's to know
+_NOBODY = ""  # what is another tenant's is not there
 
 Since = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: 30 days before `until`.")]
 Until = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: now.")]
@@ -43,8 +44,8 @@ def usage_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
     authenticator, database = services.authenticator, services.database
 
-    @router.post(USAGE_PATH)
-    async def told(request: Request, who: Annotated[Principal, Depends(authenticator.operator)]) -> dict[str, Any]:
+    @router.post(USAGE_PATH, dependencies=[Depends(authenticator.gateway)])
+    async def told(request: Request) -> dict[str, Any]:
         """Count a gateway's report; once, however often it comes."""
         try:
             report = usage_report.decode(b"".join(await read_body(request, REPORT_MAX_BYTES)))
@@ -68,9 +69,8 @@ def usage_routes(services: RegistryServices) -> APIRouter:
         """Sums of what was used; a tenant sees its own."""
         dimensions = _dimensions(by)
         since_hour, until_hour = _hours(since, until, database.now_unix_s())
-        if tenant is not None and not who.owns(tenant):
-            raise ApiError(404, "tenant_not_found", f"there is no tenant {tenant}", "tenant")
-        wanted = UsageFilter(since_hour, until_hour, who.tenant or tenant, model, pool)
+        whose = who.tenant if tenant is None else tenant if who.owns(tenant) else _NOBODY
+        wanted = UsageFilter(since_hour, until_hour, whose, model, pool)
         read = functools.partial(
             database.read,
             lambda c: (

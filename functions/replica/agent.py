@@ -25,8 +25,8 @@ from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet import zones
-from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCredentials, read_for
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
@@ -39,9 +39,10 @@ from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
+from functions.replica.listeners import StartFailed
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import EngineProber, Monitor
-from functions.replica.peer_app import make_peer_app, standing_routes
+from functions.replica.peer_app import make_peer_app, opens, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
@@ -115,7 +116,9 @@ def build(settings: ReplicaSettings) -> Agent:
     engine = EngineClient(
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
-    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings))
+    credentials = _credentials(settings)
+    seal = partial(credentials.secret, "heartbeat")
+    heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings, seal))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
     weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
@@ -132,11 +135,11 @@ def build(settings: ReplicaSettings) -> Agent:
     reconciler = AdapterReconciler(
         status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
-    token = settings.internal_token_file.read_text().strip()
+    bearer = partial(credentials.bearer, "agent")
     follower = SnapshotFollower(
         client=registry_http,
         registry_url=settings.registry_url,
-        token=token,
+        token=bearer,
         cache_file=settings.snapshot_cache_file,
         on_swap=partial(_follow, settings, reconciler, source, prober),
         on_confirmed=status.take_epoch,
@@ -157,11 +160,10 @@ def build(settings: ReplicaSettings) -> Agent:
     return Agent(
         app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(
-            token,
+            partial(opens, credentials, lambda: (status.identity.engine_host, status.peer_port)),
             reconciler.want,
             metrics.on_answer,
             routers,
-            credential=lambda: agent_credential(token, status.identity.engine_host, status.peer_port),
         ),
         status=status,
         drain=drain,
@@ -185,7 +187,7 @@ def build(settings: ReplicaSettings) -> Agent:
         news_bus=_bus(settings),
         kv_watch=kv_watch,
         accelerators=accelerators,
-        zone_wanted=_zone_wanted(settings, status, registry_http, token),
+        zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
         clients=(engine_http, registry_http),
     )
 
@@ -231,7 +233,7 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
 
 
 def _zone_wanted(
-    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: str
+    settings: ReplicaSettings, status: AgentStatus, registry: httpx.AsyncClient, token: Bearer
 ) -> Callable[[], Coroutine[Any, Any, None]] | None:
     if settings.zone or not settings.node_name:
         return None
@@ -303,12 +305,19 @@ def _engine_http() -> httpx.AsyncClient:
     return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=64, max_keepalive_connections=0))
 
 
+def _credentials(settings: ReplicaSettings) -> RoleCredentials:
+    try:
+        return read_for("agent", settings.internal_token_file)
+    except CredentialsUnusable as error:
+        raise StartFailed(f"SHOAL_REPLICA_INTERNAL_TOKEN_FILE: {error}") from error
+
+
 def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
     if settings.registry_ca_file is None:
         return True
     return ssl.create_default_context(cafile=str(settings.registry_ca_file))
 
 
-def _bus(settings: ReplicaSettings) -> ValkeyBus:
+def _bus(settings: ReplicaSettings, seal: Bearer | None = None) -> ValkeyBus:
     file = settings.bus_password_file
-    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None)
+    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None, seal=seal)

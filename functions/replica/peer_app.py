@@ -1,4 +1,4 @@
-"""Routes for gateways, the controller and other agents: loading a cold adapter, roles, chunks. All need a credential.
+"""Routes for gateways, the controller and other agents: loading a cold adapter, roles, chunks. Each needs a credential.
 
 POST /adapters/load {"engine_name", "wait_s"}
     200 {"state": "loaded", "tier"}   it is in the engine; `tier` says where it was: slot, host, disk or s3
@@ -11,7 +11,7 @@ POST /adapters/load {"engine_name", "wait_s"}
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -22,7 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.api.ids import EngineName
 from functions.engines.errors import EngineError
+from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
+from functions.fleet.role_credentials import Purpose, RoleCredentials
 from functions.http.guarded import authenticated
 from functions.replica.cold_calls import Answer, LoadAnswer
 from functions.replica.standby import Standby
@@ -57,7 +59,10 @@ _STATUS: dict[Answer, int] = {
     "timed_out": 504,
 }
 
+_PURPOSES: dict[str, Purpose] = {"/adapters/load": "load", "/standing": "standing"}
+
 Want = Callable[[EngineName, float], Awaitable[LoadAnswer]]
+Accepted = Callable[[str], Iterable[str]]  # of a path: the credentials that open it
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
@@ -68,14 +73,12 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 def make_peer_app(
-    token: str,
+    accepted: Accepted,
     want: Want,
     on_answer: Callable[[Answer], None],
     routers: Sequence[APIRouter] = (),
-    *,
-    credential: Callable[[], str] = lambda: "",
 ) -> ASGIApp:
-    """`want` is asked for each load; `routers` are served behind the same token, or this agent's own credential."""
+    """`want` is asked for each load; `routers` are served behind the credentials of their paths."""
     app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/adapters/load")
@@ -94,25 +97,35 @@ def make_peer_app(
 
     for router in routers:
         app.include_router(router)
-    return TokenRequired(app, token, credential)
+    return CredentialRequired(app, accepted)
 
 
-class TokenRequired:
-    """Nothing behind this answers without the token, unknown paths included.
+def opens(credentials: RoleCredentials, address: Callable[[], tuple[str, int]], path: str) -> list[str]:
+    """What opens a path of the agent at this address: a gateway's loads, the controller's roles, nodes' chunks.
 
-    Nor to anybody with another agent's credential (`functions.fleet.agent_credentials`). The token itself is taken too:
-    gateways of version 0.1 show it.
+    An agent that has the internal token alone takes that too, and what follows from it for this address: gateways and
+    controllers of version 0.1 show these.
     """
+    host, port = address()  # the port is known only once the agent listens
+    purpose = _PURPOSES.get(path)
+    if purpose is None:
+        found = list(credentials.accepted("chunks"))
+    else:
+        found = [agent_credential(secret, host, port) for secret in credentials.accepted(purpose)]
+    tokens = credentials.accepted("operate") if credentials.is_token else ()
+    return [*found, *tokens, *(agent_credential(token, host, port) for token in tokens)]
 
-    def __init__(self, app: ASGIApp, token: str, credential: Callable[[], str] = lambda: "") -> None:
-        """`credential` is asked at each request: an agent's port is known only once it listens; "": none."""
+
+class CredentialRequired:
+    """Nothing behind this answers without a credential of its path, unknown paths included."""
+
+    def __init__(self, app: ASGIApp, accepted: Accepted) -> None:
         self._app = app
-        self._expected = _hashed(b"Bearer " + token.encode())
-        self._credential = credential
+        self._accepted = accepted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
-            reason = "this port needs what follows from the installation's internal token: Authorization: Bearer …"
+            reason = "this port needs a credential of the installation for this path: Authorization: Bearer …"
             await JSONResponse({"reason": reason}, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
         elif scope["type"] == "http":
             authenticated(scope)
@@ -122,9 +135,9 @@ class TokenRequired:
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(shown) != 1:
             return False
-        credential, given = self._credential(), _hashed(shown[0])
-        is_own = bool(credential) and hmac.compare_digest(given, _hashed(b"Bearer " + credential.encode()))
-        return is_own or hmac.compare_digest(given, self._expected)
+        given = _hashed(shown[0])
+        accepted = self._accepted(scope["path"])
+        return any(hmac.compare_digest(given, _hashed(b"Bearer " + each.encode())) for each in accepted)
 
 
 def _hashed(text: bytes) -> bytes:
@@ -132,7 +145,7 @@ def _hashed(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-# Where the controller makes a warm replica serve, and a serving one warm: on the peers' port, behind its token.
+# Where the controller makes a warm replica serve, and a serving one warm: on the peers' port, with its credential.
 #
 # POST /standing {"standby": false}   200 {"phase", "reason"} as it is told to gateways from now on
 #                                     503 {"reason"} the engine sleeps and does not wake; ask again

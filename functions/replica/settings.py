@@ -43,13 +43,17 @@ class ReplicaSettings(BaseSettings):
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
+    internal_token_file: Path = Field(
+        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
         description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
         "sentinels' addresses and the primary's name there.",
     )
-    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    bus_password_file: Path | None = Field(
+        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
@@ -147,7 +151,9 @@ class NodeFetchSettings(BaseSettings):
     zone: str = Field("", max_length=64, description="Where the node is; peers of the same zone are asked first.")
     registry_url: str = Field("", description="The tracker; empty: no peers, everything from the store.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
-    internal_token_file: Path = Field(description="The token that registry and peers ask for.")
+    internal_token_file: Path = Field(
+        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="The store.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")

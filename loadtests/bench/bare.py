@@ -58,9 +58,9 @@ class Transport:
 class Bare:
     """A gateway, one client connection, and one idle connection to each of its replicas."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, limits: Limits | None = None) -> None:
         api_key = keys.mint("bench", "bench", bytes(32))
-        limits = replace(Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
+        limits = replace(limits or Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
         services = make_services(
             pepper=_PEPPER.encode(), limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=time.time
         )

@@ -134,7 +134,11 @@ def test_any_text_is_an_expression_or_is_refused_with_a_character_of_its_own(tex
 WRONG_HALTS = [
     ("", 0, "found the end; allowed here: the name of a metric"),
     ("error_rat > 2%", 0, 'did you mean "error_rate"?'),
-    ("kv_usage > 2%", 0, "allowed: error_rate, p50_latency, p95_latency, p99_latency, p50_ttft, p95_ttft, p99_ttft, p95_inter_token, p99_inter_token"),
+    (
+        "kv_usage > 2%",
+        0,
+        "allowed: error_rate, p50_latency, p95_latency, p99_latency, p50_ttft, p95_ttft, p99_ttft, p95_inter_token, p99_inter_token",
+    ),
     ("error_rate", 10, "allowed here: > or < (or >=, <=)"),
     ("error_rate = 2%", 11, 'found "= 2%"; allowed here: > or <'),
     ("error_rate > ", 12, "found the end; allowed here: a number"),

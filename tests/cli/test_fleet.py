@@ -86,6 +86,7 @@ def test_status_knows_replicas_and_processes(fleet: Fleet) -> None:
     assert "smollm2-135m-1" in table.stdout
 
 
+@pytest.mark.soak
 def test_a_restarted_gateway_is_another_process_and_the_old_one_is_gone(fleet: Fleet) -> None:
     before = fleet.pid("gateway")
     assert fleet.shoal("restart", "gateway").returncode == 0
@@ -94,6 +95,7 @@ def test_a_restarted_gateway_is_another_process_and_the_old_one_is_gone(fleet: F
     assert fleet.shoal("chat", "smollm2-135m", "--once", "hi").returncode == 0
 
 
+@pytest.mark.soak
 def test_a_restarted_replica_comes_back_with_its_adapters(fleet: Fleet) -> None:
     before = pids(fleet)
     assert fleet.shoal("restart", "smollm2-135m-1").returncode == 0

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from functions.cli.refused import Refused
 from functions.cli.simulate_cascade import cascade
-from functions.cli.trace import show, spans, trace
+from functions.cli.trace import show, trace
 from functions.telemetry.trace_files import TraceFiles
+from functions.telemetry.trace_parts import parts as parts_of
 from functions.telemetry.trace_row import TraceRow, encode
 from tests.telemetry.test_traces import row
 
@@ -30,7 +31,7 @@ def shown(some: TraceRow) -> str:
 
 
 def test_the_parts_of_a_request_make_up_its_time() -> None:
-    parts = spans(row())
+    parts = parts_of(row())
     assert [part.name for part in parts] == ["auth", "queue", "route", "connect", "prefill", "decode"]
     assert sum(part.ms for part in parts) == pytest.approx(240.0)
     assert [part.start_ms for part in parts] == [0.0, 1.0, 1.0, 2.0, 4.0, 40.0]
@@ -38,7 +39,7 @@ def test_the_parts_of_a_request_make_up_its_time() -> None:
 
 def test_what_a_request_never_came_to_is_not_shown() -> None:
     refused = row(route_ms=None, connect_ms=None, prefill_ms=None, first_token_ms=None, total_ms=9.0, replica_id="")
-    assert [(part.name, part.ms) for part in spans(refused)] == [("auth", 1.0), ("queue", 0.0), ("other", 8.0)]
+    assert [(part.name, part.ms) for part in parts_of(refused)] == [("auth", 1.0), ("queue", 0.0), ("other", 8.0)]
     assert "none (1 attempt)" in shown(refused)
 
 

@@ -77,6 +77,17 @@ def test_an_adapter_is_ready_where_every_replica_has_it(
     assert of("acme/bot", seen(CONFIG, *heartbeats)) == expected
 
 
+def test_a_base_whose_replicas_have_loaded_something_else_says_so() -> None:
+    """Somebody wrote over the volume, and some pods have been started anew since: nobody could see which."""
+    here, other = (
+        msgspec.structs.replace(heartbeat("a"), weights_digest=each) for each in (DIGEST, "sha256:" + "9" * 64)
+    )
+    state, reason, words = of("base", seen(CONFIG, here, other, heartbeat("c")))
+    assert (state, reason) == ("Stalled", "OtherWeights")
+    assert words.startswith("1 of 3 replicas have loaded weights that no version declares: sha256:999")
+    assert of("base", seen(CONFIG, here, heartbeat("c"))) == ("Ready", "Served", "on 2 replicas")
+
+
 def test_a_base_is_ready_with_its_replicas() -> None:
     assert of("base", seen(CONFIG, heartbeat("a"), heartbeat("b"))) == ("Ready", "Served", "on 2 replicas")
 

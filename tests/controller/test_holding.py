@@ -46,6 +46,18 @@ def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: LoadedRepli
 OLD, NEW = snapshot("v1", stable="v1"), snapshot("v1", "v2", stable="v2")
 
 
+def test_a_base_flips_when_half_of_the_replicas_have_loaded_its_weights() -> None:
+    """Without stages: those who tell nothing are no reason to wait for ever, nor to flip while others have the old."""
+    old, new = (
+        replace(one, models=tuple(replace(model, id=ModelId(POOL), type="base") for model in one.models))
+        for one in (OLD, NEW)
+    )
+    has = {name: LoadedReplica(frozenset(), weights=digest) for name, digest in DIGESTS.items()}
+    assert channels(old, new, has["v1"], has["v1"], has["v2"])["stable"] == "v1"
+    assert channels(old, new, has["v1"], has["v2"])["stable"] == "v2"
+    assert channels(old, new, LoadedReplica(frozenset()), LoadedReplica(frozenset()))["stable"] == "v2"
+
+
 def test_a_flip_waits_for_half_of_the_replicas() -> None:
     assert channels(OLD, NEW, replica("v1"), replica("v1"), replica("v1", "v2"))["stable"] == "v1"
     assert channels(OLD, NEW, replica("v1"), replica("v1", "v2"), replica("v1", "v2")) == {"stable": "v2"}

@@ -13,7 +13,6 @@ import pytest
 from tests.docs.pages import ROOT, Fence
 from tests.docs.shell import expected_output, of_class, script, script_pages
 from tests.fleets import free_ports, processes_of
-from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 _PARTS = ("inferenceservices", "policies", "registry")
@@ -63,11 +62,8 @@ def ports() -> Iterator[int]:
         yield base
 
 
-@pytest.mark.parametrize(
-    "page",
-    sampled(script_pages(), keep=[ROOT / "docs" / "tutorial.md"]),
-    ids=lambda page: page.relative_to(ROOT).as_posix(),
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("page", script_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int) -> None:
     env = environment(checkout, SHOAL_PORT_BASE=str(ports))
     try:

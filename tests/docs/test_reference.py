@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from docs.generate.commands import commands
 from docs.generate.errors import refusals
 from docs.generate.metrics import families
+from docs.generate.observability import COMPONENT, component_files
 from docs.generate.pages import FOLDER, made
 from docs.generate.settings import classes, variables
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
@@ -25,6 +26,11 @@ def written() -> dict[str, str]:
 
 def test_committed_pages_are_what_the_code_says(written: dict[str, str]) -> None:
     differing = [name for name, text in written.items() if (FOLDER / name).read_text() != text]
+    assert differing == [], "run `make docs`, look at the difference, and commit it"
+
+
+def test_the_component_on_kubernetes_has_the_rules_and_dashboards_of_the_local_fleet() -> None:
+    differing = [name for name, text in component_files().items() if (COMPONENT / name).read_text() != text]
     assert differing == [], "run `make docs`, look at the difference, and commit it"
 
 

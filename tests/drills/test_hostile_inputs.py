@@ -1,13 +1,15 @@
 """Twenty thousand hostile inputs over every listener of a running fleet: no failure, no hang, no restart, no trace of
 an exception in a log, and memory that stays.
 
-Gateway, its metrics, registry (console and internal routes too), two engines, two agents and their peers' ports. What
-each input was follows from the seed; a finding names its input.
+Gateway with and without TLS, its metrics, registry (console and internal routes too), two engines, two agents and their
+peers' ports, the webhook. What each input was follows from the seed; a finding names its input.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,10 +21,12 @@ import psutil
 import pytest
 
 from functions.fleet.agent_credentials import agent_credential
+from functions.fleet.role_credentials import Purpose, derived
 from tests.drills.hostile.inputs import Operation, operations, requests
 from tests.drills.hostile.sender import Listener, Outcomes, Sender
 from tests.e2e.projects import PATIENT, project_with, without_limits, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -41,8 +45,40 @@ _AGENT_503 = frozenset({"reason", "the engine's metrics do not come"})
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("hostile")
     project = without_scaling(without_limits(project_with(folder / "project", PATIENT)))
-    with running_fleet(folder / "state", "sim", project=project) as running:
+    plain = {"SHOAL_GATEWAY_PLAIN_PORT": str(free_port())}
+    with running_fleet(folder / "state", "sim", project=project, variables=plain) as running, webhook() as process:
+        running_ports[running.state_dir] = (int(plain["SHOAL_GATEWAY_PLAIN_PORT"]), *process)
         yield running
+
+
+running_ports: dict[Path, tuple[int, int, int]] = {}  # of a fleet: its plain port, the webhook's, the webhook's process
+_WEBHOOK = """
+import asyncio, sys
+from functions.controller.kubernetes.run.webhook import Webhook
+async def main():
+    server = await Webhook(b"a secret of a git server", "main", lambda: None).listen("127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def webhook() -> Iterator[tuple[int, int]]:
+    """The controller's, which a whole controller would need an API server for; its port and process."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", _WEBHOOK, str(port)])
+    try:
+        wait_until(lambda: _listens(port), 60.0)
+        yield port, process.pid
+        assert process.poll() is None, "the webhook has ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
@@ -107,6 +143,7 @@ async def send(senders: list[Sender], share: dict[str, float], count: int) -> No
 def listeners_of(fleet: Fleet) -> list[Listener]:
     base = fleet.port_base
     token = internal_token(fleet)
+    plain, hook, _ = running_ports[fleet.state_dir]
     keys = [fleet.key("acme"), fleet.key("globex")]
     gateway = of_document(fleet, f"https://localhost:{base + 3}/openapi.json", "")
     registry = of_document(fleet, f"https://localhost:{base + 4}/openapi.json", token)
@@ -114,15 +151,19 @@ def listeners_of(fleet: Fleet) -> list[Listener]:
         Listener("gateway", base + 3, True, requests(gateway, [*keys, *keys, token, "none"], FIELDS), _GATEWAY_503),
         Listener("registry", base + 4, True, requests(registry, [token, *keys, "none"], FIELDS), _REGISTRY_503),
         Listener("metrics", base + 5, False, requests(METRICS, ["none"], {}), frozenset()),
+        Listener("gateway, plain", plain, False, requests(gateway, [*keys, "none"], FIELDS), _GATEWAY_503),
+        Listener("webhook", hook, False, requests(WEBHOOK, ["none"], FIELDS), frozenset()),
     ]
     for replica in fleet.replicas():
         engine = int(replica["port"])
         slot = engine - base - 20
         peer = base + 60 + slot
-        credential = agent_credential(token, "127.0.0.1", peer)
+        opening: tuple[Purpose, ...] = ("load", "standing")
+        credentials = [agent_credential(derived(token, purpose), "127.0.0.1", peer) for purpose in opening]
+        credentials.append(derived(token, "chunks"))
         agent_routes, peer_routes = (
             requests(AGENT, ["none"], FIELDS),
-            requests(PEER, [token, credential, "none"], FIELDS),
+            requests(PEER, [token, *credentials, "none"], FIELDS),
         )
         found += [
             Listener(f"engine {slot}", engine, False, requests(ENGINE, ["none"], FIELDS), frozenset()),
@@ -145,7 +186,7 @@ def of_document(fleet: Fleet, url: str, token: str) -> list[Operation]:
 
 
 def weight(listener: Listener) -> float:
-    return {"gateway": 8.0, "registry": 5.0}.get(listener.name, 1.0)
+    return {"gateway": 8.0, "gateway, plain": 2.0, "registry": 5.0}.get(listener.name, 1.0)
 
 
 _OBJECT: dict[str, Any] = {}
@@ -177,6 +218,10 @@ ENGINE = [
     *_posts("/v1/completions", fields=("prompt", "echo", *_SAMPLING), required=("model", "prompt", "max_tokens")),
     *_posts("/tokenize", fields=("model", "prompt", "messages"), required=("prompt",)),
     *_posts("/detokenize", fields=("model", "tokens"), required=("tokens",)),
+]
+WEBHOOK = [
+    *_gets("/hooks/git", "/hooks/other"),
+    *_posts("/hooks/git", fields=("ref", "after", "repository"), required=()),
 ]
 _MESSAGE = {"role": "user", "content": "hi"}
 _PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "input_text", "text": "a"}]}
@@ -228,7 +273,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 
 
 def pids(fleet: Fleet) -> dict[str, int]:
-    return {name: int(entry["pid"]) for name, entry in fleet.processes().items()}
+    found = {name: int(entry["pid"]) for name, entry in fleet.processes().items()}
+    return found | {"webhook": running_ports[fleet.state_dir][2]}
 
 
 def memory_mb(processes: dict[str, int]) -> dict[str, float]:

@@ -21,6 +21,7 @@ import httpx
 import pytest
 import valkey
 
+from functions.fleet.bus_users import server_users
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet, wait_until
 
@@ -315,11 +316,10 @@ def kill_controller(fleet: Fleet) -> None:
 def statistics_blocked(fleet: Fleet) -> Iterator[None]:
     password = (fleet.state_dir / "secrets" / "bus-password").read_text().strip()
     bus = valkey.Valkey(host="127.0.0.1", port=fleet.port_base + 6, password=password)
-    bus.execute_command(
-        "ACL", "SETUSER", "default", "resetchannels", "&shoal:heartbeats", "&shoal:snapshots", "&shoal:pins"
-    )
+    all_channels = next(line.partition(" (") for line in server_users(password) if line.startswith("user gateway "))[2]
+    bus.execute_command("ACL", "SETUSER", "gateway", "clearselectors", "(+publish &shoal:pins &shoal:homes)")
     try:
         yield
     finally:
-        bus.execute_command("ACL", "SETUSER", "default", "allchannels")
+        bus.execute_command("ACL", "SETUSER", "gateway", "clearselectors", f"({all_channels}")
         bus.close()

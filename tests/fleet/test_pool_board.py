@@ -8,7 +8,9 @@ from functions.fleet import pool_heartbeat
 from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, NEEDS_FOR_S, GatewayNeeds, Lacking, PoolBoard
 from functions.fleet.pool_heartbeat import (
     BEAT_MAX_BYTES,
+    MAX_DEMAND,
     MAX_NEEDS,
+    PoolDemand,
     PoolHeartbeat,
     PoolHeartbeatInvalid,
     PoolStats,
@@ -164,3 +166,31 @@ def test_needs_are_bounded() -> None:
     for number in range(MAX_GATEWAYS + 5):
         board.take(needs(gateway=f"gw-{number}"), 0.0)
     assert board.needs(0.0).gateways == MAX_GATEWAYS
+
+
+def demand(waking: int, open_requests: int = 0, gateway: str = "gw-1", sequence: int = 1) -> bytes:
+    told = (PoolDemand("a", waking, open_requests),)
+    return encode(PoolHeartbeat(gateway, 7, sequence, 1.0, demand=told))
+
+
+def test_requests_that_wait_for_a_pool_at_zero_are_added_up_and_forgotten_with_their_gateway() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats()), 0.0)
+    board.take(demand(5, 1), 0.0)
+    board.take(demand(2, gateway="gw-2"), 3.0)
+    assert (board.sums(3.0)["a"].waking, board.sums(3.0)["a"].open_requests) == (7, 1)
+    board.take(demand(0, sequence=3), 3.0)
+    board.take(demand(9, sequence=2), 3.0)
+    assert board.sums(3.0)["a"].waking == 2, "one that was overtaken does not count"
+    board.hear(beat(stats(), sequence=2), 3.0 + HEARD_FOR_S)
+    assert board.sums(3.1 + HEARD_FOR_S)["a"].waking == 0, "nobody has spoken of it lately"
+
+
+def test_a_message_of_figures_or_needs_is_without_demand_as_an_older_registry_knows_it() -> None:
+    assert b"demand" not in encode(beat(stats())) and b"demand" not in needs()
+    assert b"demand" in demand(1)
+
+
+def test_demand_is_bounded() -> None:
+    with pytest.raises(PoolHeartbeatInvalid):
+        decode(encode(PoolHeartbeat("gw-1", 7, 1, 1.0, demand=(PoolDemand("a"),) * (MAX_DEMAND + 1))))

@@ -32,6 +32,7 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
         b"content-length",
         b"content-type",
         b"host",
+        b"traceparent",
         b"x-request-id",
         b"x-vllm-priority",
     ]

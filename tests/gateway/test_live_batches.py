@@ -146,6 +146,7 @@ async def test_another_tenants_files_and_batches_are_not_there(one: BatchGateway
         await until(acme, batch.id, "completed")
 
 
+@pytest.mark.soak
 async def test_a_killed_gateways_batch_goes_on_at_another_and_every_line_is_there_once(
     one: BatchGateway,
     engine: CountingEngine,

@@ -1,17 +1,20 @@
 """What a gateway has seen of each pool lately, and how it is told."""
 
 import asyncio
+import contextlib
 import dataclasses
+import time
 
 import msgspec
 import pytest
 
 from functions.api.ids import PoolName
+from functions.api.snapshot import AutoscalingEntry
 from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_heartbeat
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolDemand, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
@@ -206,3 +209,16 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
     except BusUnavailable:
         beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]
+
+
+async def test_whoever_begins_to_wait_for_a_pool_at_zero_is_told_of_at_once() -> None:
+    world, bus = World(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
+    catalogue, wakes = world.gateway.services.state.catalogue, world.gateway.services.pool_wakes
+    assert catalogue is not None and wakes.ask(catalogue, POOL)
+    began_s = time.monotonic()
+    with contextlib.suppress(BusUnavailable):
+        async with asyncio.timeout(30.0):
+            await feeds.publish_demand(world.gateway.services, bus)  # type: ignore[arg-type]
+    beat, _ = pool_heartbeat.decode(bus.messages[0])
+    assert beat.demand == (PoolDemand(POOL, 1, 0),) and not beat.pools
+    assert time.monotonic() - began_s >= 0.9, "the second message came with the next second, the first did not wait"

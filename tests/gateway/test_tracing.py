@@ -1,13 +1,16 @@
 """A request's row: one for each that was admitted, however it ended."""
 
+import re
 from typing import Any
 
 import pytest
 
 from functions.api.snapshot import QuotaLimits
+from functions.gateway.limits import Limits
+from functions.telemetry.otlp import spans
 from functions.telemetry.trace_row import TraceRow, encode
 from tests.gateway import sse
-from tests.gateway.engine_rig import Play
+from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.world import BOT_V1, DIGEST_V1, NOW_UNIX_S, POOL, quota
 
@@ -105,9 +108,46 @@ async def test_what_was_refused_before_it_had_a_model_leaves_no_row(play: Playin
     assert len(p.gateway.services.traces.recent) == 1
 
 
-@pytest.mark.parametrize("parent", ["", "00-zz-b7ad6b7169203331-01", PARENT[:-3], "x" * 500])
-async def test_a_malformed_traceparent_is_none(play: Playing, parent: str) -> None:
+ZEROS = PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32)
+
+
+def told(engine: Engine) -> str:
+    """The trace that an engine was told."""
+    (found,) = re.findall(rb"\r\ntraceparent: ([^\r]*)\r\n", bytes(engine.transport.written))
+    return str(found.decode())
+
+
+@pytest.mark.parametrize("parent", ["", "00-zz-b7ad6b7169203331-01", PARENT[:-3], "x" * 500, ZEROS, "ff" + PARENT[2:]])
+async def test_a_malformed_traceparent_is_none_and_a_trace_begins_here(play: Playing, parent: str) -> None:
     p = play("r0")
     p.ask(stream=False, header_traceparent=parent)
-    (await p.connects()).answers(200, sse.whole(BOT_V1))
-    assert row_of(p).trace_id == ""
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    row = row_of(p)
+    assert re.fullmatch("(?!0{32})[0-9a-f]{32}", row.trace_id) and row.trace_id != PARENT.split("-")[1]
+    assert (row.span_id, row.parent_span_id) == ("", "")
+    assert told(engine).split("-")[1] == row.trace_id
+
+
+async def test_a_callers_trace_passes_through_where_no_spans_are_made(play: Playing) -> None:
+    """A span id of ours that nobody exports would leave the engine's spans without a parent."""
+    p = play("r0")
+    p.ask(stream=False, header_traceparent=PARENT)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    assert told(engine) == PARENT
+    assert row_of(p).parent_span_id == PARENT.split("-")[2] and spans(row_of(p)) == []
+
+
+@pytest.mark.parametrize(("parent", "sampled"), [(PARENT, True), (PARENT[:-2] + "00", False), ("", True)])
+async def test_spans_are_made_unless_the_caller_decided_against_them(play: Playing, parent: str, sampled: bool) -> None:
+    p = play("r0", limits=Limits(sampled_traces=2**32))
+    p.ask(stream=False, header_traceparent=parent)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    row = row_of(p)
+    assert bool(row.span_id) == sampled and bool(spans(row)) == sampled
+    version, trace_id, span_id, flags = told(engine).split("-")
+    assert (version, trace_id, flags) == ("00", row.trace_id, "01" if sampled else "00")
+    assert span_id == (row.span_id or PARENT.split("-")[2])
+    assert p.client.headers[b"traceresponse"].decode() == told(engine)

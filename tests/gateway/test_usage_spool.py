@@ -8,6 +8,7 @@ import pytest
 
 from functions.fleet.usage_report import UsageReport, UsageRow
 from functions.gateway.usage.spool import Pending, SpoolFull, UsageSpool
+from tests.gateway.usage_rig import killed
 
 HOUR = 500_000
 
@@ -22,14 +23,6 @@ def tokens(reports: Iterable[UsageReport]) -> int:
 
 def told(pending: Iterable[Pending]) -> list[UsageReport]:
     return [each.report("gateway") for each in pending]
-
-
-def killed(spool: UsageSpool) -> None:
-    """What the kernel does: descriptors are closed, locks with them, and nothing is removed."""
-    for file in (spool._file, spool._lock):
-        if file is not None:
-            file.close()
-    spool._file = spool._lock = None
 
 
 Spools = Callable[..., UsageSpool]

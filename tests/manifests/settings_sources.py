@@ -23,6 +23,7 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.gateway.settings import GatewaySettings
 from functions.registry.settings import RegistrySettings
 from functions.replica.settings import NodeFetchSettings, ReplicaSettings
+from functions.telemetry.store.local_server import LocalStoreSettings
 
 Where = Literal["always", "some", "never"]
 
@@ -74,6 +75,7 @@ GATEWAY = {
     "pepper_file": both(),
     "bus_url": both(),
     "bus_password_file": both(),
+    "sealed_heartbeats": both(),
     "snapshot_cache_file": both(),
     "trace_dir": both(),
     "trace_store_url": both(),
@@ -96,10 +98,11 @@ GATEWAY = {
     "tool_secrets_dir": manifests_only("a laptop keeps no tenants' tokens unless its user says where"),
     **defaults(
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
-        *("lookups_per_minute", "first_byte_s", "jit_wait_s", "quarantine_after_replicas", "idle_s"),
+        *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
         "snapshot_max_age_s",
         *("trace_max_bytes", "trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
-        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes"),
+        *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file", "otlp_sample_ratio"),
+        *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
         *("file_retention_days", "batch_lines_in_flight", "conversation_tenant_bytes", "prefix_blocks", "zone"),
     ),
 }
@@ -109,6 +112,7 @@ REGISTRY = {
     "internal_token_file": both(),
     "bus_url": both(),
     "bus_password_file": both(),
+    "sealed_heartbeats": both(),
     "state_dir": both(),
     "pepper_file": both(),
     "s3_endpoint_url": both(),
@@ -163,6 +167,7 @@ REPLICA = {
     "kv_events_replay_endpoint": both(),
     "snapshot_cache_file": both(),
     "weights_dir": both("with pvc:// it is not there: KServe mounts that volume into the engine's container alone"),
+    "engine_log_file": local_only("a container's log is the cluster's: the agent beside it cannot read it"),
     "sleep_when_warm": both(),
     "drain_timeout_s": both(),
     "max_adapters": manifests_only(_BY_THE_SNAPSHOT),
@@ -239,12 +244,20 @@ class Process:
     local: str = ""  # its role in the local plan; empty: `shoal up` starts none
 
 
+_CLICKHOUSE = "a cluster has ClickHouse itself (components/trace-store), or one of the operator's"
+TRACE_STORE = {
+    **{name: local_only(_CLICKHOUSE) for name in ("host", "port", "directory", "user", "password_file")},
+    **defaults("statement_max_bytes", "threads"),
+}
+
+
 PROCESSES: Mapping[str, Process] = MappingProxyType(
     {
         "functions.gateway": Process(GatewaySettings, GATEWAY, "gateway"),
         "functions.registry": Process(RegistrySettings, REGISTRY, "registry"),
         "functions.replica": Process(ReplicaSettings, REPLICA, "agent"),
         "functions.replica.node_fetch": Process(NodeFetchSettings, NODE_FETCH, "weights"),
+        "functions.telemetry.store": Process(LocalStoreSettings, TRACE_STORE, "traces"),
         "functions.controller.kubernetes": Process(KubernetesSettings, CONTROLLER),
     }
 )

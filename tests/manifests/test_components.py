@@ -23,6 +23,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "https": ("public-https",),
     "cert-manager": ("public-https-cert-manager",),
     "region": ("region",),
+    "observability": ("observability",),
     "all": ("git-source", "git-webhook", "git-authority", "git-port", "store-port", "public-https", "region"),
 }
 NAME = "llm.example.com"

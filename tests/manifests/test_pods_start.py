@@ -20,6 +20,9 @@ import pytest
 import valkey
 
 from functions.controller.local.context import valkey_server
+from functions.fleet.bus_users import password_of, server_users
+from functions.fleet.role_credentials import Role
+from functions.fleet.role_credentials import document as credentials_document
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
 from tests.controller.kubernetes.fixtures import TIMEOUT_S
@@ -32,6 +35,12 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 _PATIENCE_S = 90.0  # Python's imports on a machine that others use too
+_TOKEN = "0123456789abcdef" * 4
+_ROLES: dict[str, Role] = {
+    "functions.gateway": "gateway",
+    "functions.controller.kubernetes": "controller",
+    "functions.replica": "agent",
+}
 _SECRETS = {"s3.json": '{"access_key_id": "reader", "secret_access_key": "secret"}'}
 _NOWHERE = "127.0.0.1:1"  # registry, bus and store are away: a process starts without them
 BUS_PASSWORD = "0123456789abcdef"
@@ -113,6 +122,7 @@ def test_the_bus_starts_with_its_configuration(staging: Rendering, tmp_path: Pat
     (container,) = workload.containers
     folders = mounted(workload, container, staging, tmp_path)
     (folders["/run/secrets/shoal/bus-password"] / "bus-password").write_text(BUS_PASSWORD)
+    (folders["/run/secrets/shoal/bus-users"] / "users.acl").write_text("\n".join(server_users(BUS_PASSWORD)))
     port = free_port()
     configuration = folders["/etc/valkey"] / "valkey.conf"
     text = moved(configuration.read_text(), folders).replace("port 6379", f"port {port}")
@@ -125,6 +135,10 @@ def test_the_bus_starts_with_its_configuration(staging: Rendering, tmp_path: Pat
             wait_for(client.ping, process)
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("save") == {"save": ""}
+        gateway = {"username": "gateway", "password": password_of("gateway", BUS_PASSWORD)}
+        with valkey.Valkey(port=port, socket_timeout=30, **gateway) as role, pytest.raises(valkey.NoPermissionError):
+            assert role.publish("shoal:pins", "x") == 0
+            role.publish("shoal:snapshots", "x")
         with valkey.Valkey(port=port, socket_timeout=30) as stranger, pytest.raises(valkey.AuthenticationError):
             stranger.ping()
         written = folders["/run/valkey"] / "password.conf"
@@ -145,7 +159,9 @@ def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
     for path in folders.values():
         for name in ("internal-token", "bus-password", "pepper", "s3.json", "password"):
             if path.name in (name, "s3", "database"):
-                (path / name).write_text(_SECRETS.get(name, "0123456789abcdef" * 4))
+                (path / name).write_text(_SECRETS.get(name, _TOKEN))
+        if path.name == "credentials":
+            (path / "credentials.json").write_bytes(credentials_document(_ROLES[module], [_TOKEN]))
     listening = {each["containerPort"] for each in container["ports"]}
     environment = {}
     ports = {}

@@ -18,6 +18,7 @@ import pytest
 import valkey
 
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.bus_users import login, server_users
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.valkey_client import sentinels_of
 from tests.manifests.rendering import Rendering
@@ -114,11 +115,12 @@ def bus(production: Rendering, tmp_path: Path) -> Iterator[Bus]:
         yield Bus(nodes, *ports)
 
 
+@pytest.mark.soak
 async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> None:
     bus.until(lambda: bus.primary() is not None, "three servers, and three sentinels that know each other")
     first = bus.primary()
     assert first is bus.nodes[0]
-    store = ValkeyConversations(bus.url, password=PASSWORD)
+    store = ValkeyConversations(bus.url, password=login("gateway", PASSWORD))
     assert await store.replace("shelf", "kept", None, b"before", 600.0)
     bus.until(lambda: _is_in_sync(bus, first), "both replicas have it")
 
@@ -193,6 +195,7 @@ def _node(production: Rendering, folder: Path, address: str, port: int, sentinel
     for container in workload.containers:
         folders |= mounted(workload, container, production, folder)
     (folders["/run/secrets/shoal/bus-password"] / "bus-password").write_text(PASSWORD)
+    (folders["/run/secrets/shoal/bus-users"] / "users.acl").write_text("\n".join([*server_users(PASSWORD), ""]))
 
     def ours(text: str) -> str:
         text = moved(text, folders).replace("26379", "SENTINEL").replace("6379", str(port))

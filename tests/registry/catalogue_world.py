@@ -24,6 +24,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared
@@ -160,7 +161,7 @@ async def catalogue(
     services = RegistryServices(
         database=database,
         declared=Declared(store),
-        authenticator=Authenticator(store, TOKEN, PEPPER, lambda: NOW_UNIX_S, **authenticator),
+        authenticator=Authenticator(store, RoleCredentials(TOKEN), PEPPER, lambda: NOW_UNIX_S, **authenticator),
         limits=limits,
         evidence=EvidenceBook(),
         ingesting=ingesting,
@@ -168,7 +169,7 @@ async def catalogue(
         key_environment="test",
         max_keys_per_tenant=3,
     )
-    app = make_app(store, FleetWatch(ScriptedBus()), TOKEN, lambda: NOW_UNIX_S, services=services)
+    app = make_app(store, FleetWatch(ScriptedBus()), RoleCredentials(TOKEN), lambda: NOW_UNIX_S, services=services)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://registry", timeout=60) as client:
         yield World(database, store, services, client)

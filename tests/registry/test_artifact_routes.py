@@ -14,6 +14,7 @@ from functions.artifacts.ingest import Ingest, IngestPolicy
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import S3Settings, S3Store
 from functions.fleet import heartbeat as heartbeats
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry import artifact_routes
 from functions.registry.app import make_app
@@ -76,7 +77,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     services = RegistryServices(
         database=database,
         declared=Declared(store),
-        authenticator=Authenticator(store, TOKEN, PEPPER, lambda: NOW_UNIX_S),
+        authenticator=Authenticator(store, RoleCredentials(TOKEN), PEPPER, lambda: NOW_UNIX_S),
         limits=LIMITS,
         evidence=EvidenceBook(),
         ingesting=ingesting,
@@ -85,7 +86,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     fleet = FleetWatch(ScriptedBus())
     fleet.link.set(True)
     collecting = Collecting(objects, database, store, fleet, grace_s=0.0, wall_clock=lambda: NOW_UNIX_S)
-    app = make_app(store, fleet, TOKEN, lambda: NOW_UNIX_S, services=services, collecting=collecting)
+    app = make_app(store, fleet, RoleCredentials(TOKEN), lambda: NOW_UNIX_S, services=services, collecting=collecting)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", timeout=60) as client:
         made = Bringing(database, store, services, client)
         made.objects, made.staging, made.collecting, made.fleet = objects, staging, collecting, fleet

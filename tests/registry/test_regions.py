@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from functions.fleet.quota_regions import RegionBus
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.tasks import Supervised
 from functions.registry.app import make_app
 from functions.registry.fleet_watch import FleetWatch
@@ -73,7 +74,9 @@ async def _region(folder: Path, name: str, number: int) -> AsyncIterator[Region]
         file = folder.parent / "regions.json"
         follower = RegionsFollower(name, file, access, world.services, bus, clock=time.monotonic)
         parts = RegionParts(REGIONS_TOKEN, follower, bus, None)
-        app = make_app(world.store, FleetWatch(ScriptedBus()), TOKEN, services=world.services, regions=parts)
+        app = make_app(
+            world.store, FleetWatch(ScriptedBus()), RoleCredentials(TOKEN), services=world.services, regions=parts
+        )
         yield Region(name, world, parts, app)
         await parts.close()
     database.close()

@@ -14,6 +14,7 @@ from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.app import make_app
 from functions.registry.fleet_watch import FleetWatch
@@ -74,7 +75,7 @@ async def serving(folder: Path, max_waiters: int = 100) -> AsyncIterator[World]:
     listener = socket.create_server(("127.0.0.1", 0))
     world = World(folder, f"http://127.0.0.1:{listener.getsockname()[1]}", max_waiters)
     world.store.load()
-    app = make_app(world.store, world.fleet, TOKEN, wall_clock=lambda: NOW_UNIX_S)
+    app = make_app(world.store, world.fleet, RoleCredentials(TOKEN), wall_clock=lambda: NOW_UNIX_S)
     server = uvicorn.Server(uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False))
     async with asyncio.TaskGroup() as group, world.client:
         group.create_task(server._serve([listener]))  # `serve` would take over the test run's signals

@@ -146,8 +146,17 @@ async def test_the_drain_of_an_agent_that_stops_is_not_called_off(
     assert status.draining
 
 
-async def test_the_engines_metrics_come_by_the_agent(client: httpx.AsyncClient, engine: Engine) -> None:
+async def test_the_engines_metrics_come_by_the_agent(
+    client: httpx.AsyncClient, engine: Engine, status: AgentStatus
+) -> None:
+    """A busy engine was 502 in an attack; Prometheus lost a scrape."""
+    now_s = status.clock()
+    status.clock = lambda: now_s
     assert (await client.get("/engine/metrics")).text == "vllm:x 2\n"
     engine.away = True
     answer = await client.get("/engine/metrics")
-    assert (answer.status_code, "connection refused" in answer.text) == (502, True)
+    assert (answer.status_code, answer.text, answer.headers["age"]) == (200, "vllm:x 2\n", "0"), "busy: as of before"
+    status.clock = lambda: now_s + 31.0
+    answer = await client.get("/engine/metrics")
+    assert (answer.status_code, "connection refused" in answer.text) == (503, True), "gone must show as gone"
+    assert answer.headers["retry-after"] == "5"

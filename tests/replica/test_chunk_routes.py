@@ -18,7 +18,7 @@ from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
 from functions.decisions.distribution.chunk_bits import decode
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
-from functions.replica.peer_app import TokenRequired
+from functions.replica.peer_app import CredentialRequired
 
 CONTENTS = [Random(number).randbytes(2000 + number) for number in range(9)]
 HASHES = [hashlib.sha256(content).hexdigest() for content in CONTENTS]
@@ -50,7 +50,7 @@ def client(shelf: ChunkShelf, uploads: ChunkUploads | None = None, token: str = 
     app = FastAPI()
     app.include_router(chunk_routes(shelf, uploads or ChunkUploads()))
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(TokenRequired(app, "right")),
+        transport=httpx.ASGITransport(CredentialRequired(app, lambda path: ("right",))),
         base_url="http://10.0.0.1:1",
         headers={"authorization": f"Bearer {token}"},
     )

@@ -30,11 +30,11 @@ from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.protocol import encode_announcement
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.tracker import Announcement
+from functions.fleet.role_credentials import derived
 from functions.registry import errors
 from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.listeners import agent_server, bind
-from functions.replica.node_fetch.runner import peer_token
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
@@ -271,7 +271,7 @@ def test_a_peer_is_not_shown_the_installations_token(s3_settings: S3Settings, di
         wait_until(lambda: shown)
         process.kill()
         process.communicate()
-    assert shown[0] == f"Bearer {peer_token(TOKEN)}"
+    assert shown[0] == f"Bearer {derived(TOKEN, 'chunks')}"
     assert TOKEN not in shown[0]
 
 

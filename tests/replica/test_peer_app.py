@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import httpx
 import pytest
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 
 from functions.api.ids import EngineName
 from functions.fleet.agent_credentials import agent_credential
+from functions.fleet.role_credentials import PURPOSES, ROLES, Purpose, Role, RoleCredentials, document
 from functions.replica import cold_calls
 from functions.replica.cold_calls import ColdCalls, LoadAnswer
-from functions.replica.peer_app import BODY_MAX_BYTES, make_peer_app
+from functions.replica.peer_app import BODY_MAX_BYTES, CredentialRequired, make_peer_app, opens
 
 NAME = EngineName("acme/bot@sha256:0123456789abcdef")
 TOKEN = {"authorization": "Bearer the-token"}
@@ -43,8 +45,8 @@ async def client(loads: Loads) -> AsyncIterator[httpx.AsyncClient]:
     async def chunk(sha256: str) -> str:
         return sha256
 
-    own = agent_credential("the-token", "10.0.0.7", 8500)
-    app = make_peer_app("the-token", loads.want, loads.counted.append, [router], credential=lambda: own)
+    accepted = partial(opens, RoleCredentials("the-token"), lambda: ("10.0.0.7", 8500))
+    app = make_peer_app(accepted, loads.want, loads.counted.append, [router])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as opened:
         yield opened
 
@@ -92,6 +94,38 @@ async def test_an_agents_own_credential_opens_it_and_no_others(client: httpx.Asy
     for host, port, status in (("10.0.0.7", 8500, 200), ("10.0.0.8", 8500, 401), ("10.0.0.7", 8501, 401)):
         headers = {"authorization": f"Bearer {agent_credential('the-token', host, port)}"}
         assert (await client.get("/chunks/abc", headers=headers)).status_code == status
+
+
+DOORS = {"/adapters/load": "gateway", "/standing": "controller", "/chunks/abc": "agent"}
+
+
+@pytest.mark.parametrize("role", ["gateway", "controller", "agent"])
+async def test_each_role_opens_its_own_routes_and_no_others(loads: Loads, role: Role) -> None:
+    """Each shows all that its document has, in all the ways in which something may be shown here."""
+    given = RoleCredentials(document(role, ["the-token"]).decode())
+    agent = RoleCredentials(document("agent", ["the-token"]).decode())
+    router = APIRouter()
+    for path in DOORS:
+        router.add_api_route(path, lambda: "inside", methods=["POST"])
+    app = CredentialRequired(FastAPI(), partial(opens, agent, lambda: ("10.0.0.7", 8500)))
+    app._app.include_router(router)  # type: ignore[attr-defined]
+    own: dict[Role, tuple[Purpose, ...]] = {"gateway": ("load",), "controller": ("standing",), "agent": ("chunks",)}
+    secrets = [each for purpose in PURPOSES if purpose in ROLES[role] for each in given.accepted(purpose)]
+    if role == "agent":  # it has to know what the others show
+        secrets = [each for purpose in ("agent", "heartbeat", "chunks") for each in given.accepted(purpose)]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
+        for path, owner in DOORS.items():
+            shown = [*secrets, *(agent_credential(each, "10.0.0.7", 8500) for each in secrets)]
+            answers = [
+                (await client.post(path, headers={"authorization": f"Bearer {each}"})).status_code for each in shown
+            ]
+            assert (200 in answers) == (owner == role), path
+        for purpose in own[role]:
+            elsewhere = agent_credential(given.secret(purpose), "10.0.0.8", 8500)
+            for path in DOORS:
+                headers = {"authorization": f"Bearer {elsewhere}"}
+                assert (await client.post(path, headers=headers)).status_code == 401
+        assert (await client.post("/chunks/abc", headers=TOKEN)).status_code == 401, "it has no token to compare with"
 
 
 async def test_routers_stand_behind_the_same_token(client: httpx.AsyncClient) -> None:

@@ -31,7 +31,7 @@ async def want(name: EngineName, wait_s: float) -> LoadAnswer:
 
 @asynccontextmanager
 async def served(bounds: Bounds) -> AsyncIterator[int]:
-    app = make_peer_app("the-token", want, lambda answer: None)
+    app = make_peer_app(lambda path: ("the-token",), want, lambda answer: None)
     server = PeerServer(app, bind("127.0.0.1", 0, "PEER_PORT"), bounds, MAX_CONNECTIONS)
     async with asyncio.timeout(GENEROUS_S), asyncio.TaskGroup() as group:
         group.create_task(server.run())

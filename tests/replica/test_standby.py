@@ -195,7 +195,7 @@ async def ask(replica: Replica, body: bytes, token: str = "the-token") -> httpx.
     async def want(*_: object) -> None:
         raise AssertionError("nobody asks for an adapter here")
 
-    app = make_peer_app("the-token", want, lambda _: None, [standing_routes(replica.standby)])  # type: ignore[arg-type]
+    app = make_peer_app(lambda path: ("the-token",), want, lambda _: None, [standing_routes(replica.standby)])  # type: ignore[arg-type]
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
         return await client.post("/standing", content=body, headers=headers)

@@ -125,6 +125,7 @@ async def test_a_probe_that_a_sleeping_engine_holds_is_not_held_against_it() -> 
         assert warm.heartbeat == ("ready", False)
 
 
+@pytest.mark.soak
 def test_what_sleeps_is_given_no_adapter_until_it_is_woken(
     store: S3Store, bus: BusProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

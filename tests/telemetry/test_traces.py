@@ -14,10 +14,10 @@ from functions.telemetry.trace_sink import TraceSink
 
 CONTRACT = (
     "ts, request_id, trace_id, span_id, parent_span_id, tenant_id, key_id, model_id, version, artifact_digest, "
-    "base_model, adapter_id, pool, replica_id, session_id, class, stream, attempt_count, route_reason, route_score, snapshot_epoch, prompt_tokens, "
-    "cached_tokens, completion_tokens, auth_ms, queue_ms, route_ms, connect_ms, prefill_ms, first_token_ms, "
-    "inter_token_p50_ms, inter_token_p99_ms, decode_tokens, total_ms, kv_token_seconds, gpu_seconds, status, "
-    "finish_reason, degraded_from, error"
+    "base_model, adapter_id, pool, replica_id, session_id, class, stream, attempt_count, route_reason, route_score, "
+    "snapshot_epoch, prompt_tokens, cached_tokens, completion_tokens, auth_ms, queue_ms, route_ms, connect_ms, "
+    "prefill_ms, first_token_ms, inter_token_p50_ms, inter_token_p99_ms, decode_tokens, total_ms, kv_token_seconds, "
+    "gpu_seconds, status, finish_reason, degraded_from, error"
 )
 LONG_S = 60.0
 

@@ -1,7 +1,7 @@
-"""Access to a cluster's API server by a kubeconfig: reads, and creation of what is not there.
+"""Access to a cluster's API server by a kubeconfig: reads, creation of what is not there, and new contents of Secrets.
 
 The kubeconfig is what kubectl takes: KUBECONFIG, else ~/.kube/config, and of it the context that is named or current.
-Nothing here changes an object that exists. What one may not read is told apart from what is not there: `Forbidden`.
+What one may not read is told apart from what is not there: `Forbidden`.
 """
 
 import json
@@ -50,6 +50,9 @@ class Cluster(Protocol):
     def create(self, path: str, body: Body) -> None:
         """POST it; Refused where it is there."""
 
+    def replace(self, path: str, body: Body) -> None:
+        """PUT it; Refused where it is not there."""
+
 
 class KubeCluster:
     """By the Kubernetes client, whose kubeconfig knows certificates, tokens and programs that make them."""
@@ -94,6 +97,10 @@ class KubeCluster:
     def create(self, path: str, body: Body) -> None:
         if self._ask("POST", path, {}, body) is None:
             raise Refused(f"{path} is not there: is the namespace?")
+
+    def replace(self, path: str, body: Body) -> None:
+        if self._ask("PUT", path, {}, body) is None:
+            raise Refused(f"{path} is not there")
 
     def forwarded(self, namespace: str, pod: str, port: int) -> Any:
         """A socket that leads to that port of a pod; Refused where the server will not."""

@@ -55,13 +55,19 @@ def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
         return
     if not is_installed(facts, choice):
         return
-    wrong = [step for step in plan(facts.secrets, {}, lambda: b"made") if step.do != "keep"]
+    steps = plan(facts.secrets, {}, lambda: b"made")
+    for step in steps:
+        if step.do == "unused":
+            yield Finding(
+                "Secrets", "warn", f"{_role(choice, step.namespace)}/{step.name} is not used any more", step.words
+            )
+    wrong = [step for step in steps if step.do not in ("keep", "unused")]
     if not wrong:
         yield Finding("Secrets", "ok", f"all {len(facts.secrets)} are there, and both namespaces agree")
         return
     for step in wrong:
         where = f"{_role(choice, step.namespace)}/{step.name}"
-        words = step.words if step.do == "clash" else "is missing"
+        words = step.words if step.do in ("clash", "renew") else "is missing"
         yield Finding("Secrets", "fail", f"{where} {words}", "" if step.do == "clash" else "shoal secrets")
 
 

@@ -1,4 +1,5 @@
-"""`shoal secrets`: the Secrets of an installation, made where they are missing; what exists is kept.
+"""`shoal secrets`: the Secrets of an installation, made where they are missing; what exists is kept, but for what
+follows from another, and the internal token where it is to be changed (`--rotate`).
 
 Contents go from a file or from this process's randomness to the API server, and nowhere else: not to standard output,
 not into a command line.
@@ -15,11 +16,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from functions.cli.cluster.access import MODELS, SYSTEM, Cluster, ClusterChoice, KubeCluster
-from functions.cli.cluster.secret_plan import KINDS, Do, SecretStep, Where, plan
+from functions.cli.cluster.secret_plan import (
+    TOKEN_KEY,
+    TOKEN_SECRET,
+    Do,
+    SecretStep,
+    Turn,
+    Where,
+    places,
+    plan,
+    turned,
+)
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
+from functions.fleet.role_credentials import CredentialsUnusable
 
 _MAX_BYTES = 64 * 1024
+_TURNED: dict[Turn, str] = {
+    "add": "both are accepted, the old one is shown; in two minutes, when all have read it: --rotate show",
+    "show": "both are accepted, the other one is shown; in two minutes: --rotate drop",
+    "drop": "the one that was shown is alone",
+}
 _SAID: dict[Do, str] = {
     "keep": "[dim]kept[/]",
     "make": "[green]made[/]",
@@ -27,25 +44,51 @@ _SAID: dict[Do, str] = {
     "give": "[green]made from the file[/]",
     "miss": "[red]missing[/]",
     "clash": "[red]wrong[/]",
+    "renew": "[green]written anew[/]",
+    "unused": "[yellow]not used any more[/]",
 }
 
 
-def secrets(choice: ClusterChoice, files: Mapping[str, Path], *, dry_run: bool, as_json: bool) -> None:
+def secrets(
+    choice: ClusterChoice, files: Mapping[str, Path], *, rotate: Turn | None, dry_run: bool, as_json: bool
+) -> None:
     """Exit status 1 where one is missing or wrong; whatever else can be made is made."""
     given = {word: _read(word, file) for word, file in files.items()}
     cluster = KubeCluster(choice)
-    steps = plan(secrets_there(cluster), given, lambda: randomness.token_hex(32).encode())
+    there = secrets_there(cluster)
+    steps = plan(there, given, _random) if rotate is None else _rotation(there, rotate)
     for step in steps:
+        collection = f"/api/v1/namespaces/{_namespace(choice, step.namespace)}/secrets"
         if step.value and not dry_run:
-            cluster.create(f"/api/v1/namespaces/{_namespace(choice, step.namespace)}/secrets", _body(choice, step))
+            if step.do == "renew":
+                cluster.replace(f"{collection}/{step.name}", _body(choice, step))
+            else:
+                cluster.create(collection, _body(choice, step))
     _tell(choice, steps, as_json=as_json)
     if any(step.do in ("miss", "clash") for step in steps):
         raise typer.Exit(1)
 
 
+def _rotation(there: dict[Where, dict[str, bytes]], turn: Turn) -> list[SecretStep]:
+    """The token's next content, and of the roles what follows from it. The registry's first: it accepts before others
+    show."""
+    where = (SYSTEM, TOKEN_SECRET)
+    try:
+        token = turned(there.get(where, {}).get(TOKEN_KEY, b""), turn, _random())
+    except CredentialsUnusable as error:
+        raise Refused(f"{TOKEN_SECRET} cannot be rotated: {error}") from error
+    step = SecretStep("renew", *where, TOKEN_KEY, token, _TURNED[turn])
+    following = plan(there | {where: {TOKEN_KEY: token}}, {}, _random)
+    return [step, *(each for each in following if each.do == "renew")]
+
+
+def _random() -> bytes:
+    return randomness.token_hex(32).encode()
+
+
 def secrets_there(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
     found: dict[Where, dict[str, bytes]] = {}
-    for place in (place for kind in KINDS for place in kind.places):
+    for place in places():
         namespace = _namespace(cluster.choice, place[0])
         secret = cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{place[1]}")
         if secret is not None:

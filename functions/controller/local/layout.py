@@ -83,6 +83,11 @@ class StateLayout:
         """What the gateway writes of each request; `shoal trace` reads it."""
         return self.root / "gateway" / "traces"
 
+    @property
+    def monitoring_dir(self) -> Path:
+        """Prometheus' configuration, its rules, and where the agents are."""
+        return self.root / "monitoring"
+
     def data_dir(self, name: str) -> Path:
         return self.root / "data" / name
 
@@ -151,6 +156,14 @@ class StateLayout:
     def secret(self, name: str) -> Path:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
+    def credentials(self, role: str) -> Path:
+        """Of the gateways, the controller or the agents."""
+        return self.secret(f"{role}-credentials.json")
+
+    def bus_login(self, user: str) -> Path:
+        """Of the gateways, the registry or the agents, at the bus."""
+        return self.secret(f"{user}-bus")
+
     @property
     def demo_keys_file(self) -> Path:
         return self.secret("demo-keys.json")
@@ -192,7 +205,7 @@ class StateLayout:
         for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry", "controller", "traces"):
+        for name in ("s3", "bus", "registry", "controller", "traces", "prometheus"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

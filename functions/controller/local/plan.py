@@ -11,6 +11,7 @@ from pathlib import Path
 
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.monitoring import prometheus
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.plan_weights import fetcher_of, fetchers
 from functions.controller.local.pools import EngineKind, Pool, Target
@@ -98,9 +99,9 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "PEER_PORT": context.ports.peer(slot),
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
-        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "INTERNAL_TOKEN_FILE": layout.credentials("agent"),
         "BUS_URL": context.bus_url,
-        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "BUS_PASSWORD_FILE": layout.bus_login("agent"),
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
@@ -153,6 +154,8 @@ def plan_fleet(
     specs = [s3(context), bus(context), registry(context), gateway(context)]
     if context.has_trace_store:
         specs.append(traces(context))
+    if context.prometheus is not None:
+        specs.append(prometheus(context))
     chosen = tuple(pools)
     specs += fetchers(context, chosen)
     by_replica = {

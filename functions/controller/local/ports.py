@@ -37,6 +37,7 @@ class PortPlan:
     s3_volume: int
     s3_filer: int
     traces: int
+    prometheus: int
     engines: int
     agents: int
     peers: int
@@ -58,6 +59,7 @@ class PortPlan:
             PortUse(self.gateway_metrics, "gateway metrics", "SHOAL_PORT_GATEWAY_METRICS"),
             PortUse(self.bus, "bus (Valkey)", "SHOAL_PORT_BUS"),
             PortUse(self.traces, "trace store", "SHOAL_PORT_TRACES"),
+            PortUse(self.prometheus, "Prometheus", "SHOAL_PORT_PROMETHEUS"),
         ]
         for name, port in (
             ("s3", self.s3),
@@ -96,6 +98,7 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
         s3_volume=port(settings.port_s3_volume, 9),
         s3_filer=port(settings.port_s3_filer, 10),
         traces=port(settings.port_traces, 11),
+        prometheus=port(settings.port_prometheus, 12),
         engines=port(settings.port_engines, 20),
         agents=port(settings.port_agents, 40),
         peers=port(settings.port_peers, 60),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.monitoring import tell_agents
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
@@ -163,6 +164,7 @@ class Reconciler:
         revision = self.wanted.revision
         try:
             wanted = self.specs(supervisor.slots())
+            tell_agents(self._layout, wanted.values())
             if _removes_a_pool(supervisor, wanted):
                 await self._until_published(revision)
             awaited = await operations.converge(wanted, superseded, self._surge(supervisor))

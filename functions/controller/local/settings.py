@@ -62,6 +62,9 @@ class LocalSettings(BaseSettings):
     port_traces: int | None = None
     """Port of the trace store (http, as ClickHouse's). Default: base + 11."""
 
+    port_prometheus: int | None = None
+    """Port of Prometheus, where it is installed. Default: base + 12."""
+
     port_engines: int | None = None
     """First port of the engines, one each. Default: base + 20."""
 
@@ -84,6 +87,10 @@ class LocalSettings(BaseSettings):
     surge: bool = True
     """Whether a pool that is changed gets one replica more until it is done, where its InferenceService and the memory
     allow it. Default: yes; a machine that is full anyway is better off without."""
+
+    prometheus: bool = True
+    """Whether Prometheus is started beside the fleet, with the rules that are shipped. Default: yes, where it is on
+    PATH."""
 
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a

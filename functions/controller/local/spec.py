@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights"]
+Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights", "prometheus"]
 
 # Who stops first: those who take requests, then those who serve them, then what these need.
-STOP_ORDER: tuple[Role, ...] = ("gateway", "agent", "engine", "weights", "registry", "traces", "bus", "s3")
+STOP_ORDER: tuple[Role, ...] = (
+    *("prometheus", "gateway", "agent", "engine"),
+    *("weights", "registry", "traces", "bus", "s3"),
+)
 
 
 @dataclass(frozen=True, slots=True)

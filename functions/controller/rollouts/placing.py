@@ -48,8 +48,10 @@ async def place(
     previous: Snapshot | None,
     rows: RowsFollower,
     wire: RegistryWire,
+    *,
+    bases: bool,
 ) -> Placed:
-    """RowsUnknown where nothing can be said yet."""
+    """RowsUnknown where nothing can be said yet. `bases`: whether they go by stages."""
     await rows.make_sure()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)
@@ -58,7 +60,7 @@ async def place(
     is_apis = {model.id for model in compiled.models} - {model.id for model in gits.models}
     declared = {id_: channels for id_, channels in declared_channels(objects).items() if id_ not in is_apis}
     for last_round in (False,) * (_ROUNDS - 1) + (True,):
-        steered = steer(previous, wanted, declared, rows.book.rows)
+        steered = steer(previous, wanted, declared, rows.book.rows, bases=bases)
         if last_round or not steered.commands or not await _carry_out(steered.commands, rows, RowsWire(wire)):
             break
     contradiction = (f"the registry is not followed: {rows.contradiction}",) if rows.contradiction else ()

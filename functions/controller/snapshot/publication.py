@@ -34,6 +34,7 @@ from functions.controller.snapshot.registry_client import (
     RegistryWire,
 )
 from functions.controller.snapshot.resolve import DigestReader, Resolver
+from functions.fleet.role_credentials import RoleCredentials, read_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,10 @@ class SnapshotSource:
         return PoolsWire(await self._wire())
 
     async def role_notifier(self) -> RoleNotifier:
-        """For agents on this machine, whose ports are open to holders of the token alone."""
+        """For agents on this machine, whose ports are open to who has a credential."""
         if self._agents is None:
             self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        return RoleNotifier(self._agents, await self._token(self._context()))
+        return RoleNotifier(self._agents, (await self._credentials(self._context())).secret("standing"))
 
     async def close(self) -> None:
         for client in (self._client, self._agents):
@@ -184,7 +185,7 @@ class SnapshotSource:
             # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
-        return RegistryWire(self._client, context.registry_url, await self._token(context))
+        return RegistryWire(self._client, context.registry_url, (await self._credentials(context)).bearer("publish"))
 
-    async def _token(self, context: PlanContext) -> str:
-        return (await asyncio.to_thread(context.layout.secret("internal-token").read_text)).strip()
+    async def _credentials(self, context: PlanContext) -> RoleCredentials:
+        return await asyncio.to_thread(read_for, "controller", context.layout.credentials("controller"))

@@ -84,14 +84,15 @@ class Publisher:
         wire: RegistryWire,
         resolver: Resolver,
         rows: RowsFollower | None = None,
-        shares: Callable[[], Mapping[RolloutId, int]] = dict,
+        shares: Callable[[], Mapping[RolloutId, int]] | None = None,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._wire = wire
         self._resolver = resolver
         self._rows = rows
-        self._shares = shares  # the percents of bases' rollouts, as their replicas bear them
+        self._bases = shares is not None  # they go by stages: the target gives their versions replicas of their own
+        self._shares = shares or dict  # the percents of bases' rollouts, as those replicas bear them
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._turn = asyncio.Lock()  # to publish what is declared
@@ -204,7 +205,7 @@ class Publisher:
         if self._rows is None:
             return Placed(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
-        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire)
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire, bases=self._bases)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """What to publish now. Nobody is asked what is loaded where no channel moves."""

@@ -18,6 +18,7 @@ from functions.api.snapshot import SNAPSHOT_MAX_BYTES, Snapshot, SnapshotInvalid
 from functions.api.snapshot_index import Indexed, changes_between, empty
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.role_credentials import Bearer, now
 from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER, SNAPSHOT_PATH
 
 FLEET_PATH = "/v1/fleet"
@@ -83,7 +84,7 @@ class RegistryWire:
         self,
         client: httpx.AsyncClient,
         registry_url: str,
-        token: str,
+        token: Bearer,
         fence: Callable[[], int] | None = None,
         outranked: Callable[[int], None] = lambda highest: None,
     ) -> None:
@@ -91,7 +92,7 @@ class RegistryWire:
         self._base = registry_url.rstrip("/")
         self._fence = fence
         self._outranked = outranked
-        self._headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
+        self._token = token
 
     async def state(self) -> RegistryState:
         response = await self.send("HEAD")
@@ -155,7 +156,7 @@ class RegistryWire:
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
         """A good answer, or the error that says what to do; what has a body is fenced."""
-        headers, url = dict(self._headers), self._base + path
+        headers, url = {"authorization": f"Bearer {now(self._token)}", "accept-encoding": "identity"}, self._base + path
         if content is not None:
             headers["content-type"] = "application/json"
             headers |= {FENCE_HEADER: str(self._fence())} if self._fence is not None else {}

@@ -109,8 +109,8 @@ def group_of(wire: GroupWire) -> GroupStats:
         QuantileSketch.of(wire.gap_shares),
         QuantileSketch.of(wire.total_ms),
     )
-    for bucket, streams in wire.inter_token_ms.items():
-        group.inter_token_ms.add_to(bucket, streams * STREAM_SHARES)
+    for bucket, count in wire.inter_token_ms.items():
+        group.inter_token_ms.add_to(bucket, count * STREAM_SHARES)
     streams = group.inter_token_ms.count / STREAM_SHARES
     if max(group.ttft_ms.count, streams, group.total_ms.count) > wire.requests:
         raise EvidenceInvalid(f"more latencies than the {wire.requests} requests")

@@ -93,10 +93,15 @@ class _ChannelState:
 
 
 def steer(
-    previous: Snapshot | None, wanted: Snapshot, declared: Mapping[ModelId, Mapping[str, str]], rows: Rows
+    previous: Snapshot | None,
+    wanted: Snapshot,
+    declared: Mapping[ModelId, Mapping[str, str]],
+    rows: Rows,
+    *,
+    bases: bool = True,
 ) -> Steered:
     """`wanted` is what was compiled; `declared` the channels of each model in git, whether their artifacts are there
-    or not."""
+    or not. `bases`: their versions have replicas of their own, so that they go by stages as adapters do."""
     before = {model.id: model for model in (previous.models if previous is not None else ())}
     policies = {entry.name: entry for entry in wanted.rollouts}
     models: list[ModelEntry] = []
@@ -104,7 +109,7 @@ def steer(
     for model in wanted.models:
         policy = policies.get(model.rollout, DEFAULT_ROLLOUT)
         steering = _Model(model, before.get(model.id), declared.get(model.id), policy, rows)
-        own = steering.places()
+        own = steering.places() if bases or model.type == "lora" else {}
         places += own.values()
         models.append(_shown(model, own))
     commands = [command for place in places for command in place.commands]

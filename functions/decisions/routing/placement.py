@@ -77,6 +77,15 @@ def usable(pools: Iterable[PoolEntry], tenant: TenantEntry) -> Usable:
     return Usable(tuple(own) if tenant.pools != "shared" else (), tuple(shared) if tenant.pools != "dedicated" else ())
 
 
+def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens: int) -> Usable:
+    """Without those whose context window the prompt overflows; all, where it overflows every one."""
+    own, shared = (
+        tuple(pool for pool in part if prompt_tokens < entries[pool].context_window_tokens)
+        for part in (pools.own, pools.shared)
+    )
+    return Usable(own, shared) if own or shared else pools
+
+
 def place(rules: Sequence[PlacementEntry], request: Placed, pools: Usable, predict: Predict | None = None) -> PoolName:
     """The pool that answers first; `pools` has one at least. Without `predict`, rules on predicted time do not hold."""
     for at, rule in enumerate(rules):

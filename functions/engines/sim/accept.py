@@ -68,6 +68,10 @@ class Acceptor:
             raise unknown_model(name, aliases=self._model.names)
         return adapter
 
+    def _mark(self, adapter: Adapter | None) -> str | None:
+        """What the answer begins with: the base's mark, then the adapter's."""
+        return " ".join(filter(None, (self._model.mark, adapter.mark if adapter else ""))) or None
+
     def chat(self, body: ChatBody, headers: Mapping[str, str]) -> Work:
         adapter = self.find_model(body.model)
         self._check_tools(body)
@@ -76,7 +80,7 @@ class Acceptor:
         messages = spoken(body.messages)
         text = self.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
         prompt = self._tokenized(text, add_special_tokens=False)
-        reply = plan.chat_reply(messages, mark=adapter.mark if adapter else None, wants_json=body.wants_json)
+        reply = plan.chat_reply(messages, mark=self._mark(adapter), wants_json=body.wants_json)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._work(
             body, headers, adapter, [(prompt, reply)], wanted_tokens=body.wanted_tokens, logprobs=logprobs
@@ -86,7 +90,7 @@ class Acceptor:
         adapter = self.find_model(body.model)
         self._check_output_length(body.wanted_tokens, "max_tokens")
         prompts = self._completion_prompts(body)
-        mark = adapter.mark if adapter else None
+        mark = self._mark(adapter)
         replies = [(p, plan.completion_reply(p.text, mark=mark, wants_json=body.wants_json)) for p in prompts]
         wanted_tokens = 1 if body.echo and body.wanted_tokens == 0 else body.wanted_tokens
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)

@@ -35,17 +35,25 @@ class ServedModel:
     root: str
     tokenizer: Tokenizer
     template: ChatTemplate
+    mark: str = ""  # what its answers begin with: `shoal_mark` of its config.json, for bases that are told apart
 
     @classmethod
     def load(cls, root: str, names: tuple[str, ...]) -> "ServedModel":
         directory = Path(root)
+        mark = str(model_config(root).get("shoal_mark", ""))
         if not (directory / "tokenizer.json").is_file():
-            return cls(names or (root,), root, BuiltinTokenizer(), ChatTemplate.chatml())
+            return cls(names or (root,), root, BuiltinTokenizer(), ChatTemplate.chatml(), mark)
         config_file = directory / "tokenizer_config.json"
         config: dict[str, Any] = json.loads(config_file.read_text()) if config_file.is_file() else {}
         eos = config.get("eos_token") or "<|im_end|>"
         tokenizer = ModelTokenizer.load(directory, eos_token=eos["content"] if isinstance(eos, dict) else str(eos))
-        return cls(names or (root,), root, tokenizer, load_template(directory, config))
+        return cls(names or (root,), root, tokenizer, load_template(directory, config), mark)
+
+
+def model_config(root: str) -> dict[str, Any]:
+    """The model's config.json; empty where there is none."""
+    file = Path(root) / "config.json"
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
 
 
 class AdapterTable:

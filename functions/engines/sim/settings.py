@@ -17,6 +17,7 @@ import msgspec
 from functions.engines.sim.faults import Faults, Malformed
 from functions.engines.sim.kv_events import KvEventsConfig
 from functions.engines.sim.limits import EngineLimits, StepCosts
+from functions.engines.sim.model import model_config
 
 _DEFAULT_MODEL_LEN_TOKENS = 8192
 _DEFAULT_KEEP_ALIVE_S = 5
@@ -205,7 +206,8 @@ def _costs(flags: argparse.Namespace) -> StepCosts:
 
 
 def _faults(flags: argparse.Namespace) -> Faults:
-    switches: dict[str, Any] = dict(flags.sim_faults)
+    # A model may have its own, in its config.json: a base that is worse than the one before.
+    switches: dict[str, Any] = {**model_config(flags.model or "").get("shoal_faults", {}), **dict(flags.sim_faults)}
     if flags.sim_malformed:
         switches["malformed"] = flags.sim_malformed
     return Faults.model_validate(switches)
@@ -213,10 +215,7 @@ def _faults(flags: argparse.Namespace) -> Faults:
 
 def _context_of(model: str | None) -> int:
     """The context window in the model's config.json, if there is one."""
-    config = Path(model or "") / "config.json"
-    if not config.is_file():
-        return _DEFAULT_MODEL_LEN_TOKENS
-    return int(json.loads(config.read_text()).get("max_position_embeddings", _DEFAULT_MODEL_LEN_TOKENS))
+    return int(model_config(model or "").get("max_position_embeddings", _DEFAULT_MODEL_LEN_TOKENS))
 
 
 def _kv_events_config(text: str) -> KvEventsConfig:

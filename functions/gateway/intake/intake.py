@@ -149,7 +149,7 @@ class Intake:
             session=session,
             conversation=conversation,
             is_first_turn=is_first_turn,
-            trace_id=known.read.trace_id,
+            trace=known.read.trace,
             slid_turns=slid_turns,
             ignored_fields=ignored,
         )

@@ -40,7 +40,7 @@ SESSION = Header(
 BESIDE_THE_KEY: tuple[Header, ...] = (
     REQUEST_ID,
     SESSION,
-    Header("traceparent", "W3C trace context; its trace id is kept in the request's trace."),
+    Header("traceparent", "W3C trace context: the request's spans and its engine's become a part of that trace."),
     Header(
         "X-Shoal-Class",
         "Service class; also `service_tier` in the body (`priority` is interactive, `flex` is batch).",
@@ -75,6 +75,7 @@ SERVED: tuple[Header, ...] = (
     Header("x-shoal-ignored", "Fields of the body that are not known here, and that no engine was sent."),
     Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
     Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
+    Header("traceresponse", "`00-<trace id>-<span id>-<flags>`: the request's place in a trace, made if need be."),
     Header("cache-control", "`no-store`."),
 )
 QUOTA: tuple[Header, ...] = tuple(

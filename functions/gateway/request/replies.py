@@ -28,12 +28,14 @@ def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float
     """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        b"traceparent: %b\r\n"
         b"x-vllm-priority: %d\r\ncontent-length: %d\r\n\r\n%b"
         % (
             admitted.route.upstream_path,
             replica.host.encode(),
             replica.port,
             admitted.request_id.encode(),
+            admitted.trace.wire,
             engine_priority(admitted.service_class, int(now_unix_s * 1000)),
             len(admitted.upstream_body),
             admitted.upstream_body,
@@ -64,7 +66,8 @@ def headers(
 
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
-    """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
+    """What every answer to an admitted request says besides: its trace, what was dropped, its rollout, its quota."""
+    quota = ((b"traceresponse", admitted.trace.wire), *quota)
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
     if admitted.ignored_fields:

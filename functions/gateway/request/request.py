@@ -22,6 +22,7 @@ from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
 from functions.decisions.routing.retry import Failure
+from functions.gateway.http.headers import NO_TRACE, TraceContext
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
@@ -47,7 +48,7 @@ class Admitted(msgspec.Struct, frozen=True):
     session: str | None = None  # what it belongs to, as the caller named it
     conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
     is_first_turn: bool = True  # of the conversation, as far as the request shows
-    trace_id: str = ""  # of the caller's `traceparent`
+    trace: TraceContext = NO_TRACE
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
     wants_counts: bool = False  # the caller asked for the usage so far with every event
     ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent

@@ -1,4 +1,4 @@
-"""Client of an agent's adapter loads: `POST /adapters/load` at its peer port, with the internal token.
+"""Client of an agent's adapter loads: `POST /adapters/load` at its peer port, with what opens that agent.
 
 One connection pool for all agents, off the request path; whatever an agent answers becomes one of a few states.
 Neighbours: `functions.replica.peer_app` answers, `adapter_loads` decides whom to ask and what the answer means.
@@ -13,6 +13,7 @@ import msgspec
 from functions.api.ids import EngineName
 from functions.decisions.routing.choice import ReplicaView
 from functions.fleet.agent_credentials import agent_credential
+from functions.fleet.role_credentials import Bearer, now
 
 LoadState = Literal[
     "loaded",
@@ -59,9 +60,9 @@ class _Reason(msgspec.Struct):
 class LoadClient:
     """The Loader of production."""
 
-    def __init__(self, token: str) -> None:
-        """`token` is the installation's; what is sent follows from it."""
-        self._token = token
+    def __init__(self, secret: Bearer, former: Bearer = "") -> None:
+        """What is sent follows from the secret; agents of version 0.1 take what follows from the `former` one."""
+        self._secret, self._former = secret, former
         self._http = httpx.AsyncClient(
             trust_env=False,
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=4.0),
@@ -72,9 +73,13 @@ class LoadClient:
         url = f"http://{_host(replica.host)}:{replica.peer_port}/adapters/load"
         body = {"engine_name": engine_name, "wait_s": round(wait_s, 3)}
         try:
-            headers = {"authorization": f"Bearer {agent_credential(self._token, replica.host, replica.peer_port)}"}
-            async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as answer:
-                return _meaning(answer.status_code, await _bounded(answer))
+            for secret in filter(None, (now(self._secret), now(self._former))):
+                headers = {"authorization": f"Bearer {agent_credential(secret, replica.host, replica.peer_port)}"}
+                async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as answer:
+                    found = _meaning(answer.status_code, await _bounded(answer))
+                if answer.status_code != 401:
+                    break
+            return found
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             return LoadAnswer("unreachable", str(error) or type(error).__name__)
 

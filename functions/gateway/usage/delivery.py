@@ -17,6 +17,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from functions.fleet.role_credentials import Bearer, now
 from functions.fleet.usage_report import USAGE_PATH, encode
 from functions.gateway.usage.spool import Pending, UsageSpool
 from functions.gateway.usage.sums import UsageSums
@@ -124,11 +125,11 @@ class UsageDelivery:
         pending.refused()
 
 
-def registry_post(client: httpx.Client, token: str) -> Callable[[bytes], int]:
+def registry_post(client: httpx.Client, bearer: Bearer) -> Callable[[bytes], int]:
     """To the registry whose address and trust the client has."""
-    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
 
     def post(report: bytes) -> int:
+        headers = {"authorization": f"Bearer {now(bearer)}", "content-type": "application/json"}
         try:
             return client.post(USAGE_PATH, content=report, headers=headers, timeout=_TIMEOUT).status_code
         except httpx.HTTPError as error:

@@ -28,7 +28,7 @@ import msgspec
 
 from functions.fleet.usage_report import REPORT_ROWS, Source, UsageKey, UsageReport, UsageRow, merge
 
-SPOOL_BYTES = 256 * 1024 * 1024
+SPOOL_BYTES = 64 * 1024 * 1024  # a row has about 400: 160,000 of an hour, a tenant and a model
 COMPACT_BYTES = 4 * 1024 * 1024  # of lines; as a sum, most are a hundredth of it
 _SUFFIX = ".ndjson"
 _BEGINNING_S = 600.0

@@ -10,8 +10,6 @@ SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import logging
 import signal
 import ssl
@@ -38,26 +36,13 @@ from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
 from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
+from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.listeners import PeerServer, StartFailed, bind
 from functions.replica.node_fetch.wanted import Wanted, link, pointed_digest, published_digest
-from functions.replica.peer_app import TokenRequired
+from functions.replica.peer_app import CredentialRequired
 from functions.replica.settings import NodeFetchSettings
-
-# What nodes show each other: a token that follows from the installation's, and opens nothing but chunks.
-#
-# A peer's address is what somebody announced, the node behind it may be gone and its IP another pod's by now, and the
-# connection is plain HTTP. So the internal token, which opens registry and agents, never goes there; whoever picks this
-# one up can read chunks from nodes, and cannot compute the other from it.
-
-
-_PURPOSE = b"shoal: chunks between nodes"
-
-
-def peer_token(internal_token: str) -> str:
-    return hmac.new(internal_token.encode(), _PURPOSE, hashlib.sha256).hexdigest()
-
 
 _SAY_EVERY_S = 5.0
 _S3_READ_TIMEOUT_S = 10.0
@@ -96,8 +81,8 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
     cache = ArtifactCache(settings.cache_dir)
     shelf = ChunkShelf(cache)
     uploads = ChunkUploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
-    token = _token(settings)
-    between_nodes = peer_token(token)
+    credentials = _credentials(settings)
+    token, between_nodes = credentials.bearer("agent"), credentials.secret("chunks")
     store = _store(settings)
     down = Bandwidth(settings.down_bytes_per_s)
     policy = SwarmPolicy(max_requests=settings.max_requests, origin_requests=settings.origin_requests)
@@ -115,7 +100,7 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
         node = Node(_address(settings.advertise_host, port), settings.zone)
         rng = Random()  # noqa: S311 - spreads requests, keeps no secrets
         until_s = time.monotonic() + settings.timeout_s
-        downloads = []
+        downloads: list[Download] = []
         for each in wanted:
             digest = await _digest_of(each.what, registry, store)
             download = Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
@@ -215,7 +200,7 @@ def _stopped_by_signals() -> asyncio.Event:
 def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str, ready: asyncio.Event) -> ASGIApp:
     app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(chunk_routes(shelf, uploads))
-    guarded = TokenRequired(app, token)
+    guarded = CredentialRequired(app, lambda path: (token,))
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         """A kubelet has no token: whether all is fetched and linked is no secret."""
@@ -287,11 +272,12 @@ def _store(settings: NodeFetchSettings) -> S3Store:
     )
 
 
-def _token(settings: NodeFetchSettings) -> str:
+def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
+    """Agents' own. What nodes show each other opens nothing but chunks: a peer's address is what somebody announced."""
     try:
-        return settings.internal_token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartFailed(f"the token in {settings.internal_token_file} cannot be read: {error}") from error
+        return read_for("agent", settings.internal_token_file)
+    except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
+        raise StartFailed(f"the token in {settings.internal_token_file} cannot be used: {error}") from error
 
 
 def _address(host: str, port: int) -> str:

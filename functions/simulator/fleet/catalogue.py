@@ -36,15 +36,21 @@ class _Tenants(dict[TenantId, TenantEntry]):
 
     def __missing__(self, tenant: TenantId) -> TenantEntry:
         quota = _quota_of(self._setting, tenant)
-        return TenantEntry(name=tenant, tier=quota.name if quota is not None else "", models=("*",))
+        tier, pools = quota.name if quota is not None else "", self._setting.pool_use.get(tenant, "shared")
+        return TenantEntry(name=tenant, tier=tier, models=("*",), pools=pools)
+
+    def get(self, tenant: TenantId, default: object = None) -> TenantEntry:
+        """As `[]` does: there is nobody who is none."""
+        return self[tenant]
 
 
 class SettingCatalogue(Catalogue):
     def __init__(self, setting: Setting) -> None:
-        pools = tuple(PoolEntry(name=name, context_window_tokens=_WINDOW_TOKENS) for name in sorted(_names(setting)))
+        pools = tuple(map(_entry, sorted(setting.all_pools, key=lambda pool: pool.name)))
         snapshot = Snapshot(SCHEMA_VERSION, 1, "simulated", 0.0, tenants=(), keys=(), models=(), pools=pools)
         super().__init__(snapshot, "simulated")
         self._setting = setting
+        self._is_plain = not any(pool.model or pool.dedicated_to for pool in setting.all_pools)
         self.tenants = _Tenants(setting)
         self.first = setting.all_pools[0].name
         self._routing_of = {pool.name: pool.routing or setting.routing for pool in setting.all_pools}
@@ -62,16 +68,21 @@ class SettingCatalogue(Catalogue):
         return self._admission_of[pool]
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """The base model of the pool that bears this name."""
-        return self._bases.get(PoolName(requested))
+        """The base model of the pool that bears this name, where the tenant may use one of its pools."""
+        return self.model(PoolName(requested), None, tenant) if requested in self._bases else None
 
-    def model(self, pool: PoolName, adapter: str | None) -> ResolvedModel:
-        """KeyError where a workload names a pool that the setting has not."""
-        return self._bases[pool] if adapter is None else self._adapter(adapter, self._bases[pool].pool)
+    def model(self, pool: PoolName, adapter: str | None, tenant: TenantId) -> ResolvedModel | None:
+        """None where the tenant has no pool of the model; KeyError where a workload names a pool that the setting has
+        not."""
+        model = self._bases[pool] if adapter is None else self._adapter(adapter, self._bases[pool].pool)
+        return model if self._is_plain else self.in_first_pool(model, tenant)
+
+    def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
+        return model
 
 
-def _names(setting: Setting) -> list[PoolName]:
-    return [pool.name for pool in setting.all_pools]
+def _entry(pool: PoolSetting) -> PoolEntry:
+    return PoolEntry(pool.name, _WINDOW_TOKENS, model=pool.model, dedicated_to=pool.dedicated_to)
 
 
 def _quota_of(setting: Setting, tenant: TenantId) -> QuotaEntry | None:

@@ -123,7 +123,7 @@ class Client:
     @property
     def is_degraded(self) -> bool:
         plan = self.exchange.plan if self.exchange is not None else None
-        return self.steered or (plan is not None and plan.degraded is not None)
+        return self.steered or (plan is not None and plan.degraded is not None and not plan.degraded.is_same_model)
 
     def _why_it_left(self) -> str:
         """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""

@@ -21,6 +21,7 @@ from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
+from functions.decisions.routing.placement import Placed
 from functions.decisions.routing.replicas import ReplicaView
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet.heartbeat import Heartbeat
@@ -136,9 +137,13 @@ class SimulatedGateway:
         now_s, catalogue = self._events.now_s, self._context.catalogue
         self.count += 1
         pool = PoolName(asked.pool) if asked.pool is not None else catalogue.first
-        model = catalogue.model(pool, asked.adapter)
+        model = catalogue.model(pool, asked.adapter, asked.tenant)
         client = Client(self, f"{self.name}{self.count}", asked, pool, _adapters_blocks(asked))
         self.clients[client.key] = client
+        if model is None:
+            self.outcome.band(pool, asked.band).asked += 1
+            client.refused("model_not_found")
+            return
         expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, asked.tenant)
         self._note(client, expected_tokens)
         caller = Caller(asked.tenant, _KEY, _SCOPES, BANDS[asked.band])
@@ -150,7 +155,7 @@ class SimulatedGateway:
                 entry.leave(now_s)
                 client.refused(steered.reason)
                 return
-            model = steered or model
+            model = self._placed(client, steered or model)
             admitted = self._admitted(client, caller, model, expected_tokens)
             reserved = entry.reserve(admitted.features, now_s, admitted.service_class)
         except Refused as refused:
@@ -162,6 +167,13 @@ class SimulatedGateway:
         client.exchange = Exchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
         self.core.begin(client.exchange, client, is_reserved=reserved)
 
+    def _placed(self, client: Client, model: ResolvedModel) -> ResolvedModel:
+        if not model.other_pools:
+            return model
+        asked, catalogue = client.asked, self._context.catalogue
+        tier = catalogue.tenants[asked.tenant].tier
+        return catalogue.placed(model, Placed(asked.tenant, tier, BANDS[asked.band], asked.prompt_tokens))
+
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
         steering = self._context.steering
@@ -169,7 +181,7 @@ class SimulatedGateway:
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
             return steered if isinstance(steered, Shed) else None
         client.steered = True
-        return self._context.catalogue.model(steered, None)
+        return self._context.catalogue.model(steered, None, client.asked.tenant)
 
     def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
         asked, block_tokens = client.asked, self._setting.block_tokens

@@ -142,7 +142,7 @@ def _listeners(services: Services) -> tuple[EndListener, ...]:
         services.quarantine.ended,
         services.intake.features.ended,
         services.admission.ended,
-        partial(settlement.settle, services.clock),
+        partial(settlement.settle, services.clock, services.usage),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from functions.api.ids import PoolName, TenantId
-from functions.api.snapshot import AdmissionEntry, QuotaEntry, RoutingEntry
+from functions.api.snapshot import AdmissionEntry, PoolUse, QuotaEntry, RoutingEntry
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.start_times import StartSource, StartTimes
@@ -54,6 +54,9 @@ class PoolSetting:
     """None: the setting's."""
     admission: AdmissionEntry | None = None
     """None: the setting's."""
+    model: str = ""
+    """The pool whose model it serves beside that one; empty: its own."""
+    dedicated_to: tuple[TenantId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class Setting:
     quotas: Mapping[TenantId, QuotaEntry] = field(default_factory=dict)
     quota: QuotaEntry | None = None
     """Of tenants that `quotas` does not name."""
+    pool_use: Mapping[TenantId, PoolUse] = field(default_factory=dict)
+    """Of pools that are dedicated; whom it does not name uses shared ones."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     beat_s: float = 1.0
     beat_delay_s: float = 0.05

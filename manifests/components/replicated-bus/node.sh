@@ -57,6 +57,7 @@ case "$1" in
 server)
   leader=$(primary)
   {
+    cat /run/secrets/shoal/bus-users/users.acl
     echo "requirepass $password"
     echo "primaryauth $password"
     echo "replica-announce-ip $OWN_NAME"
@@ -77,6 +78,9 @@ sentinel)
     echo "port 26379"
     echo "dir /run/sentinel"
     echo "requirepass $password"
+    # Its users are the server's, and may ask where the primary is.
+    awk '{print $1, $2, $3, $4, $5, "+auth +hello +ping +role +client|setinfo +client|setname +sentinel|master",
+          "+sentinel|masters +sentinel|get-master-addr-by-name"}' /run/secrets/shoal/bus-users/users.acl
     echo "sentinel sentinel-pass $password"
     echo "sentinel resolve-hostnames yes"
     echo "sentinel announce-hostnames yes"

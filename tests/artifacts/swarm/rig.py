@@ -39,7 +39,7 @@ from functions.registry import errors
 from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
-from functions.replica.peer_app import TokenRequired
+from functions.replica.peer_app import CredentialRequired
 from tests.artifacts.memory_store import MemoryStore
 
 TOKEN = "swarm-tests"
@@ -169,7 +169,7 @@ class SwarmWorld:
         node = SwarmNode(self, number, shelf(ArtifactCache(self.folder / f"cache-{number}")), ChunkUploads(), zone)
         app = FastAPI()
         app.include_router(chunk_routes(node.shelf, node.uploads))
-        self.network.hosts[node.address] = httpx.ASGITransport(TokenRequired(app, TOKEN))
+        self.network.hosts[node.address] = httpx.ASGITransport(CredentialRequired(app, lambda path: (TOKEN,)))
         return node
 
     def away(self, *addresses: str) -> None:

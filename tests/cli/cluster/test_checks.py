@@ -11,7 +11,7 @@ from functions.cli.cluster.doctor import findings
 from functions.cli.cluster.facts import OWN_KINDS, ClusterFacts
 from functions.cli.cluster.finding import Level
 from functions.cli.cluster.platform_checks import PRODUCTION_FEATURES, REVISION_TIMEOUT_S
-from functions.cli.cluster.secret_plan import KINDS
+from functions.cli.cluster.secret_plan import FOLLOWERS, KINDS
 from tests.manifests.rendering import MANIFESTS, render
 from tests.manifests.test_prerequisites import enabled
 from tests.manifests.workloads import workloads
@@ -70,6 +70,7 @@ ONE, OTHER = (f"sha256:{digit * 64}" for digit in "12")
 BASE = {"id": "llama", "type": "base", "versions": [{"name": "v1", "artifact": "pvc://shoal-models/llama-8b"}]}
 REDIRECTED = {"networking.knative.dev/http-protocol": "Redirected"}
 SECRETS = {place: {kind.key: kind.content.encode()} for kind in KINDS for place in kind.places}
+SECRETS |= {each.place: {each.key: each.make("random")} for each in FOLLOWERS}
 GATEWAY = body("gateway", labels={"networking.knative.dev/visibility": "cluster-local"})
 GOOD = ClusterFacts(
     version="v1.34.4",
@@ -194,7 +195,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
     ),
     (changed(secrets=without_secret("shoal-pepper")), "Secrets", "fail", "shoal/shoal-pepper is missing"),
     (
-        changed(secrets={**SECRETS, (MODELS, "shoal-bus-password"): {"bus-password": b"another"}}),
+        changed(secrets={**SECRETS, (MODELS, "shoal-s3"): {"s3.json": b"another"}}),
         "Secrets",
         "fail",
         "the copies of both namespaces differ",

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.cli.cluster.access import MODELS, SYSTEM
-from functions.cli.cluster.secret_plan import KINDS, Where, plan
+from functions.cli.cluster.secret_plan import FOLLOWERS, KINDS, Turn, Where, plan, turned
+from functions.fleet.role_credentials import CredentialsUnusable
 from tests.manifests.checks.references import documented_secrets
 
 _OPTIONAL = ("git-token", "git-webhook-secret", "regions-token")
@@ -25,20 +26,21 @@ def planned(there: There, given: dict[str, bytes] | None = None) -> dict[Where, 
 def after(there: There, given: dict[str, bytes] | None = None) -> There:
     made = {place: value for place, (_, value) in planned(there, given).items() if value}
     keys = {place: kind.key for kind in KINDS for place in kind.places}
+    keys |= {each.place: each.key for each in FOLLOWERS}
     return there | {place: {keys[place]: value} for place, value in made.items()}
 
 
 def test_these_are_the_secrets_that_the_manifests_want() -> None:
     """But for the tenants' own: how many keys that one has, and which, is theirs to say."""
     wanted = {(namespace, name, key) for namespace, name, key in documented_secrets() if "<" not in key}
-    assert {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces} == wanted
+    made = {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces}
+    assert made | {(*each.place, each.key) for each in FOLLOWERS} == wanted
 
 
 def test_into_an_empty_cluster_goes_everything_and_both_namespaces_agree() -> None:
     made = planned({})
     assert {do for do, _ in made.values()} == {"make", "give"}
-    for name in ("shoal-internal-token", "shoal-bus-password", "shoal-s3"):
-        assert made[SYSTEM, name][1] == made[MODELS, name][1] != b""
+    assert made[SYSTEM, "shoal-s3"][1] == made[MODELS, "shoal-s3"][1] != b""
     random = [made[SYSTEM, name][1] for name in ("shoal-internal-token", "shoal-bus-password", "shoal-pepper")]
     assert len(set(random)) == 3
     assert made[SYSTEM, "shoal-git"] == ("give", b"git-token")
@@ -58,17 +60,17 @@ def test_what_nobody_gives_is_asked_for_and_the_rest_is_made() -> None:
 
 def test_a_missing_copy_is_a_copy_and_a_pepper_from_elsewhere_is_taken() -> None:
     there = after({})
-    del there[MODELS, "shoal-bus-password"]
-    assert planned(there)[MODELS, "shoal-bus-password"] == ("copy", there[SYSTEM, "shoal-bus-password"]["bus-password"])
+    del there[MODELS, "shoal-s3"]
+    assert planned(there)[MODELS, "shoal-s3"] == ("copy", there[SYSTEM, "shoal-s3"]["s3.json"])
     assert planned({}, {"pepper": b"of another region"})[SYSTEM, "shoal-pepper"] == ("give", b"of another region")
 
 
 def test_copies_that_differ_and_secrets_without_their_key_are_left_to_a_person() -> None:
     there = after({})
-    there[MODELS, "shoal-bus-password"] = {"bus-password": b"another"}
+    there[MODELS, "shoal-s3"] = {"s3.json": b"another"}
     there[SYSTEM, "shoal-pepper"] = {"peper": b"x"}
     steps = {(step.namespace, step.name): step for step in plan(there, GIVEN, lambda: b"random")}
-    assert "the copies of both namespaces differ" in steps[SYSTEM, "shoal-bus-password"].words
+    assert "the copies of both namespaces differ" in steps[SYSTEM, "shoal-s3"].words
     assert "it has no key pepper" in steps[SYSTEM, "shoal-pepper"].words
     assert not [step for step in steps.values() if step.value]
 
@@ -82,6 +84,45 @@ def test_a_file_that_differs_from_what_exists_is_not_used_and_that_is_said() -> 
 
 def test_no_content_shows_in_what_may_be_logged() -> None:
     assert "random" not in str(plan({}, GIVEN, lambda: b"random"))
+
+
+def test_what_opens_everything_is_in_no_namespace_of_engines_and_what_follows_holds_nothing_of_it() -> None:
+    made = planned({})
+    token, password = made[SYSTEM, "shoal-internal-token"][1], made[SYSTEM, "shoal-bus-password"][1]
+    for place, (_, value) in made.items():
+        if place not in ((SYSTEM, "shoal-internal-token"), (SYSTEM, "shoal-bus-password")):
+            assert token not in value and password not in value, place
+
+
+def test_what_follows_is_written_anew_with_what_it_follows_from() -> None:
+    there = after({})
+    there[SYSTEM, "shoal-internal-token"] = {"internal-token": b"another"}
+    renewed = {place for place, (do, _) in planned(there).items() if do == "renew"}
+    assert renewed == {each.place for each in FOLLOWERS if each.of[0] == "shoal-internal-token"}
+
+
+def test_an_installation_of_before_gets_what_follows_and_is_told_what_agents_need_no_more() -> None:
+    there = after({})
+    for each in FOLLOWERS:
+        del there[each.place]
+    for name in ("shoal-internal-token", "shoal-bus-password"):
+        there[MODELS, name] = there[SYSTEM, name]
+    first = planned(there)
+    assert {first[each.place][0] for each in FOLLOWERS} == {"make"}
+    assert (MODELS, "shoal-internal-token") not in first, "agents have nothing else yet"
+    again = planned(after(there))
+    assert again[MODELS, "shoal-internal-token"][0] == again[MODELS, "shoal-bus-password"][0] == "unused"
+
+
+def test_the_token_is_turned_in_three_steps_that_cannot_be_mixed_up() -> None:
+    added = turned(b"old\n", "add", b"new")
+    shown = turned(added, "show", b"other")
+    assert (added, shown, turned(shown, "drop", b"other")) == (b"old\nnew", b"new\nold", b"new")
+    assert turned(shown, "show", b"other") == added, "back"
+    wrong: list[tuple[bytes, Turn]] = [(added, "add"), (b"old", "show"), (b"old", "drop"), (b"", "add")]
+    for content, step in wrong:
+        with pytest.raises(CredentialsUnusable):
+            turned(content, step, b"new")
 
 
 @pytest.mark.parametrize("give", [True, False])

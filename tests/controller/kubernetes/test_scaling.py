@@ -6,7 +6,7 @@ from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.errors import Retryable
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, DEPLOYMENT, Body, at
 from functions.controller.kubernetes.ownership import FIELD, owners
-from functions.controller.kubernetes.scaling import MIN_SCALE, REVISION, bounded, way_of
+from functions.controller.kubernetes.scaling import MIN_SCALE, REVISION, bounded, kept_from_zero, way_of
 from tests.controller.kubernetes.crds import create_crds
 from tests.controller.kubernetes.fixtures import Space, create, foreign_crds
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
@@ -214,3 +214,8 @@ def test_each_mode_has_its_way(service: Body, way: str) -> None:
 )
 def test_the_number_is_one_that_kserve_takes(service: Body, asked: int, given: int) -> None:
     assert bounded(service, asked) == given
+
+
+def test_an_hpa_that_keeps_one_replica_of_a_pool_at_zero_is_told_with_the_way_out() -> None:
+    assert "autoscalerClass: none" in kept_from_zero(described("Standard", "hpa"), 0)
+    assert not kept_from_zero(described("Standard", "none"), 0) and not kept_from_zero(described("Standard", "hpa"), 1)

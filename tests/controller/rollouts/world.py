@@ -29,6 +29,7 @@ from functions.decisions.rollout.split import choose
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import rollout_heartbeat
 from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
@@ -231,7 +232,7 @@ class World:
         services = RegistryServices(
             database=self.database,
             declared=Declared(self.store),
-            authenticator=Authenticator(self.store, TOKEN, b"pepper", self.clock),
+            authenticator=Authenticator(self.store, RoleCredentials(TOKEN), b"pepper", self.clock),
             limits=Limits(models_per_tenant=50, versions_per_model=20, channels_per_model=3),
             evidence=self.evidence,
             ingesting=None,
@@ -239,7 +240,7 @@ class World:
             key_environment="test",
             max_keys_per_tenant=3,
         )
-        self.app = make_app(self.store, self._watch, TOKEN, self.clock, services=services)
+        self.app = make_app(self.store, self._watch, RoleCredentials(TOKEN), self.clock, services=services)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://registry", timeout=60)
 
     def controller(self, name: str = "one", fence: int | None = None) -> Controller:

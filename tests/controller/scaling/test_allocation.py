@@ -83,3 +83,15 @@ def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
             break
         now = then
     assert (now.serving, len(now.standby)) == (serving, warm)
+
+
+@pytest.mark.parametrize("sleepers", [Sleepers(), Sleepers(frozenset({0}), wake=1)])
+def test_from_zero_the_warm_one_is_promoted_and_none_is_started(sleepers: Sleepers) -> None:
+    at_zero = Allocation(1, frozenset({0}))
+    assert toward(at_zero, 1, 0, {0}, sleepers) == Allocation(1)
+    assert toward(Allocation(1), 0, 1) == at_zero, "and back: it stays warm where the policy keeps one"
+
+
+def test_from_zero_without_a_warm_one_one_is_started() -> None:
+    assert toward(Allocation(0), 1, 0) == Allocation(1)
+    assert toward(Allocation(3), 0, 0) == Allocation(2), "one after the other on the way to none"

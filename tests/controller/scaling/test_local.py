@@ -73,7 +73,7 @@ class Machine:
     ) -> None:
         layout.make()
         layout.secrets_dir.mkdir(exist_ok=True)
-        layout.secret("internal-token").write_text("t")
+        layout.credentials("controller").write_text("t")
         settings = LocalSettings(state_dir=layout.root, max_engines=seats)
         self.layout = layout
         self.reconciler = Reconciler(

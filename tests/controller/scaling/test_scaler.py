@@ -159,3 +159,29 @@ def test_a_nearly_idle_pool_is_not_scaled_for_what_no_replica_would_help() -> No
     known = [wanted for wanted in steps if wanted is not None]
     assert max(wanted.replicas for wanted in known) == 2
     assert {wanted.rungs for wanted in known} == {()}
+
+
+ZERO = structs.replace(ENTRY, min_replicas=0, warm=0)
+
+
+def zero(scaler: Scaler, heard: PoolReport, now_s: float) -> DesiredSize:
+    wanted = scaler.step(heard, [ZERO], [ADMISSION], {POOL: 0}, now_s).get(POOL)
+    assert wanted is not None
+    return wanted
+
+
+def test_a_pool_at_zero_is_started_at_the_look_that_finds_somebody_waiting() -> None:
+    scaler = Scaler("disk")
+    assert zero(scaler, report(), 0.0).replicas == 0
+    asked = replace(FULL, waking=5, queue_s=0.0, queued_tokens=0)
+    started = zero(scaler, report(told=asked), 1.0)
+    assert (started.replicas, started.cause) == (1, "demand"), "not at the next decision, and not by the ladder"
+    for now_s in range(2, 60):
+        assert zero(scaler, report(replica(0, "starting"), told=asked), float(now_s)).replicas == 1
+
+
+def test_the_last_cold_start_is_kept_for_a_pool_that_is_at_zero_again() -> None:
+    scaler = Scaler("disk")
+    slow = structs.replace(replica(0), cold_start={"imports": 40.0, "weights": 2.0})
+    zero(scaler, report(slow), 0.0)
+    assert zero(scaler, report(), 1.0).cold_start == {"imports": 40.0, "weights": 2.0}

@@ -1,7 +1,7 @@
 """The invariants, one function each, by the names of the reference on reliability. Each returns what breaks it.
 
 I1  settlement     every admitted request ends once and is settled once; nothing stays reserved; usage is the
-                   engine's where the engine ended it
+                   engine's where the engine ended it; bills add up
 I2  first token    after a client has a byte there is no other attempt; before it so many, and no replica twice
 I3  one outcome    each client gets one well-formed end, or left; a text is one engine's, of one version
 I5  bounded        nothing is left of anybody: connections, places, tickets, tasks, KV blocks
@@ -30,7 +30,7 @@ from tests.gateway.world import DIGEST_V2
 
 _SWEEP_S = 0.25
 _SLACK_S = 0.01
-_FOREVER = {"bus", "publish_evidence", "publish_pins", "follow_pins", "quota leases", "sweep"}
+_FOREVER = {"bus", "publish_evidence", "publish_pins", "follow_pins", "quota leases", "sweep", "usage"}
 _PINS_TOLD_S = 4.0  # half a second until they are told, and a bus that may take three
 
 Breaches = Iterator[str]
@@ -43,6 +43,7 @@ def all_breaches(fleet: Fleet) -> list[str]:
         ("no mistakes", _mistakes),
         ("I1 settlement", _settlement),
         ("I1 usage", _usage),
+        ("I1 bills", _bills),
         ("I2 first token", _attempts),
         ("I3 one outcome", _outcomes),
         ("I3 text", _texts),
@@ -129,6 +130,17 @@ def _usage(fleet: Fleet, rows: Rows) -> Breaches:
         told = told_usage(outcome)
         if told is not None and told not in counted[outcome.wish.request_id]:
             yield f"{outcome.wish.request_id} was told {told}"
+
+
+def _bills(fleet: Fleet, rows: Rows) -> Breaches:
+    """What the registry has counted is what was charged, to the token; but for a second of each gateway killed."""
+    bills = fleet.bills
+    bills.heals = True
+    for gateway in fleet.gateways:
+        gateway.account.close()
+    fleet.gateways[0].account.deliver()  # what those have left who were killed, or could not tell it
+    yield from bills.differences()
+    bills.database.close()
 
 
 def _attempts(fleet: Fleet, rows: Rows) -> Breaches:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from functions.decisions.catalogue import Catalogue
+from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.bus import BusServer
 from tests.drills.virtual.clients import Client, Outcome, Wish
 from tests.drills.virtual.faults import Fault, draw_faults
@@ -50,7 +51,8 @@ class Fleet:
         dice = self.dice = Random(f"{self.seed}/fleet")
         self.network = Network(self.loop, self.seed)
         self.bus = BusServer(self.network, self.seed)
-        self.witness = Witness(self.loop)
+        self.bills = Bills(self.folder, self.folder.parent / "schema.db", Random(f"{self.seed}/bills"))
+        self.witness = Witness(self.loop, self.bills)
         self.network.on_write, self.network.on_raised = self.witness.wrote, self.witness.raised
         self.loop.set_exception_handler(self.witness.unhandled)
         self.policy: Policy = draw_policy(dice)
@@ -97,7 +99,12 @@ class Fleet:
 
     def _gateway(self, place: int, first: Catalogue) -> GatewayNode:
         node = GatewayNode(
-            f"g{place}", self.bus, self.replicas, Random(f"{self.seed}/{place}/{len(self.retired)}"), self._places
+            f"g{place}",
+            self.bus,
+            self.replicas,
+            Random(f"{self.seed}/{place}/{len(self.retired)}"),
+            self._places,
+            self.bills,
         )
         node.start(first)
         return node

@@ -11,6 +11,7 @@ replaced by ones in order of arrival: else the same seed would not be the same r
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -30,6 +31,8 @@ from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadAnswer
+from functions.gateway.usage.delivery import DELIVER_EVERY_S, SPOOL_EVERY_S
+from tests.drills.virtual.bills import Account, Bills
 from tests.drills.virtual.bus import BrokerClient, BusClient, BusServer
 from tests.drills.virtual.clients import GATEWAY_PORT
 from tests.drills.virtual.loop import Node
@@ -81,9 +84,17 @@ class _Loader:
 
 class GatewayNode:
     def __init__(
-        self, name: str, bus: BusServer, replicas: Mapping[str, Replica], dice: Random, expected_gateways: int
+        self,
+        name: str,
+        bus: BusServer,
+        replicas: Mapping[str, Replica],
+        dice: Random,
+        expected_gateways: int,
+        bills: Bills,
     ) -> None:
         self.name = name
+        self.bills = bills
+        self.account: Account = None  # type: ignore[assignment]  # from `start` on
         self.node = Node(name)
         self.network = bus.network
         self.is_serving = False
@@ -109,6 +120,7 @@ class GatewayNode:
     def crash(self) -> None:
         """SIGKILL: nothing that it was about to do is done."""
         self.is_serving = False
+        self.bills.killed(self.account, self.network.loop.time())
         self.network.kill(self.node)
         for task in [*self.gateway.services.tasks._tasks, *self._state.tasks]:
             task.cancel()
@@ -160,6 +172,7 @@ class GatewayNode:
             expected_gateways=self._expected_gateways,
         )
         gateway.services.quotas.leasing = leases
+        self.account = self.bills.account(self.name, services.usage, loop.time)
         self._start_feeds(BusClient(self._bus, node))
         config = uvicorn.Config(
             make_app(gateway), lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=15
@@ -176,6 +189,15 @@ class GatewayNode:
             tasks.forever(feed.__name__, functools.partial(feed, gateway.services, bus), expected=(BusUnavailable,))
         tasks.forever("quota leases", self.leases.run)
         tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+        tasks.forever("usage", self._tell_usage)
+
+    async def _tell_usage(self) -> None:
+        """As `UsageDelivery` does."""
+        for number in count(1):
+            await asyncio.sleep(SPOOL_EVERY_S)
+            self.account.keep()
+            if number % round(DELIVER_EVERY_S / SPOOL_EVERY_S) == 0:
+                self.account.deliver()
 
     async def _last_words(self) -> None:
         gateway, bus = self.gateway, BusClient(self._bus, self.node)
@@ -186,6 +208,8 @@ class GatewayNode:
                 await feeds.publish_pins_once(gateway.services, bus)
         except (BusUnavailable, TimeoutError):
             return
+        finally:
+            self.account.close()
 
     def _run(self, act: Callable[..., object], *args: object) -> None:
         """As one of its own callbacks."""

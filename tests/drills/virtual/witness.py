@@ -23,6 +23,7 @@ from functions.gateway.request import ending
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.request.request import Ended
+from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.loop import NODE, Node, VirtualLoop
 from tests.drills.virtual.pipes import PipeTransport
 
@@ -56,6 +57,7 @@ class Settled:
 @dataclass
 class Witness:
     loop: VirtualLoop
+    bills: Bills
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # logged, raised into the loop, or by a protocol
     handled: dict[str, Node] = field(default_factory=dict)
@@ -120,8 +122,9 @@ class Witness:
         return start
 
     def _ended(self, real: Any) -> Callable[..., Any]:
-        def ended(*exchange_and_how: Any) -> Ended:
-            made: Ended = real(*exchange_and_how)
+        def ended(services: Any, *exchange_and_how: Any) -> Ended:
+            made: Ended = real(services, *exchange_and_how)
+            self.bills.ended(services.usage, made, self.loop.time())
             request_id = made.admitted.request_id
             self.closed[NODE.get(), request_id] += 1
             failures = ",".join(failure.value for failure in made.failures)

@@ -6,6 +6,7 @@ refused by the registry, which has seen the next leader's token by then.
 
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import httpx
 
@@ -14,7 +15,7 @@ from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.outcome import PassResult
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
@@ -44,7 +45,7 @@ class Publishing:
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
         self._guard = guard
-        token = settings.internal_token_file.read_text().strip()
+        token = partial(credentials_of(settings).bearer, "publish")
         self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence, outranked=outranked)
         self.last_epoch = 0
         self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import httpx
 
@@ -31,7 +32,7 @@ from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
 from functions.controller.kubernetes.scaling import Written
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.decisions.capacity.service import accelerators_of
@@ -78,9 +79,10 @@ class ScalingSide:
     async def run(self, api: KubeApi) -> None:
         """Until the term ends: LeadershipLost."""
         limits = httpx.Limits(max_keepalive_connections=0)
-        token = await asyncio.to_thread(self._settings.internal_token_file.read_text)
+        credentials = await asyncio.to_thread(credentials_of, self._settings)
+        former = partial(credentials.secret, "operate") if credentials.is_token else ""
         async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
-            notifier = RoleNotifier(client, token.strip())
+            notifier = RoleNotifier(client, partial(credentials.secret, "standing"), former)
             while True:
                 if not self._is_suspended():
                     await self._attempt(api, notifier)

@@ -7,10 +7,19 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.decisions.rollout.evaluation import RolloutTimeouts
+from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 
 
 class StartFailed(Exception):
     """The controller cannot start as configured; the message says what to change."""
+
+
+def credentials_of(settings: "KubernetesSettings") -> RoleCredentials:
+    """The controller's own. Blocks; raises StartFailed."""
+    try:
+        return read_for("controller", settings.internal_token_file)
+    except CredentialsUnusable as error:
+        raise StartFailed(f"SHOAL_CONTROLLER_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 class KubernetesSettings(BaseSettings):
@@ -32,7 +41,9 @@ class KubernetesSettings(BaseSettings):
     registry_ca_file: Path | None = Field(
         None, description="Authority of the registry's certificate; else the system's."
     )
-    internal_token_file: Path = Field(description="The token that every process of the installation shows.")
+    internal_token_file: Path = Field(
+        description="The controller's credentials, as `shoal secrets` makes them; the internal token for one version."
+    )
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where artifacts' addresses are looked up.")
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     s3_credentials_file: Path | None = Field(

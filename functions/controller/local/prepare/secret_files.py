@@ -16,6 +16,8 @@ from functions.api.keys import keyed_hash, mint, parse
 from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan_servers import BUS_CONFIG, S3_CONFIG
+from functions.fleet.bus_users import USERS, login, server_users
+from functions.fleet.role_credentials import ROLES, document, tokens_in
 
 TOKEN_BYTES = 32
 
@@ -25,7 +27,16 @@ def ensure_secrets(layout: StateLayout) -> None:
         _ensure(layout.secret(name), secrets.token_hex(TOKEN_BYTES))
     credentials = {"access_key_id": secrets.token_hex(10), "secret_access_key": secrets.token_hex(20)}
     _ensure(layout.secret("s3.json"), json.dumps(credentials))
-    # The servers' own forms of what is above: written anew, so that they never disagree with it.
+    # What follows from the above: written anew, so that it never disagrees.
+    tokens = tokens_in(layout.secret("internal-token").read_text())
+    for role in ROLES:
+        replace_file(layout.credentials(role), document(role, tokens))
+        layout.credentials(role).chmod(0o600)
+    password = layout.secret("bus-password").read_text().strip()
+    for user in USERS:
+        replace_file(layout.bus_login(user), login(user, password).encode())
+        layout.bus_login(user).chmod(0o600)
+    # The servers' own forms of it.
     replace_file(layout.secret(S3_CONFIG), _seaweed_config(layout).encode())
     replace_file(layout.secret(BUS_CONFIG), _valkey_config(layout).encode())
 
@@ -53,6 +64,7 @@ def _valkey_config(layout: StateLayout) -> str:
     password = layout.secret("bus-password").read_text().strip()
     lines = [
         f"requirepass {password}",
+        *server_users(password),
         "protected-mode yes",
         "daemonize no",
         "set-proc-title no",  # it would overwrite the environment, and with it the fleet's mark

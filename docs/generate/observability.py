@@ -1,0 +1,47 @@
+"""The Kubernetes component's rules and dashboards, and the page of alerts: from the one source that `shoal up` uses."""
+
+import yaml
+
+from docs.generate.markdown import code, page, table
+from docs.generate.source import ROOT
+from functions.telemetry.alerting import RULES_FILE, alerts, groups
+from functions.telemetry.alerting.dashboards import files
+
+COMPONENT = ROOT / "manifests" / "components" / "observability"
+_ABOUT = (
+    "What is shipped: on one machine `shoal up` gives these rules to Prometheus, on Kubernetes "
+    "`manifests/components/observability` does. A page is for a person now, a ticket for this week. The failure mode is a "
+    "label of the alert, the row of the dashboard `shoal: failure modes`, and the name of the "
+    "[runbook](../how-to/runbooks/README.md)."
+)
+_WRITTEN = "# Written by `make docs` from functions/telemetry/alerting. Change that, not this file.\n"
+
+
+def alerts_page() -> str:
+    rows = [
+        (
+            code(each.name),
+            each.severity,
+            f"[{each.failure_mode}](../how-to/runbooks/{each.failure_mode}.md)",
+            _for(each.name),
+        )
+        for each in alerts()
+    ]
+    return page("Alerts", _ABOUT, table(("alert", "severity", "failure mode", "after"), rows))
+
+
+def component_files() -> dict[str, str]:
+    """By name below the component's folder."""
+    rule = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "shoal", "namespace": "shoal", "labels": {"app.kubernetes.io/part-of": "shoal"}},
+        "spec": yaml.safe_load(RULES_FILE.read_text()),
+    }
+    text = _WRITTEN + yaml.safe_dump(rule, sort_keys=False, width=4096, allow_unicode=True)
+    return {"rules.yaml": text, **{f"dashboards/{name}": text for name, text in files().items()}}
+
+
+def _for(alert: str) -> str:
+    rules = [rule for group in groups() for rule in group["rules"] if rule.get("alert") == alert]
+    return str(rules[0].get("for", "at once"))

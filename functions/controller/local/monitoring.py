@@ -1,0 +1,72 @@
+"""Prometheus of a local fleet, where it is installed: what it scrapes, the rules that are shipped, and its process.
+
+The agents come and go with the pools' sizes, so their addresses are in a file of their own that Prometheus follows; its
+process is started once and stays. It starts last and stops first: nothing depends on it.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.files import replace_file
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ports import PortPlan
+from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
+from functions.telemetry.alerting import RULES_FILE
+
+SCRAPE_EVERY = "5s"
+_KEPT = {"storage.tsdb.retention.time": "2d", "storage.tsdb.retention.size": "512MB"}
+
+
+def prometheus(context: PlanContext) -> ProcessSpec:
+    port = context.ports.prometheus
+    url = f"http://{HOST}:{port}/-/healthy"
+    flags = {
+        "config.file": context.layout.monitoring_dir / "prometheus.yml",
+        "storage.tsdb.path": context.layout.data_dir("prometheus"),
+        "web.listen-address": f"{HOST}:{port}",
+        "log.level": "warn",
+        **_KEPT,
+    }
+    return ProcessSpec(
+        name="prometheus",
+        role="prometheus",
+        argv=(str(context.prometheus), *(f"--{name}={value}" for name, value in flags.items())),
+        readiness=HttpProbe(url),
+        liveness=HttpProbe(url),
+        timing=Timing(start_s=120, drain_s=10, liveness_failing_s=60),
+        port=port,
+    )
+
+
+def ensure_monitoring(layout: StateLayout, ports: PortPlan) -> None:
+    """Its configuration and rules, written anew: they are of this version, on these ports."""
+    layout.monitoring_dir.mkdir(parents=True, exist_ok=True)
+    replace_file(layout.monitoring_dir / "rules.yaml", RULES_FILE.read_bytes())
+    # JSON is YAML, and needs nobody to write it.
+    replace_file(layout.monitoring_dir / "prometheus.yml", json.dumps(_configuration(layout, ports), indent=1).encode())
+
+
+def tell_agents(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
+    """Where agents are now; Prometheus notices the file."""
+    if layout.monitoring_dir.is_dir():
+        targets = sorted(f"{HOST}:{spec.port}" for spec in specs if spec.role == "agent")
+        replace_file(layout.monitoring_dir / "agents.json", json.dumps([{"targets": targets}]).encode())
+
+
+def _configuration(layout: StateLayout, ports: PortPlan) -> dict[str, Any]:
+    registry = {
+        "scheme": "https",
+        "tls_config": {"ca_file": str(layout.ca_file)},
+        "authorization": {"credentials_file": str(layout.secret("internal-token"))},
+    }
+    return {
+        "global": {"scrape_interval": SCRAPE_EVERY, "evaluation_interval": SCRAPE_EVERY},
+        "rule_files": [str(layout.monitoring_dir / "rules.yaml")],
+        "scrape_configs": [
+            {"job_name": "shoal-gateway", "static_configs": [{"targets": [f"{HOST}:{ports.gateway_metrics}"]}]},
+            {"job_name": "shoal-registry", **registry, "static_configs": [{"targets": [f"{HOST}:{ports.registry}"]}]},
+            {"job_name": "shoal-agent", "file_sd_configs": [{"files": [str(layout.monitoring_dir / "agents.json")]}]},
+        ],
+    }

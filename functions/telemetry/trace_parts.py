@@ -1,0 +1,34 @@
+"""Parts of a request's time, one after the other, from its row: what the waterfall draws and spans are made of."""
+
+from dataclasses import dataclass
+
+from functions.telemetry.trace_row import TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a request's time, in milliseconds since its arrival."""
+
+    name: str
+    start_ms: float
+    ms: float
+
+
+def parts(row: TraceRow) -> list[Part]:
+    """Those that it never came to are left out; `other`: it ended before its first token."""
+    found, at_ms = [], 0.0
+    decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
+    for name, ms in (
+        ("auth", row.auth_ms),
+        ("queue", row.queue_ms),
+        ("route", row.route_ms),
+        ("connect", row.connect_ms),
+        ("prefill", row.prefill_ms),
+        ("decode", decode_ms),
+    ):
+        if ms is not None:
+            found.append(Part(name, at_ms, ms))
+            at_ms += ms
+    if at_ms < row.total_ms - 0.001:
+        found.append(Part("other", at_ms, row.total_ms - at_ms))
+    return found

@@ -1,0 +1,28 @@
+"""`python -m loadtests.traces lane|faults|questions [--rows N]`: figures for docs/measurements/traces.md."""
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+
+from loadtests.traces.faults import faults
+from loadtests.traces.lane import lane
+from loadtests.traces.questions import questions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.traces")
+    parser.add_argument("what", choices=["lane", "faults", "questions"])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="Of `questions`.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="traces-") as folder:
+        if options.what == "lane":
+            asyncio.run(lane())
+        elif options.what == "faults":
+            faults(Path(folder))
+        else:
+            questions(Path(folder), options.rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What a gateway has of traces, as a process of its own that is killed: sink, files and shipping, 1,000 rows a second.
+
+    python -m loadtests.traces.gateway_process FOLDER PORT NUMBER SECONDS MAX_BYTES
+
+How many rows were offered stands in FOLDER/offered-NUMBER, in shared memory: it is right after SIGKILL, too.
+"""
+
+import mmap
+import struct
+import sys
+import time
+from pathlib import Path
+
+from functions.gateway.settings import GatewaySettings
+from functions.gateway.trace_outputs import TraceOutputs
+from functions.telemetry.trace_row import TraceRow
+from loadtests.traces.rows import row
+from loadtests.traces.store_process import PASSWORD
+
+ROWS_A_SECOND = 1000
+_TICK_S = 0.01
+
+
+class Made:
+    def __init__(self, name: str) -> None:
+        self._name, self._at_s = name, time.time()
+
+    def row(self) -> TraceRow:
+        return row(self._name, self._at_s)
+
+
+def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int) -> None:
+    password = folder / "password"
+    password.write_text(PASSWORD)
+    settings = GatewaySettings(
+        internal_token_file=password, pepper_file=password, snapshot_cache_file=folder / "snapshot",
+        trace_dir=folder / "traces", trace_max_bytes=max_bytes, trace_store_url=f"http://127.0.0.1:{port}",
+        trace_store_user="shoal", trace_store_password_file=password,
+    )  # fmt: skip
+    outputs = TraceOutputs(settings, f"gateway-{number}")
+    outputs.start()
+    with (folder / f"offered-{number}").open("w+b") as file:
+        file.write(bytes(8))
+        file.flush()
+        offered, count = mmap.mmap(file.fileno(), 8), 0
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            for _ in range(int(ROWS_A_SECOND * _TICK_S)):
+                outputs.sink.offer(Made(f"g{number}-{count}"))
+                count += 1
+                struct.pack_into("q", offered, 0, count)
+            time.sleep(_TICK_S)
+    deadline_s = time.monotonic() + 60.0
+    while time.monotonic() < deadline_s and not _is_through(outputs):
+        time.sleep(0.2)
+    outputs.close()
+    dropped = {
+        f"{sample.labels['receiver']} {sample.labels['reason']}": int(sample.value)
+        for metric in outputs.collect() for sample in metric.samples if sample.name.endswith("dropped_total")
+    }  # fmt: skip
+    print({reason: rows for reason, rows in dropped.items() if rows}, flush=True)
+
+
+def _is_through(outputs: TraceOutputs) -> bool:
+    samples = {sample.name: sample.value for metric in outputs.collect() for sample in metric.samples}
+    waits = samples["shoal_trace_rows_waiting"] + samples["shoal_trace_spool_waiting_bytes"]
+    return waits == 0 and samples["shoal_trace_receiver_up"] == 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), float(sys.argv[4]), int(sys.argv[5]))  # type: ignore[misc]

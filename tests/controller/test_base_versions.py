@@ -1,0 +1,215 @@
+"""Which replica of a local pool is started from which version of its base: step by step, and after a kill."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import EngineName, ModelId, PoolName
+from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
+from functions.controller.local.adoption import plan_adoption
+from functions.controller.local.base_versions import BaseVersions, PoolFolders, read_folders, write_folders
+from functions.controller.local.found import Found
+from functions.controller.local.instances import Ledger
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Pool, Target
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.spec import ProcessSpec
+from functions.controller.local.surge import one_more
+from functions.decisions.rollout.evaluation import Verdict
+from functions.decisions.rollout.events import Breached, Loaded, StagePassed
+from functions.decisions.rollout.lifecycle import Rollout
+from tests.controller.test_plan import CONTEXT
+from tests.decisions.rollout.rollouts import CAREFUL, digest, rollout
+
+POOL = PoolName("base")
+
+
+@dataclass
+class Rows:
+    """What of the registry's rows is read here."""
+
+    active: tuple[Rollout, ...] = ()
+    is_known: bool = True
+
+    @property
+    def book(self) -> "Rows":
+        return self
+
+
+@dataclass
+class Judge:
+    widening: frozenset[str] = frozenset()
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+
+class World:
+    """A pool of so many replicas, and what the registry holds of its base."""
+
+    def __init__(self, folder: Path, replicas: int = 4, *, surge: bool = True) -> None:
+        self.layout = StateLayout(folder)
+        self.rows, self.judge, self.surge = Rows(), Judge(), surge
+        self.stable, self.split = "v1", None
+        self.replicas = replicas
+        self.begin()
+
+    def begin(self) -> None:
+        """Another controller."""
+        self.reconciler = Reconciler(
+            self.layout, LocalSettings(), Target(engine="sim"), until_published=_at_once, on_done=lambda *_: None,
+            is_paused=lambda: False, counts={},
+        )  # fmt: skip
+        self.versions = BaseVersions(
+            self.layout.base_versions_file, reconciler=self.reconciler, rows=self.rows, driver=self.judge,  # type: ignore[arg-type]
+            published=self.published, is_suspended=lambda: False, may_surge=lambda pool: self.surge,
+        )  # fmt: skip
+        self.reconciler.want("main@1", (Pool(POOL, self.replicas, "v1"),))
+
+    def published(self) -> Snapshot:
+        versions = tuple(
+            VersionEntry(name, digest(name), EngineName(POOL), f"pvc://shoal-models/{name}") for name in ("v1", "v2")
+        )
+        splits = tuple(
+            SplitEntry("stable", row.id, row.trial, row.percent, row.to_version)
+            for row in self.rows.active
+            if row.percent
+        )
+        base = ModelEntry(ModelId(POOL), POOL, "base", versions, {"stable": self.stable}, splits=splits)
+        return Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (base,), (PoolEntry(POOL, 2048),))
+
+    async def at(self, *events: object, widens: bool = False, settled: bool = False) -> str:
+        """The folders of the replicas, by number, with the rollout after these events under way."""
+        row = rollout(*events, model=POOL, policy=CAREFUL)  # type: ignore[arg-type]
+        self.rows.active = (row,) if row.is_active else ()
+        return await self.now(frozenset({row.id}) if widens else frozenset(), settled=settled)
+
+    async def now(self, widening: frozenset[str] = frozenset(), *, settled: bool = False) -> str:
+        self.judge.widening = widening
+        self.reconciler.wanted.settled = settled
+        await self.versions.look()
+        (pool,) = self.reconciler.wanted.pools
+        return " ".join(pool.folders)
+
+
+async def _at_once(revision: str) -> None:
+    return None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_rollout_from_one_version_to_the_next(world: World) -> None:
+    """One replica more from its beginning until all have changed; the highest numbers change first."""
+    assert await world.now() == "v1 v1 v1 v1"
+    assert await world.at() == "v1 v1 v1 v1 v2", "while it loads"
+    assert await world.at(Loaded()) == "v1 v1 v1 v1 v2"
+    assert await world.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
+    world.stable, world.rows.active = "v2", ()
+    assert await world.now() == "v2 v2 v2 v2 v2", "the last one changes, with one more beside it"
+    assert await world.now() == "v2 v2 v2 v2 v2", "it has not changed yet"
+    assert await world.now(settled=True) == "v2 v2 v2 v2"
+    assert await world.now(settled=True) == "v2 v2 v2 v2"
+
+
+async def test_what_is_taken_back_ends_at_once(world: World) -> None:
+    assert await world.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await world.at(Loaded(), Breached("slow")) == "v1 v1 v1 v1"
+
+
+async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> None:
+    world = World(tmp_path, surge=False)
+    assert await world.at(Loaded()) == "v1 v1 v1 v2"
+    assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
+    world.stable, world.rows.active = "v2", ()
+    assert await world.now() == "v2 v2 v2 v2"
+
+
+async def test_while_the_rows_are_not_published_nothing_is_changed(world: World) -> None:
+    before = await world.at(Loaded(), StagePassed(), StagePassed())
+    split = world.published()
+    world.rows.active = ()  # completed: the channel still points at v1
+    world.versions._published = lambda: split
+    assert await world.now() == before
+
+
+async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(world: World) -> None:
+    """Else it would not know the processes of the new version, and end them as foreign ones."""
+    await world.at(Loaded(), StagePassed(), StagePassed())
+    ran = engines(plan_fleet(CONTEXT, world.reconciler.wanted.pools, Target(engine="sim"), {}))
+    world.begin()
+    (pool,) = world.reconciler.wanted.pools
+    assert " ".join(pool.folders) == "v1 v1 v1 v2 v2"
+    assert engines(plan_fleet(CONTEXT, [pool], Target(engine="sim"), {})) == ran
+
+
+async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(world: World) -> None:
+    """Written down, killed before replica 3 was changed: it runs v1 still, and is to run v2."""
+    await world.at(Loaded())
+    before = plan_fleet(world.reconciler.context(), world.reconciler.wanted.pools, Target(engine="sim"), {})
+    await world.at(Loaded(), StagePassed(), StagePassed())
+    slots = {f"{POOL}-{number}": number for number in range(5)}
+    runs = [found(number, spec) for number, spec in enumerate(before.values())]
+    for known in (world, None):
+        if known is None:
+            world.begin()
+        plan = plan_adoption(runs, {each.pid: each.pid for each in runs}, Ledger(), world.reconciler.candidates(slots))
+        assert plan.end == ()
+
+
+def found(number: int, spec: ProcessSpec) -> Found:
+    return Found(pid=100 + number, name=spec.name, spec_hash=spec.spec_hash, leads=True, started_at=float(number))
+
+
+def engines(specs: dict[str, ProcessSpec]) -> dict[str, str]:
+    """By replica, what its engine and its agent read."""
+    told = {
+        spec.replica_id: dict(spec.env)["SHOAL_REPLICA_WEIGHTS_DIR"] for spec in specs.values() if spec.role == "agent"
+    }
+    started = {
+        spec.replica_id: spec.argv[spec.argv.index("--model") + 1] for spec in specs.values() if spec.role == "engine"
+    }
+    assert told == started, "the agent tells of what its engine was started from"
+    return {name or "": folder for name, folder in started.items()}
+
+
+async def test_a_pool_that_moves_has_no_other_replica_more(world: World) -> None:
+    """The surge of a rollout is all that there may be."""
+    await world.now()
+    (pool,) = world.reconciler.wanted.pools
+    assert pool.may_surge and one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL).keys() == {
+        "engine-base-4",
+        "agent-base-4",
+    }
+    await world.at(Loaded())
+    (pool,) = world.reconciler.wanted.pools
+    assert one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL) == {}
+
+
+def test_a_file_that_is_none_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "kept" / "base-versions.json"
+    assert read_folders(file) == {}
+    write_folders(file, {"a": PoolFolders("x", (("y", 2),), 1)})
+    assert read_folders(file) == {"a": PoolFolders("x", (("y", 2),), 1)}
+    file.write_text('{"a": {"main": 7}}')
+    assert read_folders(file) == {} and "base-versions.json" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("folders", "replicas", "expected"),
+    [
+        (PoolFolders("a"), 2, "a a"),
+        (PoolFolders("a", (("b", 1), ("c", 1)), 1), 2, "a b c"),
+        (PoolFolders("a", (("b", 9),)), 2, "a b"),
+        (PoolFolders("a", (("b", 9),)), 0, ""),
+    ],
+)
+def test_the_first_numbers_have_what_most_have(folders: PoolFolders, replicas: int, expected: str) -> None:
+    named: Sequence[str] = folders.by_number(replicas)
+    assert " ".join(named) == expected

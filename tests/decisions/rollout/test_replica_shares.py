@@ -1,0 +1,134 @@
+"""Replicas of a base's versions: how many of each at each step of a rollout, and what share they bear."""
+
+from math import ceil
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import INCOMING, EngineName, ModelId
+from functions.api.snapshot import ModelEntry, Snapshot, SplitEntry, VersionEntry
+from functions.decisions.rollout.evaluation import Residency, evaluate
+from functions.decisions.rollout.events import AnyEvent, Loaded, Paused, RolledBack, StagePassed
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.replica_shares import (
+    VersionShares,
+    is_borne,
+    next_percent,
+    share_percent,
+    wanted_shares,
+    with_shares,
+)
+from tests.decisions.rollout.rollouts import CAREFUL, POOL, Traffic, digest, evidence, rollout
+
+BASE = ModelId(POOL)
+STAGES = msgspec.structs.replace(CAREFUL, stages=CAREFUL.stages[1:])  # 10, 50 and 100 %
+
+
+def base(*names: str, split: Rollout | None = None, **channels: str) -> ModelEntry:
+    versions = tuple(VersionEntry(name, digest(name), EngineName(POOL), f"pvc://shoal-models/{name}") for name in names)
+    splits = (SplitEntry("stable", split.id, split.trial, split.percent, split.to_version),) if split else ()
+    return ModelEntry(BASE, POOL, "base", versions, channels, splits=splits)
+
+
+def of_base(*events: AnyEvent) -> Rollout:
+    return rollout(*events, model=BASE, policy=STAGES)
+
+
+def wanted(row: Rollout, replicas: int = 4, surge: int = 1, *, widens: bool = False) -> VersionShares | None:
+    published = base("v1", "v2", split=row if row.percent else None, stable="v1")
+    return wanted_shares(published, [row], {row.id} if widens else (), replicas, surge)
+
+
+def test_worked_example_of_four_replicas() -> None:
+    first = of_base(Loaded())
+    assert wanted(first) == VersionShares("v1", {"v2": 1}, is_moving=True)
+    assert wanted(first, widens=True) == VersionShares("v1", {"v2": 2}, is_moving=True)
+    assert not is_borne(next_percent(first), 1, 4)
+    assert share_percent(first, 2, 3, widens=True) == 40 and is_borne(next_percent(first), 2, 3)
+    second = of_base(Loaded(), StagePassed())
+    assert wanted(second) == VersionShares("v1", {"v2": 2}, is_moving=True)
+    assert wanted(second, widens=True) == VersionShares("v1", {"v2": 4}, is_moving=True)
+    assert share_percent(second, 3, 1, widens=True) == 75 and is_borne(next_percent(second), 4, 1)
+    assert not is_borne(next_percent(second), 3, 2)
+
+
+def test_while_it_loads_there_are_the_replicas_of_its_first_stage() -> None:
+    assert wanted(of_base()) == VersionShares("v1", {"v2": 1}, is_moving=True)
+
+
+def test_one_replica_without_a_surge_stays_the_old_one() -> None:
+    """There is no place for a second version: nothing of the pool may go for it."""
+    assert wanted(of_base(), replicas=1, surge=0) == VersionShares("v1", {}, is_moving=True)
+    assert wanted(of_base(), replicas=1, surge=1) == VersionShares("v1", {"v2": 1}, is_moving=True)
+
+
+def test_what_was_taken_back_has_no_replica_and_what_serves_nobody_neither() -> None:
+    assert wanted_shares(base("v1", "v2", stable="v1"), [], (), 4, 1) == VersionShares("v1", {})
+    assert wanted(of_base(Paused("ada"))) == VersionShares("v1", {}, is_moving=True)
+
+
+def test_while_the_snapshot_shows_a_rollout_that_is_over_nothing_is_decided() -> None:
+    """It completed, and the channel still points at the old version: whoever went by that would end the new one."""
+    row = of_base(Loaded())
+    published = base("v1", "v2", split=row, stable="v1")
+    assert wanted_shares(published, [], (), 4, 1) is None
+    assert wanted_shares(published, [of_base(Loaded(), RolledBack("ada"))], (), 4, 1) == VersionShares("v1", {})
+
+
+def test_a_channel_that_stands_on_another_version_has_a_replica() -> None:
+    assert wanted_shares(base("v1", "v2", stable="v1", canary="v2"), [], (), 4, 0) == VersionShares("v1", {"v2": 1})
+
+
+def test_what_flips_without_stages_has_the_half_that_the_flip_waits_for() -> None:
+    found = wanted_shares(base("v1", "v2", stable="v1", **{INCOMING: "v2"}), [], (), 5, 1)
+    assert found == VersionShares("v1", {"v2": 3}, is_moving=True)
+
+
+def test_a_share_takes_the_place_of_the_stages_own() -> None:
+    row = of_base(Loaded())
+    published = base("v1", "v2", split=row, stable="v1")
+    snapshot = Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (published,), ())
+    assert with_shares(snapshot, {row.id: 33}).models[0].splits[0].percent == 33
+    assert with_shares(snapshot, {}) is snapshot
+
+
+@given(
+    replicas=st.integers(1, 40),
+    surge=st.integers(0, 1),
+    stage=st.integers(0, 1),
+    widens=st.booleans(),
+)
+def test_no_more_replicas_than_there_may_be_and_one_of_the_old_stays(
+    replicas: int, surge: int, stage: int, widens: bool
+) -> None:
+    found = wanted(of_base(Loaded(), *[StagePassed()] * stage), replicas, surge, widens=widens)
+    assert found is not None
+    assert found.others_total <= replicas + surge - 1
+    if replicas + surge > 1:
+        assert found.others_total >= min(replicas + surge - 1, ceil(replicas * (10, 50)[stage] / 100))
+
+
+@given(candidates=st.integers(0, 40), controls=st.integers(0, 40), stage=st.integers(0, 1))
+def test_the_share_lies_between_this_stage_and_the_next(candidates: int, controls: int, stage: int) -> None:
+    row = of_base(Loaded(), *[StagePassed()] * stage)
+    share = share_percent(row, candidates, controls, widens=True)
+    assert row.percent <= share <= min(99, next_percent(row))
+    assert share_percent(row, candidates, controls, widens=False) == row.percent
+
+
+def test_a_base_begins_when_its_first_stages_replicas_have_it() -> None:
+    """Of an adapter, half of all: of a base that would be half of the pool for a stage of one percent."""
+    assert evaluate(of_base(), Evidence(), Residency(5, 4, 1), 1.0).kind == "loaded"
+    assert evaluate(of_base(), Evidence(), Residency(4, 4, 0), 1.0).kind == "hold"
+
+
+@pytest.mark.parametrize(("candidates", "kind"), [(1, "hold"), (2, "advance")])
+def test_a_stage_that_has_passed_waits_for_the_next_ones_replicas(candidates: int, kind: str) -> None:
+    row = of_base(Loaded())
+    good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
+    verdict = evaluate(row, good, Residency(5, 5 - candidates, candidates), 70.0)
+    assert (verdict.kind, verdict.widens) == (kind, kind == "hold")

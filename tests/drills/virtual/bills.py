@@ -1,0 +1,127 @@
+"""Bills of a run: each gateway's usage goes to disk each second and to a registry's database, which is troubled, too.
+
+The spool is the product's, on a disk that survives its gateway, like the one database that all tell. A part of the
+reports gets no answer: of these some never came, and some were counted before their answer was lost.
+
+    what the registry has  =  what was charged at every end  -  what a killed gateway had not written down
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from functions.fleet.usage_report import UsageRow, decode
+from functions.gateway.request.request import Ended
+from functions.gateway.usage.delivery import SPOOL_EVERY_S, NotDelivered, UsageDelivery
+from functions.gateway.usage.spool import UsageSpool
+from functions.gateway.usage.sums import UsageSums
+from functions.registry.sql import usage
+from functions.registry.sql.database import Database
+from functions.registry.sql.engine import SQLITE_FILE, database_url
+from functions.registry.sql.usage import UsageFilter
+from tests.gateway.usage_rig import killed
+
+_NEVER_CAME, _ANSWER_LOST = 0.2, 0.15
+_SLACK_S = 0.01
+
+Charged = Counter[tuple[str, str, str]]  # tenant, pool, and `requests` or `tokens` of answers
+
+
+class Bills:
+    """The registry's side, and what is to be found there."""
+
+    def __init__(self, folder: Path, schema: Path, dice: Random) -> None:
+        self._folder, self._dice = folder, dice
+        if not schema.exists():
+            _prepared(schema)
+        shutil.copy(schema, folder / SQLITE_FILE)
+        self.database = Database(database_url(None, folder))
+        self.heals = False
+        self.charged: Charged = Counter()
+        self.lost: Charged = Counter()
+        self.breaches: list[str] = []
+        self._ends_s: dict[UsageSums, list[float]] = {}
+
+    def account(self, place: str, sums: UsageSums, clock: Callable[[], float]) -> "Account":
+        return Account(self, UsageDelivery(sums, UsageSpool(self._folder / place), self._post, place, clock))
+
+    def ended(self, sums: UsageSums, ended: Ended, now_s: float) -> None:
+        """What its listeners will be told."""
+        tokens = ended.usage.completion_tokens if ended.usage is not None else ended.delivered_tokens
+        tenant, pool = ended.admitted.caller.tenant, ended.admitted.model.pool
+        self.charged[tenant, pool, "tokens"] += tokens
+        self.charged[tenant, pool, "requests"] += 1
+        self._ends_s.setdefault(sums, []).append(now_s)
+
+    def killed(self, account: "Account", now_s: float) -> None:
+        """What it had not written is lost: of ends in the last second, and no others."""
+        sums = account.delivery.sums
+        rows = sums.take()
+        for row in rows:
+            self.lost[row.tenant, row.pool, "tokens"] += row.completion_tokens
+            self.lost[row.tenant, row.pool, "requests"] += row.requests
+        lately = sum(now_s - at_s <= SPOOL_EVERY_S + _SLACK_S for at_s in self._ends_s.get(sums, ()))
+        if sum(row.requests for row in rows) > lately:
+            self.breaches.append(f"{sum(row.requests for row in rows)} requests are lost, {lately} ended lately")
+        killed(account.delivery.spool)
+
+    def found(self) -> Charged:
+        rows = self.database.read(lambda c: usage.sums(c, UsageFilter(0, 10**6), ("tenant", "pool"), 1000))
+        names = (("requests", "requests"), ("tokens", "completion_tokens"))
+        return Counter({(row["tenant"], row["pool"], name): row[column] for row in rows for name, column in names})
+
+    def differences(self) -> list[str]:
+        """Between what was counted and what was charged, less what killed gateways had not written: there are none."""
+        found = self.found()
+        return self.breaches + [
+            f"{name} of {tenant} at {pool}: {found[tenant, pool, name]} on the bill, {charged} charged, {lost} lost"
+            for tenant, pool, name in sorted(self.charged.keys() | found.keys())
+            if (charged := self.charged[tenant, pool, name]) - (lost := self.lost[tenant, pool, name])
+            != found[tenant, pool, name]
+        ]
+
+    def _post(self, report: bytes) -> int:
+        luck = self._dice.random() if not self.heals else 1.0
+        if luck < _NEVER_CAME:
+            raise NotDelivered("it did not come")
+        read = decode(report)
+        self.database.unaudited(lambda c: usage.take_report(c, read, 1000.0))
+        if luck < _NEVER_CAME + _ANSWER_LOST:
+            raise NotDelivered("the answer was lost")
+        return 200
+
+
+class Account:
+    """One gateway process's."""
+
+    def __init__(self, bills: Bills, delivery: UsageDelivery) -> None:
+        self.bills = bills
+        self.delivery = delivery
+
+    def keep(self) -> None:
+        """As `UsageDelivery.keep_once`, in no thread: threads have no virtual time."""
+        rows: list[UsageRow] = self.delivery.sums.take()
+        if rows:
+            self.delivery.spool.write(rows)
+
+    def deliver(self) -> bool:
+        try:
+            self.delivery.deliver()
+        except NotDelivered:
+            return False
+        return True
+
+    def close(self) -> None:
+        """What a process does that ends well; what cannot be told now stays on its disk."""
+        self.keep()
+        self.deliver()
+        self.delivery.spool.close()
+
+
+def _prepared(schema: Path) -> None:
+    made = Database(database_url(None, schema.parent))
+    made.prepare()
+    made.close()
+    (schema.parent / SQLITE_FILE).replace(schema)

@@ -1,0 +1,187 @@
+"""Users of a real Valkey: each role's traffic works, and what another role writes it cannot.
+
+The defect each line would catch: one password let an agent write quotas, announce snapshots and end conversations.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import valkey
+import valkey.asyncio as valkey_async
+from valkey.exceptions import AuthenticationError, NoPermissionError
+
+from functions.fleet import valkey_client
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.bus_users import USERS, BusUser, login, password_of, server_users
+from functions.fleet.conversation_store import ValkeyConversations
+from functions.fleet.quota_leases import Group, ValkeyQuotaBroker
+from functions.fleet.quota_regions import RegionBus
+from functions.fleet.snapshot_notices import SnapshotNotice
+from functions.fleet.valkey_bus import ValkeyBus
+from tests.fleet.builders import beat
+from tests.fleet.conftest import PASSWORD
+from tests.fleet.test_quota_leases import wish
+
+pytestmark = pytest.mark.servers
+NOTICE = SnapshotNotice(7)
+
+
+@pytest.fixture(scope="module")
+def url(valkey_port: int) -> Iterator[str]:
+    with valkey.Valkey(port=valkey_port, password=PASSWORD) as operator:
+        for line in server_users(PASSWORD):
+            operator.execute_command("ACL", "SETUSER", *_words(line)[1:])
+        yield f"valkey://127.0.0.1:{valkey_port}/0"
+        operator.execute_command("ACL", "DELUSER", *USERS)
+
+
+def _words(line: str) -> list[str]:
+    """As the server splits a line of its file: a selector is one word."""
+    root, _, selector = line.partition(" (")
+    return [*root.split(), f"({selector}"]
+
+
+@asynccontextmanager
+async def raw(url: str, user: BusUser) -> AsyncIterator[valkey_async.Valkey]:
+    client = valkey_client.client(url, password=login(user, PASSWORD), socket_timeout=5)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def test_what_each_role_does_works(url: str) -> None:
+    async with AsyncExitStack() as stack:
+        gateway, registry, agent = [
+            await stack.enter_async_context(ValkeyBus(url, password=login(user, PASSWORD)))
+            for user in ("gateway", "registry", "agent")
+        ]
+        hears: dict[str, tuple[Callable[[], AsyncIterator[Any]], Callable[[], Awaitable[None]]]] = {
+            "heartbeats at a gateway": (gateway.listen, lambda: agent.publish(beat(replica_id="r-1"))),
+            "heartbeats at the registry": (registry.listen, lambda: agent.publish(beat(replica_id="r-2"))),
+            "snapshots at a gateway": (gateway.news, lambda: registry.announce(NOTICE)),
+            "snapshots at an agent": (agent.news, lambda: registry.announce(NOTICE)),
+            "pins": (gateway.pins, lambda: gateway.publish_pins(b"pin", 5)),
+            "homes": (gateway.homes, lambda: gateway.publish_homes(b"home", 5)),
+            "pools": (registry.pools, lambda: gateway.publish_pools(b"pools")),
+            "stats": (registry.stats, lambda: gateway.publish_stats(b"stats")),
+            "prefixes": (gateway.prefixes, lambda: agent.publish_prefixes(b"prefixes")),
+            "asks": (agent.prefix_asks, lambda: gateway.ask_prefixes(b"ask")),
+        }
+        for name, (listen, say) in hears.items():
+            assert await _is_heard(listen, say), name
+        conversations = ValkeyConversations(url, password=login("gateway", PASSWORD))
+        assert await conversations.replace("shelf", "one", None, b"text", 10.0)
+        assert await conversations.read("one") == b"text"
+        assert await conversations.delete("shelf", "one")
+        await conversations.close()
+        quotas = ValkeyQuotaBroker(url, password=login("gateway", PASSWORD), timeout_s=5.0)
+        assert (await quotas.ask("gateway-1", [Group(False, (wish(5.0),))])).gateways >= 1
+        await quotas.close()
+        regions = RegionBus(url, password=login("registry", PASSWORD))
+        used = await regions.read()
+        await regions.charge("b", used, is_whole=True)
+        await regions.close()
+
+
+async def _is_heard(listen: Callable[[], AsyncIterator[Any]], say: Callable[[], Awaitable[None]]) -> bool:
+    heard = asyncio.Event()
+
+    async def follow() -> None:
+        async for message in listen():
+            if message:
+                heard.set()
+
+    following = asyncio.create_task(follow())
+    try:
+        async with asyncio.timeout(10):
+            while not heard.is_set():
+                assert not following.done(), following.exception()
+                await say()
+                await asyncio.sleep(0.05)
+        return True
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that one role does, and what else would follow if another could."""
+
+    command: tuple[Any, ...]
+    allowed: tuple[BusUser, ...] = ()
+
+
+DEEDS = {
+    "announce a snapshot": Deed(("PUBLISH", "shoal:snapshots", "x"), ("registry",)),
+    "say a heartbeat": Deed(("PUBLISH", "shoal:heartbeats-gathered", "x"), ("agent",)),
+    "say one to gateways of before": Deed(("PUBLISH", "shoal:heartbeats", "x"), ("agent",)),
+    "say what pools want": Deed(("PUBLISH", "shoal:pools", "x"), ("gateway",)),
+    "say what a rollout did": Deed(("PUBLISH", "shoal:rollout-stats", "x"), ("gateway",)),
+    "pin a session": Deed(("SET", "shoal:pins:x", "y", "EX", "1"), ("gateway",)),
+    "say a pin": Deed(("PUBLISH", "shoal:pins", "x"), ("gateway",)),
+    "move a conversation's home": Deed(("PUBLISH", "shoal:homes", "x"), ("gateway",)),
+    "say what a cache holds": Deed(("PUBLISH", "shoal:prefixes", "x"), ("agent",)),
+    "keep a replica's word": Deed(("SET", "shoal:replica:x", "y", "EX", "1"), ("agent",)),
+    "read a replica's word": Deed(("GET", "shoal:replica:x"), ("gateway", "registry", "agent")),
+    "empty what is held": Deed(("DEL", "shoal:heartbeats-held"), ("agent",)),
+    "write a quota": Deed(("HSET", "shoal:quota:account:acme", "left", "1"), ("gateway", "registry")),
+    "forget a quota": Deed(("DEL", "shoal:quota:account:acme"), ("gateway", "registry")),
+    "read a conversation": Deed(("GET", "shoal:conversation:x"), ("gateway",)),
+    "end a conversation": Deed(("DEL", "shoal:conversation:x"), ("gateway",)),
+    "hear heartbeats": Deed(("SUBSCRIBE", "shoal:heartbeats-gathered"), ("gateway", "registry")),
+    "hear everything": Deed(("PSUBSCRIBE", "*")),
+    "hear what gateways want": Deed(("SUBSCRIBE", "shoal:prefix-asks"), ("agent",)),
+    "write anywhere else": Deed(("SET", "elsewhere", "x")),
+    "do it in a script": Deed(("EVAL", "return redis.call('SET', 'shoal:other', 'x')", "0")),
+    "empty the server": Deed(("FLUSHALL",)),
+    "configure it": Deed(("CONFIG", "GET", "*")),
+    "list who is connected": Deed(("CLIENT", "LIST")),
+    "end others' connections": Deed(("CLIENT", "KILL", "TYPE", "normal")),
+    "see the users": Deed(("ACL", "LIST")),
+    "make it follow another": Deed(("REPLICAOF", "127.0.0.1", "1")),
+    "stop it": Deed(("SHUTDOWN",)),
+    "load code": Deed(("FUNCTION", "LIST")),
+    "list all keys at once": Deed(("KEYS", "*")),
+    "watch commands": Deed(("MONITOR",)),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_nobody_writes_what_is_anothers(url: str, user: BusUser) -> None:
+    done, kept = set(), set()
+    for name, deed in DEEDS.items():
+        async with raw(url, user) as client:  # subscribing changes a connection
+            try:
+                await client.execute_command(*deed.command)
+                done.add(name)
+            except (NoPermissionError, valkey.ResponseError) as error:
+                assert "permission" in str(error).lower(), (name, error)
+                kept.add(name)
+    assert done == {name for name, deed in DEEDS.items() if user in deed.allowed}
+    assert kept == DEEDS.keys() - done
+
+
+async def test_another_users_password_and_the_bare_one_open_nothing(url: str) -> None:
+    for wrong in (f"agent {password_of('gateway', PASSWORD)}", f"agent {PASSWORD}", f"nobody {PASSWORD}"):
+        async with ValkeyBus(url, password=wrong) as bus:
+            with pytest.raises(BusUnavailable):
+                await bus.publish_stats(b"x")
+    client = valkey_client.client(url, password=f"agent {PASSWORD}")
+    with pytest.raises(AuthenticationError):
+        await client.ping()
+    await client.aclose()
+
+
+def test_the_servers_file_opens_nothing() -> None:
+    text = "\n".join(server_users(PASSWORD))
+    assert PASSWORD not in text
+    for user in USERS:
+        assert password_of(user, PASSWORD) not in text
+        assert hashlib.sha256(password_of(user, PASSWORD).encode()).hexdigest() in text

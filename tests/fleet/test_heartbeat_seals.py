@@ -1,0 +1,146 @@
+"""Seals on heartbeats: what a replica said is believed, and what another says in its name is not.
+
+The defect: whoever wrote to the bus named an address of his own for a replica, and gateways sent prompts there.
+"""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse, decode_line, encode, pulse_of
+from functions.fleet.heartbeat_seals import MAX_AGE_S, HeartbeatRefused, SealChecker, is_one_machine, sealed
+from functions.fleet.role_credentials import RoleCredentials, derived, document
+from tests.fleet.builders import beat
+
+TOKEN, SECRET = "the-token", derived("the-token", "heartbeat")
+NOW_S = 1_000_000.0
+GATEWAY = RoleCredentials(document("gateway", [TOKEN]).decode())
+
+
+def said(replica: str = "r-1", host: str = "10.0.0.7", age_s: float = 0.0) -> Heartbeat:
+    return beat(replica_id=replica, host=host, sent_unix_s=NOW_S - age_s)
+
+
+def checker(*, required: bool = True, loopback: bool = False, credentials: RoleCredentials = GATEWAY) -> SealChecker:
+    return SealChecker(credentials, required=required, loopback=loopback, wall_clock=lambda: NOW_S)
+
+
+def take(seals: SealChecker, line: bytes) -> Heartbeat | Pulse:
+    found = decode_line(line)
+    seals.check(line, found)
+    return found
+
+
+@pytest.mark.parametrize("form", [encode, pulse_of])
+def test_what_a_replica_says_is_believed_and_read_by_those_of_before(form: object) -> None:
+    heartbeat = said()
+    line = (encode if form is encode else pulse_of)(heartbeat)
+    with_seal = sealed(line, "r-1", SECRET)
+    assert take(checker(), with_seal) == decode_line(line) == decode_line(with_seal)
+    assert len(with_seal) - len(line) <= 43
+
+
+@pytest.mark.parametrize("form", [encode, pulse_of])
+def test_what_another_says_in_its_name_is_not(form: object) -> None:
+    line = (encode if form is encode else pulse_of)(said())
+    of_another = sealed(line, "r-2", SECRET)  # a replica's key is its own
+    of_nobody = sealed(line, "r-1", "guessed")
+    cut = sealed(line, "r-1", SECRET)[:-12] + sealed(line, "r-1", SECRET)[-2:]
+    for wrong in (line, of_another, of_nobody, cut):
+        with pytest.raises(HeartbeatInvalid):
+            take(checker(), wrong)
+
+
+@given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_no_byte_may_be_another(at: int, byte: int) -> None:
+    line = sealed(encode(said()), "r-1", SECRET)
+    at %= len(line)
+    changed = line[:at] + bytes([byte]) + line[at + 1 :]
+    if changed != line:
+        with pytest.raises(HeartbeatInvalid):
+            take(checker(), changed)
+
+
+def test_a_key_that_was_shown_once_is_no_pass_for_what_follows() -> None:
+    seals = checker()
+    take(seals, sealed(encode(said()), "r-1", SECRET))
+    for wrong in (encode(said()), sealed(encode(said(host="10.6.6.6")), "r-1", "guessed")):
+        with pytest.raises(HeartbeatRefused):
+            take(seals, wrong)
+    assert seals.refused_total == 2
+
+
+def test_what_was_recorded_is_nothing_later() -> None:
+    take(checker(), sealed(encode(said(age_s=MAX_AGE_S - 1)), "r-1", SECRET))
+    for age_s in (MAX_AGE_S + 1, -MAX_AGE_S - 1, float("nan")):
+        heartbeat = msgspec.structs.replace(said(), sent_unix_s=NOW_S - age_s)
+        with pytest.raises(HeartbeatInvalid):
+            take(checker(), sealed(encode(heartbeat), "r-1", SECRET))
+
+
+@pytest.mark.parametrize(
+    ("host", "on_a_cluster", "on_one_machine"),
+    [
+        ("10.0.0.7", True, True),
+        ("203.0.113.9", True, True),
+        ("127.0.0.1", False, True),
+        ("localhost", False, True),
+        ("169.254.169.254", False, False),
+        ("0.0.0.0", False, False),
+        ("224.0.0.1", False, False),
+        ("255.255.255.255", False, False),
+        ("metadata.google.internal", False, False),
+        ("evil.example.com", False, False),
+        ("2130706433", False, False),
+        ("127.1", False, False),
+    ],
+)
+def test_prompts_go_to_pods(host: str, on_a_cluster: bool, on_one_machine: bool) -> None:
+    line = sealed(encode(said(host=host)), "r-1", SECRET)
+    for loopback, believed in ((False, on_a_cluster), (True, on_one_machine)):
+        if believed:
+            take(checker(loopback=loopback), line)
+        else:
+            with pytest.raises(HeartbeatRefused, match="no pod's address"):
+                take(checker(loopback=loopback), line)
+
+
+def test_for_one_version_there_may_be_none_but_a_wrong_one_is_never_taken() -> None:
+    before = checker(required=False, credentials=RoleCredentials(TOKEN))
+    take(before, encode(said()))
+    take(before, sealed(encode(said()), "r-1", SECRET))
+    with pytest.raises(HeartbeatRefused):
+        take(before, sealed(encode(said()), "r-1", "guessed"))
+    with pytest.raises(HeartbeatRefused):
+        take(before, encode(said(host="169.254.169.254")))
+
+
+def test_both_tokens_of_a_rotation_are_believed_and_afterwards_one() -> None:
+    line_of_old, line_of_new = (sealed(encode(said()), "r-1", derived(token, "heartbeat")) for token in ("old", "new"))
+    seals = checker(credentials=RoleCredentials(document("gateway", ["old", "new"]).decode()))
+    for line in (line_of_old, line_of_new, line_of_old):
+        take(seals, line)
+    after = checker(credentials=RoleCredentials(document("gateway", ["new"]).decode()))
+    take(after, line_of_new)
+    with pytest.raises(HeartbeatRefused):
+        take(after, line_of_old)
+
+
+def test_a_wrong_credential_somewhere_does_not_fill_the_log() -> None:
+    seals = checker()
+    assert [seals.has_to_be_told(now_s) for now_s in (0.0, 1.0, 59.0, 61.0, 62.0)] == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("valkey://127.0.0.1:8446/0", True),
+        ("valkey://localhost:1/0", True),
+        ("valkey://[::1]:1/0", True),
+        ("valkey://bus.shoal.svc:6379/0", False),
+        ("valkey+sentinel://bus-0:26379,bus-1:26379/shoal/0", False),
+    ],
+)
+def test_one_machine_is_told_by_the_bus(url: str, here: bool) -> None:
+    assert is_one_machine(url) == here

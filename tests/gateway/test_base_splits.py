@@ -1,0 +1,110 @@
+"""A base on its way from one version to the next: which requests go to replicas of which, its adapters' with them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from functions.api.ids import ModelId
+from functions.api.snapshot import SplitEntry
+from functions.gateway.intake.models import as_control
+from functions.gateway.request.request import Admitted
+from tests.gateway import world
+from tests.gateway.test_splits import Door, sent, split_of
+from tests.gateway.world import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, version
+
+
+def versions(*splits: SplitEntry, **more: Any) -> dict[str, Any]:
+    """The world with a second version of its base."""
+    models = tuple(
+        msgspec.structs.replace(
+            model, versions=(*model.versions, version("v2", DIGEST_V2, POOL)), splits=splits, **more
+        )
+        if model.id == POOL
+        else model
+        for model in world.snapshot().models
+    )
+    return {"models": models}
+
+
+class BaseDoor(Door):
+    """Where the base is in rollout, and its adapters stand still."""
+
+    def stage(self, stage: int, percent: int, sticky: Any = "session") -> None:
+        split = SplitEntry("stable", ROLLOUT, stage, percent, "v2", sticky)
+        self.catalogue = world.catalogue(stage + 1, **versions(split))
+
+
+def both(door: Door, model: str) -> dict[str, Admitted]:
+    return {split_of(one).group: one for one in (door.admit(model, request_id=f"r{n}") for n in range(50))}
+
+
+def test_each_request_of_the_base_is_for_replicas_of_its_version() -> None:
+    groups = both(BaseDoor(), POOL)
+    assert {name: (one.model.version, one.model.weights) for name, one in groups.items()} == {
+        "control": ("v1", DIGEST_V1),
+        "candidate": ("v2", DIGEST_V2),
+    }
+    assert {sent(one)["model"] for one in groups.values()} == {POOL}, "engines know the base by its pool's name"
+
+
+def test_an_adapter_that_stands_still_goes_with_its_base() -> None:
+    """Else all adapters would stay on the old replicas while those go, or jump at the end, unproven."""
+    groups = both(BaseDoor(), "acme/bot")
+    assert {name: one.model.weights for name, one in groups.items()} == {"control": DIGEST_V1, "candidate": DIGEST_V2}
+    assert {(one.model.engine_name, one.model.digest) for one in groups.values()} == {(BOT_V1, DIGEST_V1)}
+    assert {split_of(one).model for one in groups.values()} == {ModelId(POOL)}, "evidence of the base's rollout"
+
+
+def test_a_session_of_the_base_that_was_there_before_stays_on_its_version() -> None:
+    door = BaseDoor()
+    door.catalogue = world.catalogue(1, **versions())
+    sessions = [f"s{number}" for number in range(20)]
+    assert all(door.admit(POOL, header=each).split is None for each in sessions)
+    door.stage(0, 99)
+    assert {split_of(door.admit(POOL, header=each)).group for each in sessions} == {"control"}
+
+
+def test_what_an_answer_says_is_what_the_request_was_for() -> None:
+    candidate = both(BaseDoor(), POOL)["candidate"].model
+    assert candidate.as_loaded(DIGEST_V2) == ("v2", DIGEST_V2)
+    assert candidate.as_loaded(DIGEST_V1) == ("v1", DIGEST_V1), "a replica that was taken for another"
+
+
+@pytest.mark.parametrize("model", [POOL, "acme/bot"])
+def test_without_a_replica_of_the_new_version_the_old_one_answers(model: str) -> None:
+    door = BaseDoor()
+    candidate = both(door, model)["candidate"]
+    assert door.splits.may_fall_back(candidate.split)
+    control = as_control(candidate, door.splits)
+    assert (control.model.weights, split_of(control).group, split_of(control).fell_back) == (
+        DIGEST_V1,
+        "control",
+        True,
+    )
+
+
+def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() -> None:
+    """One thing changes at a time: else nobody could say which of the two made its answers worse."""
+    door = BaseDoor()
+    split = SplitEntry("stable", ROLLOUT, 0, 50, "v2")
+    own = SplitEntry("stable", world.RolloutId("ro-0000other"), 0, 50, "v2")
+    models = tuple(
+        msgspec.structs.replace(model, splits=(own,)) if model.id == "acme/bot" else model
+        for model in versions(split)["models"]
+    )
+    door.catalogue = world.catalogue(1, models=models)
+    groups = both(door, "acme/bot")
+    assert {(one.model.version, one.model.weights) for one in groups.values()} == {("v1", DIGEST_V1), ("v2", DIGEST_V1)}
+    assert {split_of(one).model for one in groups.values()} == {ModelId("acme/bot")}
+
+
+def test_a_version_that_was_asked_for_by_name_is_that_version() -> None:
+    door = BaseDoor()
+    asked = door.admit(f"{POOL}@v2")
+    assert (asked.split, asked.model.weights) == (None, DIGEST_V2)
+
+
+def test_a_base_of_one_version_asks_no_replica_what_it_has_loaded() -> None:
+    assert Door().admit(POOL).model.weights is None
+    assert Door().admit("acme/bot").model.weights is None

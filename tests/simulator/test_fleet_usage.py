@@ -1,0 +1,162 @@
+"""Bills of a simulated fleet against its engines' own counts: disconnects, retries, hedges, and kills of both sides.
+
+    engines' counts of what they finished and gateways read  =  what gateways charged for finished answers
+    the registry's bills  =  what gateways charged at every end  -  what killed gateways had not written down
+
+Unfinished answers are charged as far as they came; this engine model tells of a token only with the first and with the
+end, so that is one token, and never more than was generated.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import RoutingEntry
+from functions.gateway.request.request import Ended
+from functions.gateway.usage.sums import UsageSums
+from functions.simulator.fleet.simulation import Actor, Simulation
+from functions.simulator.fleet.upstream import Connection
+from functions.simulator.workload.asked import Asked
+from tests.drills.virtual.bills import Account, Bills
+from tests.simulator.worlds import world
+
+PER_S = 200.0
+_REPLICAS, _GATEWAYS = 12, 4
+_TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 7.0, 0.2
+
+
+def _asked(requests: int) -> Iterator[Asked]:
+    for number in range(requests):
+        yield Asked((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
+
+
+class Run:
+    """One simulation and its bookkeeping."""
+
+    def __init__(self, folder: Path, requests: int, seed: int) -> None:
+        self.dice = Random(seed)
+        self.bills = Bills(folder, folder / "schema.db", Random(seed + 1))
+        self.finished: Counter[str] = Counter()  # tokens by tenant, as engines counted them
+        self.settled: Counter[str] = Counter()  # the same, as gateways settled them
+        self.unfinished = self.unfinished_tokens = self.gateways_killed = self.seconds = 0
+        self.accounts: dict[int, Account] = {}
+        actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
+        self.simulation = world(
+            _asked(requests),
+            actors=actors,
+            replicas=_REPLICAS,
+            gateways=_GATEWAYS,
+            routing=RoutingEntry("default", ("*",), hedge_after_s=0.15),
+            seed=seed,
+        )
+
+    def run(self) -> None:
+        with self._watching():
+            self.simulation.run()
+        self.bills.heals = True
+        for account in self.accounts.values():
+            account.close()
+        self._account(0, begun_again=True).deliver()  # what killed ones have left
+
+    # what happens
+
+    def _second(self, simulation: Simulation) -> None:
+        self.seconds += 1
+        for number, gateway in enumerate(simulation.gateways):
+            if gateway.is_up:
+                account = self._account(number)
+                account.keep()
+                if (self.seconds + number) % _TOLD_EVERY_S == 0:
+                    account.deliver()
+
+    def _leave(self, simulation: Simulation) -> None:
+        """Somebody goes, wherever he is: in the queue, before his first token, or in the middle."""
+        gateway = self.dice.choice(simulation.gateways)
+        clients = list(gateway.clients.values())
+        if clients and gateway.is_up:
+            client = self.dice.choice(clients)
+            if client.exchange is not None:
+                client.exchange.client_left()
+                client.cut()
+
+    def _trouble(self, simulation: Simulation) -> None:
+        replica = self.dice.choice(simulation.replica_ids())
+        match self.dice.randrange(4):
+            case 0:
+                simulation.crash(replica)
+                simulation.events.after(3.0, lambda: simulation.restart(replica))
+            case 1:
+                simulation.hang(replica, 5.0)
+            case 2:
+                simulation.slow(replica, 8.0, 5.0)
+            case _:
+                self._kill_gateway(simulation, self.dice.randrange(_GATEWAYS))
+
+    def _kill_gateway(self, simulation: Simulation, number: int) -> None:
+        if simulation.gateways[number].is_up and number in self.accounts:
+            self.gateways_killed += 1
+            dead = self.accounts.pop(number)
+            self.bills.killed(dead, simulation.now_s)
+            self._dead.add(dead.delivery.sums)
+            simulation.restart_gateway(number)
+
+    def _account(self, number: int, *, begun_again: bool = False) -> Account:
+        sums = self.simulation.gateways[number].services.usage
+        if number not in self.accounts or begun_again:
+            self.accounts[number] = self.bills.account(f"g{number}", sums, lambda: self.simulation.now_s)
+        return self.accounts[number]
+
+    # who watches
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        self._dead: set[UsageSums] = set()  # a process that was killed settles nothing
+        count, over = UsageSums.count, Connection.over
+
+        def counted(sums: UsageSums, ended: Ended, charged: Any) -> None:
+            if sums not in self._dead:
+                self.bills.ended(sums, ended, self.simulation.now_s)
+                if ended.usage is not None:
+                    self.settled[ended.admitted.caller.tenant] += ended.usage.completion_tokens
+                else:
+                    self.unfinished += 1
+                    self.unfinished_tokens += charged[2]
+            count(sums, ended, charged)
+
+        def ended(connection: Connection, computed_tokens: int) -> None:
+            if connection.is_open:
+                asked = connection.asking.asked
+                self.finished[asked.tenant] += max(1, asked.output_tokens)
+            over(connection, computed_tokens)
+
+        with patch.object(UsageSums, "count", counted), patch.object(Connection, "over", ended):
+            yield
+
+
+@pytest.mark.parametrize(
+    "requests", [2_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
+def test_bills_are_what_engines_generated(tmp_path: Path, requests: int) -> None:
+    run = Run(tmp_path, requests, seed=5)
+    run.run()
+    outcome, bills = run.simulation.outcome, run.bills
+    charged, lost = (sum(it[key] for key in it if key[2] == "requests") for it in (bills.charged, bills.lost))
+    lost_tokens = sum(bills.lost[key] for key in bills.lost if key[2] == "tokens")
+    print(
+        f"{requests} asked, {charged} ended: {run.unfinished} unfinished with {run.unfinished_tokens} tokens charged; "
+        f"{outcome.retries} retries, {run.gateways_killed} gateways killed with {lost} requests and {lost_tokens} "
+        f"tokens not written; {sum(run.finished.values())} tokens finished by engines"
+    )
+    assert run.finished == run.settled, "what an engine finished is charged to the token, once"
+    assert bills.differences() == []
+    assert outcome.retries > 0 and run.unfinished > 0 and run.gateways_killed > 0 and lost > 0, "nothing was tried"
+    assert run.unfinished_tokens <= run.unfinished
+    assert lost <= run.gateways_killed * 2 * PER_S
+    bills.database.close()

@@ -1,0 +1,116 @@
+"""Spans of trace rows, as an OpenTelemetry collector reads them."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import orjson
+import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from functions.telemetry.otlp import Collector, OtlpReceiver, document, headers_of, spans
+from functions.telemetry.trace_files import TraceFiles
+from functions.telemetry.trace_row import TraceRow, encode
+from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway, Shipping
+from tests.telemetry.test_traces import row
+
+TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
+
+
+def traced(**changes: object) -> TraceRow:
+    return row(**{"trace_id": TRACE, "span_id": SPAN, "parent_span_id": PARENT, **changes})
+
+
+def read(body: bytes) -> list[Any]:
+    """As OTLP's own schema has it; in its JSON ids are hexadecimal, where protobuf's has base64."""
+    told = orjson.loads(body)
+    for span in told["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for name in ("traceId", "spanId", "parentSpanId"):
+            if name in span:
+                span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
+    request = json_format.ParseDict(told, ExportTraceServiceRequest())
+    (scoped,) = request.resource_spans[0].scope_spans
+    return list(scoped.spans)
+
+
+def test_a_request_is_one_span_with_its_parts_below() -> None:
+    found = read(document("shoal-gateway", "g1", spans(traced(status=502, error="upstream_failed"))))
+    own, *children = found
+    assert (own.trace_id.hex(), own.span_id.hex(), own.parent_span_id.hex()) == (TRACE, SPAN, PARENT)
+    assert (own.kind, own.status.code) == (2, 2)
+    assert (own.end_time_unix_nano - own.start_time_unix_nano) == 240_000_000
+    assert own.start_time_unix_nano == 1_800_000_000_500_000_000
+    told = {each.key: each.value for each in own.attributes}
+    assert told["gen_ai.usage.output_tokens"].int_value == 20 and told["shoal.tenant"].string_value == "acme"
+    assert [each.name for each in children] == ["auth", "queue", "route", "connect", "prefill", "decode"]
+    assert {each.parent_span_id.hex() for each in children} == {SPAN}
+    assert children[-1].end_time_unix_nano == own.end_time_unix_nano
+    assert len({each.span_id for each in found}) == 7
+
+
+def test_a_batch_that_comes_twice_is_the_same_spans() -> None:
+    assert spans(traced()) == spans(traced())
+
+
+def test_a_request_that_is_not_sampled_leaves_none() -> None:
+    assert spans(traced(span_id="")) == []
+
+
+class Played(BaseHTTPRequestHandler):
+    """A collector that answers what the test says."""
+
+    statuses: list[int]
+    bodies: list[bytes]
+    tokens: list[str | None]
+
+    def do_POST(self) -> None:
+        assert self.path == "/v1/traces" and self.headers["content-type"] == "application/json"
+        self.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+        self.tokens.append(self.headers["x-token"])
+        self.send_response(self.statuses.pop(0) if self.statuses else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def played() -> Iterator[HTTPServer]:
+    Played.statuses, Played.bodies, Played.tokens = [], [], []
+    server = HTTPServer(("127.0.0.1", 0), Played)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_rows_go_out_while_a_collector_answers_and_wait_while_it_does_not(played: HTTPServer, tmp_path: Path) -> None:
+    (tmp_path / "headers").write_text("x-token: secret\n")
+    files = TraceFiles(tmp_path / "traces", 1 << 20, 1 << 24)
+    files.write([encode(traced()), encode(traced(span_id="")), encode(traced(span_id=PARENT))], 1.0)
+    Played.statuses = [503, 429, 401]
+    with closing(Collector(f"http://127.0.0.1:{played.server_port}/", headers_of(tmp_path / "headers"))) as collector:
+        shipping = Shipping(tmp_path / "traces", "otlp", OtlpReceiver(collector, "shoal-gateway", "g1"))
+        for _ in range(3):
+            with pytest.raises(ReceiverAway):
+                shipping.ship()
+        shipping.ship()
+    assert (shipping.written_total, shipping.waiting_bytes) == (3, 0)
+    assert len(read(Played.bodies[-1])) == 14 and set(Played.tokens) == {"secret"}
+
+
+def test_what_a_collector_will_never_take_is_not_sent_for_ever(played: HTTPServer) -> None:
+    Played.statuses = [400]
+    with closing(Collector(f"http://127.0.0.1:{played.server_port}", {})) as collector:
+        with pytest.raises(PieceRefused):
+            OtlpReceiver(collector, "shoal-gateway", "g1").take(encode(traced()) + b"\n", "a piece")
+        with pytest.raises(PieceRefused):
+            OtlpReceiver(collector, "shoal-gateway", "g1").take(b"{half\n", "a piece")
