@@ -32,7 +32,7 @@ def running_tracker(token: str) -> Iterator[str]:
 def _main(pipe: Connection, token: str) -> None:
     app = FastAPI()
     errors.install(app)
-    app.include_router(tracker_routes(Tracker()), dependencies=[Depends(require_token(token))])
+    app.include_router(tracker_routes(Tracker(), [Depends(require_token(token))]))
     listener = bind("127.0.0.1", 0, "port")
     pipe.send(listener.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))

@@ -43,7 +43,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert simulate(SMALL) != simulate(replace(SMALL, seed=2))
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 8, 32])
+@pytest.mark.parametrize("nodes", [1, 2, 8, 32, pytest.param(64, marks=pytest.mark.soak)])
 def test_a_fan_out_is_near_what_the_links_allow_and_reads_the_store_once(nodes: int) -> None:
     outcome = simulate(replace(SMALL, nodes=nodes))
     assert len(outcome.finished_s) == nodes
