@@ -99,7 +99,7 @@ async def _is_heard(listen: Callable[[], AsyncIterator[Any]], say: Callable[[], 
 
     following = asyncio.create_task(follow())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not heard.is_set():
                 assert not following.done(), following.exception()
                 await say()
