@@ -130,7 +130,9 @@ def test_more_replicas_than_ports_is_said() -> None:
 
 def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
     travelling = replace(POOL, name="base-b", model="base-b@v1")  # with a fetcher of its weights
-    change = difference(plan_fleet(CONTEXT, [POOL, travelling], Target(), {}), {})
+    change = difference(
+        plan_fleet(replace(CONTEXT, prometheus=Path("/bin/prometheus")), [POOL, travelling], Target(), {}), {}
+    )
     roles = [name.partition("-")[0] for name in change.removed]
     optional = {"prometheus"}  # where it is installed: `test_monitoring`
     wanted = [role for role in STOP_ORDER if role not in optional]
