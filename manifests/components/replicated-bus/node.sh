@@ -56,8 +56,13 @@ role() { timeout 2 valkey-cli -h "$OWN_NAME" -p 6379 role | head -n 1; }
 case "$1" in
 server)
   leader=$(primary)
+  # A file of their own: a failover writes the configuration anew, and would have each user twice.
   {
     cat /run/secrets/shoal/bus-users/users.acl
+    echo "user default on >$password ~* &* +@all"
+  } > /run/valkey/users.acl
+  {
+    echo "aclfile /run/valkey/users.acl"
     echo "requirepass $password"
     echo "primaryauth $password"
     echo "replica-announce-ip $OWN_NAME"
