@@ -8,8 +8,7 @@ conventions for generative AI where they have a word.
 
 A span's id follows from its request's, so a batch that comes twice is the same spans.
 
-Neighbours: `trace_shipping` brings the rows, and keeps them while no collector answers; `otlp_events` sends what has no
-row.
+Neighbour: `trace_shipping` brings the rows, and keeps them while no collector answers.
 """
 
 import ssl

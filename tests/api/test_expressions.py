@@ -137,7 +137,8 @@ WRONG_HALTS = [
     (
         "kv_usage > 2%",
         0,
-        "allowed: error_rate, p50_latency, p95_latency, p99_latency, p50_ttft, p95_ttft, p99_ttft, p95_inter_token, p99_inter_token",
+        "allowed: error_rate, p50_latency, p95_latency, p99_latency, p50_ttft, p95_ttft, p99_ttft, "
+        "p95_inter_token, p99_inter_token",
     ),
     ("error_rate", 10, "allowed here: > or < (or >=, <=)"),
     ("error_rate = 2%", 11, 'found "= 2%"; allowed here: > or <'),
