@@ -57,6 +57,7 @@ from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
+from functions.registry.weights_routes import weights_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
 
@@ -178,6 +179,7 @@ def make_app(
         snapshot_routes(store, metrics, credentials),
         fleet_routes(fleet, credentials),
         tracker_routes(Tracker(), [Depends(require_role(credentials, "agent"))]),
+        weights_routes(store, credentials),
     ]
     authenticator = (
         services.authenticator if services is not None else Authenticator(store, credentials, None, wall_clock)

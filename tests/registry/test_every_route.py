@@ -45,6 +45,7 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("PUT", "/v1/fleet/zones"): PUBLISHER,
     ("POST", "/internal/v1/swarm/{digest}"): AGENTS,
     ("GET", "/internal/v1/swarm"): AGENTS,
+    ("GET", "/internal/v1/weights/{name}/{version}"): AGENTS,
     ("GET", "/internal/v1/changes"): CONTROLLER,
     ("PUT", "/internal/v1/rollouts/{rollout}"): CONTROLLER,
     ("POST", "/internal/v1/rollouts/{rollout}/events"): CONTROLLER,

@@ -30,9 +30,9 @@ from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.protocol import encode_announcement
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.tracker import Announcement
-from functions.fleet.role_credentials import derived
+from functions.fleet.role_credentials import RoleCredentials, derived
 from functions.registry import errors
-from functions.registry.conventions import require_token
+from functions.registry.conventions import require_role
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.listeners import agent_server, bind
 from tests.ports import free_ports
@@ -77,12 +77,13 @@ def running_tracker(bases: Mapping[str, Mapping[str, str]] | None = None) -> Ite
     app = FastAPI()
     errors.install(app)
 
-    @app.get("/v1/models/{name}")
-    async def model(name: str) -> dict[str, object]:
-        versions = (bases or {}).get(name, {}).items()
-        return {"versions": [{"name": version, "digest": digest} for version, digest in versions]}
+    agents = [Depends(require_role(RoleCredentials(TOKEN), "agent"))]
 
-    app.include_router(tracker_routes(Tracker(), [Depends(require_token(TOKEN))]))
+    @app.get("/internal/v1/weights/{name}/{version}", dependencies=agents)
+    async def weights(name: str, version: str) -> dict[str, object]:
+        return {"digest": (bases or {}).get(name, {}).get(version)}
+
+    app.include_router(tracker_routes(Tracker(), agents))
     listener = bind("127.0.0.1", 0, "port")
     server = agent_server(app)
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))

@@ -60,17 +60,17 @@ def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "found"),
     [
-        (200, {"versions": [{"name": "v0", "digest": "x"}, {"name": "v1", "digest": DIGEST}]}, DIGEST),
-        (200, {"versions": [{"name": "v2", "digest": DIGEST}]}, None),
-        (200, {"versions": [{"name": "v1", "digest": None}]}, None),
-        (200, {"versions": [{"name": "v1", "digest": "sha256:short"}]}, None),
+        (200, {"digest": DIGEST}, DIGEST),
+        (200, {}, None),
+        (200, {"digest": None}, None),
+        (200, {"digest": "sha256:short"}, None),
         (200, ["no model"], None),
         (404, {"error": {}}, None),
     ],
 )
 async def test_the_registry_is_believed_where_it_says_a_digest(status: int, body: object, found: Digest | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
-        assert request.url.path == "/v1/models/llama"
+        assert request.url.path == "/internal/v1/weights/llama/v1"
         return httpx.Response(status, json=body)
 
     async with httpx.AsyncClient(base_url="http://registry", transport=httpx.MockTransport(answer)) as registry:

@@ -26,7 +26,7 @@ from functions.artifacts.manifest import MANIFEST_NAME, check_digest
 from functions.artifacts.publish import read_pointer
 from functions.artifacts.s3 import S3Store
 
-_ANSWER_MAX_BYTES = 8 * 1024 * 1024
+_ANSWER_MAX_BYTES = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -56,11 +56,11 @@ def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
 async def published_digest(registry: httpx.AsyncClient, name: WeightsName) -> Digest | None:
     """What the registry has published for the version; None where it does not say."""
     try:
-        response = await registry.get(f"/v1/models/{name.name}")
+        response = await registry.get(f"/internal/v1/weights/{name.name}/{name.version}")
         if response.status_code != 200 or len(response.content) > _ANSWER_MAX_BYTES:
             _log.warning("the registry answered %d on %s", response.status_code, name)
             return None
-        return _digest_in(response.json(), name.version)
+        return _digest_in(response.json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, ArtifactRefused) as error:
         _log.warning("the registry does not say what %s is: %r", name, error)
         return None
@@ -101,10 +101,7 @@ def _replace_link(at: Path, target: Path) -> None:
     temporary.rename(at)
 
 
-def _digest_in(model: Any, version: str) -> Digest | None:
-    """Of a model as `GET /v1/models/{name}` describes it."""
-    versions = model.get("versions") if isinstance(model, dict) else None
-    for each in versions if isinstance(versions, list) else []:
-        if isinstance(each, dict) and each.get("name") == version and isinstance(each.get("digest"), str):
-            return check_digest(each["digest"])
-    return None
+def _digest_in(answer: Any) -> Digest | None:
+    """As `functions.registry.weights_routes` says it."""
+    digest = answer.get("digest") if isinstance(answer, dict) else None
+    return check_digest(digest) if isinstance(digest, str) else None
