@@ -134,9 +134,7 @@ def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
         plan_fleet(replace(CONTEXT, prometheus=Path("/bin/prometheus")), [POOL, travelling], Target(), {}), {}
     )
     roles = [name.partition("-")[0] for name in change.removed]
-    optional = {"prometheus"}  # where it is installed: `test_monitoring`
-    wanted = [role for role in STOP_ORDER if role not in optional]
-    assert [role for index, role in enumerate(roles) if role not in roles[:index]] == wanted
+    assert [role for index, role in enumerate(roles) if role not in roles[:index]] == list(STOP_ORDER)
 
 
 def test_a_changed_argument_replaces_the_engine_alone() -> None:

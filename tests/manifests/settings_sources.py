@@ -142,7 +142,7 @@ REGISTRY = {
         *("max_requests_at_once_per_tenant", "max_requests_per_s_per_tenant", "request_burst_per_tenant"),
         *("staging_dir", "uploads_at_once", "uploads_at_once_per_tenant", "ingest_https_hosts"),
         *("ingest_https_ca_file", "ingest_private_networks", "signature_key_files", "signatures_required"),
-        *("gc_grace_s", "regions_ca_file"),
+        *("gc_grace_s", "regions_ca_file", "usage_days"),
     ),
 }
 REPLICA = {

@@ -59,6 +59,9 @@ def test_every_component_is_tried() -> None:
     assert there == tried | {each for components in SETS.values() for each in components}
 
 
+_OPERATOR = "monitoring.coreos.com/v1 "  # of Prometheus; its CRDs are not among those at hand
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("chosen", SETS)
 def test_it_passes_every_check(overlay: str, chosen: str) -> None:
@@ -70,7 +73,8 @@ def test_it_passes_every_check(overlay: str, chosen: str) -> None:
 @pytest.mark.parametrize("chosen", SETS)
 def test_it_fits_the_schemas_of_kserve_and_knative(overlay: str, chosen: str, crds_dir: Path) -> None:
     check: Check = schema_findings(crds_dir)
-    assert list(check(with_pools(overlay, SETS[chosen]))) == []
+    found = [each for each in check(with_pools(overlay, SETS[chosen])) if f" says what {_OPERATOR}" not in each]
+    assert found == []
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -38,6 +38,7 @@ class Bills:
             _prepared(schema)
         shutil.copy(schema, folder / SQLITE_FILE)
         self.database = Database(database_url(None, folder))
+        self._spools: list[UsageSpool] = []
         self.heals = False
         self.charged: Charged = Counter()
         self.lost: Charged = Counter()
@@ -45,7 +46,15 @@ class Bills:
         self._ends_s: dict[UsageSums, list[float]] = {}
 
     def account(self, place: str, sums: UsageSums, clock: Callable[[], float]) -> "Account":
-        return Account(self, UsageDelivery(sums, UsageSpool(self._folder / place), self._post, place, clock))
+        spool = UsageSpool(self._folder / place)
+        self._spools.append(spool)
+        return Account(self, UsageDelivery(sums, spool, self._post, place, clock))
+
+    def close(self) -> None:
+        """No spool's files stay open, however its gateway ended."""
+        for spool in self._spools:
+            killed(spool)
+        self.database.close()
 
     def ended(self, sums: UsageSums, ended: Ended, now_s: float) -> None:
         """What its listeners will be told."""
