@@ -11,10 +11,13 @@ See docs/decisions/0020.
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 MOST = 3
+ONCE = "--names-into"
 
 
 class Failed:
@@ -37,10 +40,23 @@ def main(arguments: list[str]) -> int:
     if len(names) > MOST:
         return _say(f"{len(names)} tests failed, more than are tried again ({MOST})", names, code)
     print(f"\n{len(names)} failed; tried once more, alone", flush=True)
-    again = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "", *names], check=False).returncode
-    if again:
-        return _say("failed again, alone", names, again)
-    return _say("failed beside others and passed alone: each is a fault to be found, in the test or in shoal", names, 0)
+    with tempfile.NamedTemporaryFile("r", suffix=".names") as file:
+        command = [sys.executable, "-m", "tests.second_try", ONCE, file.name, "-q", "-m", "", *names]
+        again = subprocess.run(command, check=False).returncode
+        failed_again = set(file.read().splitlines())
+    twice = [name for name in names if name in failed_again]
+    passed = [name for name in names if name not in twice] if again else names
+    if passed:
+        _say("failed beside others and passed alone: each is a fault to be found, in the test or in shoal", passed, 0)
+    return _say("failed again, alone", twice, again) if again else 0
+
+
+def once(file: str, arguments: list[str]) -> int:
+    """pytest; the names of what failed go into the file."""
+    failed = Failed()
+    code = pytest.main(arguments, plugins=[failed])
+    Path(file).write_text("\n".join(failed.names))
+    return int(code)
 
 
 def _say(what: str, names: list[str], code: int) -> int:
@@ -49,4 +65,4 @@ def _say(what: str, names: list[str], code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(once(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == [ONCE] else main(sys.argv[1:]))
