@@ -139,7 +139,6 @@ def _bills(fleet: Fleet, rows: Rows) -> Breaches:
     for gateway in fleet.gateways:
         gateway.account.close()  # with what those have left who were killed at its place, or could not tell it
     yield from bills.differences()
-    bills.close()
 
 
 def _attempts(fleet: Fleet, rows: Rows) -> Breaches:

@@ -58,6 +58,7 @@ def run_seed(seed: int, place: Path) -> Verdict:
         breaches.append(f"stuck: {stuck}")
     finally:
         virtual_s = loop.time() - started_s
+        fleet.bills.close()
         _close(loop)
         gc.enable()
         shutil.rmtree(folder)
