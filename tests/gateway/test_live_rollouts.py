@@ -17,6 +17,7 @@ import valkey
 
 from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.rollout.evidence import STREAM_SHARES
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet import session_pins
 from functions.fleet.rollout_stats import EvidenceBook
@@ -247,7 +248,6 @@ class Seen:
     requests: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     with_times: Counter[str] = field(default_factory=Counter)  # whole answers
-    streams: Counter[str] = field(default_factory=Counter)
 
 
 async def moody(served: Served) -> None:
@@ -286,7 +286,6 @@ async def one_request(live: LiveGateway, mood: str, session: str, seen: Seen) ->
         seen.errors[group] += 1
     else:
         seen.with_times[group] += 1
-        seen.streams[group] += stream
 
 
 async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
@@ -335,7 +334,9 @@ def told(book: EvidenceBook) -> Seen:
     seen = Seen()
     for name, group in (("candidate", evidence.candidate), ("control", evidence.control)):
         seen.requests[name], seen.errors[name] = group.requests, group.errors
-        seen.with_times[name], seen.streams[name] = group.total_ms.count, group.inter_token_ms.count
+        seen.with_times[name] = group.total_ms.count
+        streams, rest = divmod(group.inter_token_ms.count, STREAM_SHARES)  # of those whose pieces came apart
+        assert rest == 0 and streams <= group.ttft_ms.count
         assert group.total_ms.count <= group.ttft_ms.count <= group.requests
     return seen
 

@@ -136,7 +136,10 @@ def test_the_bus_starts_with_its_configuration(staging: Rendering, tmp_path: Pat
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("save") == {"save": ""}
         gateway = {"username": "gateway", "password": password_of("gateway", BUS_PASSWORD)}
-        with valkey.Valkey(port=port, socket_timeout=30, **gateway) as role, pytest.raises(valkey.NoPermissionError):
+        with (
+            valkey.Valkey(port=port, socket_timeout=30, **gateway) as role,
+            pytest.raises(valkey.exceptions.NoPermissionError),
+        ):
             assert role.publish("shoal:pins", "x") == 0
             role.publish("shoal:snapshots", "x")
         with valkey.Valkey(port=port, socket_timeout=30) as stranger, pytest.raises(valkey.AuthenticationError):
@@ -160,6 +163,8 @@ def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
         for name in ("internal-token", "bus-password", "pepper", "s3.json", "password"):
             if path.name in (name, "s3", "database"):
                 (path / name).write_text(_SECRETS.get(name, _TOKEN))
+        if path.name == "trace-store":
+            (path / "trace-store-password").write_text(_TOKEN)
         if path.name == "credentials":
             (path / "credentials.json").write_bytes(credentials_document(_ROLES[module], [_TOKEN]))
     listening = {each["containerPort"] for each in container["ports"]}

