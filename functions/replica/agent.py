@@ -178,6 +178,7 @@ def build(settings: ReplicaSettings) -> Agent:
             warm_up=warm_up,
             weights=weights,
             cold_start=ColdStart(settings.engine_log_file),
+            on_new_engine=drain.engine_is_new,
         ),
         standby=standby,
         reconciler=reconciler,
