@@ -58,7 +58,7 @@ def test_every_metric_that_a_process_registers_is_documented_with_its_meaning() 
 
 
 def test_every_metric_that_pages_name_is_one() -> None:
-    processes = ("gateway", "registry", "replica", "controller")
+    processes = ("gateway", "registry", "replica", "replica/adapter_cache", "controller")
     known = {family.name for process in processes for family in families(process)}
     known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum")}
     for page in pages():
