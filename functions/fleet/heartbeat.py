@@ -89,8 +89,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Seconds by stage from the engine's process start until it served. Empty: not measured, or not over yet."""
     node: Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[A-Za-z0-9._-]*\Z")] = ""  # empty: not known
     pace: Pace | None = None
-    """What a unit of its work has taken lately; None: an older agent, or nothing measured yet. Another one only each few
-    seconds, so that pulses do between them."""
+    """What a unit of its work has taken lately; None: an older agent, or nothing measured yet. Another one only each
+    few seconds, so that pulses do between them."""
     accelerator_fault: Annotated[str, msgspec.Meta(max_length=512)] = ""
     """An error of its accelerator that takes it out for good (`decisions.health.accelerator_errors`); its phase says
     draining. Empty: none."""

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.decisions.health.failure_domains import NodeTrouble
-from functions.fleet.heartbeat import Name
+from functions.fleet.heartbeat import Count, Name
 
 VERDICTS_PATH = "/v1/fleet/verdicts"
 VERDICTS_MAX_BYTES = 2 * 1024 * 1024
@@ -46,7 +46,9 @@ class ReplicaTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Nodes = {}
     replicas: Annotated[tuple[ReplicaTrouble, ...], msgspec.Meta(max_length=MAX_REPLICAS)] = ()
-    slow_restarts: Annotated[dict[Name, Annotated[int, msgspec.Meta(ge=0, le=10**9)]], msgspec.Meta(max_length=4096)] = {}
+    slow_restarts: Annotated[
+        dict[Name, Annotated[int, msgspec.Meta(ge=0, le=10**9)]], msgspec.Meta(max_length=4096)
+    ] = {}
     """By pool, since the controller began."""
 
 

@@ -168,9 +168,7 @@ class FleetView:
         members = [
             Member(id_, known.heartbeat.node, known.heartbeat.zone, known.seen_s) for id_, known in self._known.items()
         ]
-        self.suspicions = failure_domains.judge(
-            before, members, self._troubled_nodes, self._listening_since_s, now_s
-        )
+        self.suspicions = failure_domains.judge(before, members, self._troubled_nodes, self._listening_since_s, now_s)
         return self.suspicions.domains - before.domains, before.domains - self.suspicions.domains
 
     def _has_late(self, now_s: float) -> bool:

@@ -7,14 +7,13 @@
 The file is the verdict, so an operator takes a replica out by writing it, and a restart of the agent forgets nothing.
 Without a file (on Kubernetes the pod is replaced on another node) the fault lasts as long as the agent.
 
-Neighbours: `functions.decisions.health.accelerator_errors` decides, `accelerators` listens to the driver; who supervises
-the engine does not start it while the file is there (`functions.controller.local.supervisor`).
+Neighbours: `functions.decisions.health.accelerator_errors` decides, `accelerators` listens to the driver; who
+supervises the engine does not start it while the file is there (`functions.controller.local.supervisor`).
 """
 
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -89,4 +88,4 @@ class AcceleratorFault:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             draft = self._file.with_suffix(".draft")
             draft.write_text(f"{fault}\n", encoding="utf-8")
-            os.replace(draft, self._file)
+            draft.replace(self._file)

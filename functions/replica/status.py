@@ -109,10 +109,8 @@ class AgentStatus:
             return "hung", f"the agent's own loop has been stuck for {silent_s:.0f} s"
         if self.health.phase in ("hung", "dead"):
             return self.health.phase, self.health.reason
-        if self.accelerator_fault:
-            return "draining", self.accelerator_fault
-        if self.draining:
-            return "draining", f"draining, {self.load.outstanding} requests left"
+        if self.accelerator_fault or self.draining:
+            return "draining", self.accelerator_fault or f"draining, {self.load.outstanding} requests left"
         if self.health.phase == "ready" and (not_yet := self._not_yet()):
             return "starting", not_yet
         if self.standby and self.health.phase == "ready":

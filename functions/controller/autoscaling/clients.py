@@ -1,4 +1,4 @@
-"""Clients of the autoscaler: pool reports from the registry and desired sizes and verdicts to it, roles to the replicas' agents.
+"""Clients of the autoscaler: reports from the registry, desired sizes and verdicts to it, roles to replicas' agents.
 
 Errors of the registry are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again),
 RegistryRefused (it will not). An agent that cannot be reached or refuses gets its role again with the next pass, since

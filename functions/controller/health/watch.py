@@ -148,9 +148,7 @@ def _words(trouble: ReplicaTrouble) -> str:
 
 
 def _faulty(replica: ReplicaReport) -> FaultyReplica:
-    return FaultyReplica(
-        PoolName(replica.pool), ReplicaId(replica.replica_id), replica.node, replica.accelerator_fault
-    )
+    return FaultyReplica(PoolName(replica.pool), ReplicaId(replica.replica_id), replica.node, replica.accelerator_fault)
 
 
 def _slow(pool: PoolName, found: Verdict) -> SlowReplica:

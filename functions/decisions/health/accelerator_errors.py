@@ -54,6 +54,14 @@ class DeviceErrors:
     tells_xids: bool = True  # whether the driver lets us listen
 
 
+TAINTED_MAX_RATIO = 0.25
+
+
+def may_taint(nodes: int, tainted: int) -> bool:
+    """Whether one node more may be closed to new pods, of those that have replicas; one always may be."""
+    return tainted < max(1, int(TAINTED_MAX_RATIO * nodes))
+
+
 def fatal(devices: Iterable[DeviceErrors]) -> str:
     """What takes the replica out, in words; "" where nothing does. The first device that has something, by number."""
     for each in sorted(devices, key=lambda each: each.device):

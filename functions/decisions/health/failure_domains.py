@@ -120,9 +120,7 @@ def _names(member: Member) -> list[Domain]:
     return [each for each in both if each[1]]
 
 
-def _fell_silent(
-    domain: Domain, inside: Sequence[Member], late: set[ReplicaId], listening_since_s: float
-) -> bool:
+def _fell_silent(domain: Domain, inside: Sequence[Member], late: set[ReplicaId], listening_since_s: float) -> bool:
     silent = [each for each in inside if each.replica_id in late]
     if domain[0] == "zone" and len({each.node or each.replica_id for each in silent}) < _NODES_MIN:
         return False

@@ -13,8 +13,8 @@ fellow its own, with two the quicker one's, so that one of two to four is found 
     doubt        from the first slow look on; two looks in a row that are well end it. Looks without enough work
                  (REQUESTS_MIN, TOKENS_MIN) say nothing: one that is slow is also asked less
     condemned    in doubt for `after_s`, with LOOKS_MIN slow looks, the last of them not older than `after_s`
-    restarted    the slowest of those condemned, and one at a time; not where the pool cannot spare it (`may_spare`), not
-                 within `backoff_s` of any start in its pool, and for twice as long after each restart of the last
+    restarted    the slowest of those condemned, and one at a time; not where the pool cannot spare it (`may_spare`),
+                 not within `backoff_s` of any start in its pool, and for twice as long after each restart of the last
                  FORGET_S, since what is slow again after one has a reason that a restart does not mend
 
 Worked example (test_worked_example_of_a_pool_of_two): a makes a token each 20 ms with 3 running, b one each 130 ms with
@@ -127,7 +127,7 @@ def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float
     if not condemned:
         return None
     worst = max(sorted(condemned), key=lambda id_: condemned[id_].excess)
-    held = _held(watch, state, worst, policy, now_s, now_unix_s)
+    held = _too_soon(watch, state, policy, now_s, now_unix_s) or may_spare(state, worst)
     return Verdict(worst, condemned[worst].why, held)
 
 
@@ -140,19 +140,16 @@ def restarting(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
 def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
     """Why the others cannot do its work for a while; "" where they can."""
     others = [each for each in state.ready if each.replica_id != replica_id]
-    if not others:
-        return "no other replica is ready"
-    if state.unsettled:
-        return f"{state.unsettled} other replicas of the pool are not ready"
-    if state.suspected:
-        return "a node or a zone of the pool has fallen silent"
-    if state.overloaded:
-        return "the pool is on its overload ladder"
-    if state.queue_s > QUEUE_MAX_S:
-        return f"requests wait {state.queue_s:.1f} s for the pool as it is"
-    if sum(each.kv_usage_ratio for each in state.ready) > KV_MAX_RATIO * len(others):
-        return "the others' KV caches have no room for its requests"
-    return ""
+    kv_usage = sum(each.kv_usage_ratio for each in state.ready)
+    reasons = {
+        "no other replica is ready": not others,
+        f"{state.unsettled} other replicas of the pool are not ready": state.unsettled > 0,
+        "a node or a zone of the pool has fallen silent": state.suspected > 0,
+        "the pool is on its overload ladder": state.overloaded,
+        f"requests wait {state.queue_s:.1f} s for the pool as it is": state.queue_s > QUEUE_MAX_S,
+        "the others' KV caches have no room for its requests": kv_usage > KV_MAX_RATIO * len(others),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 # inside
@@ -224,9 +221,7 @@ def _is_condemned(doubt: Doubt, policy: SlowPolicy, now_s: float) -> bool:
     return is_fresh and doubt.slow_looks >= LOOKS_MIN and now_s - doubt.since_s >= policy.after_s
 
 
-def _held(
-    watch: PoolWatch, state: PoolState, worst: ReplicaId, policy: SlowPolicy, now_s: float, now_unix_s: float
-) -> str:
+def _too_soon(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float, now_unix_s: float) -> str:
     if watch.under_way is not None:
         return f"{watch.under_way.replica_id} of the same pool is being restarted"
     doublings = min(_MAX_DOUBLINGS, max(0, len(watch.restarts_s) - 1))
@@ -237,7 +232,7 @@ def _held(
     youngest_s = min(now_unix_s - each.began_unix_s for each in state.ready)
     if youngest_s < policy.backoff_s:
         return f"a replica of the pool began {youngest_s:.0f} s ago: not before it is {policy.backoff_s:.0f} s old"
-    return may_spare(state, worst)
+    return ""
 
 
 def _is_back(watch: PoolWatch, state: PoolState, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Slow by itself: found in pools of two to four as in large ones, never for its load, one at a time, and not again soon."""
+"""Slow by itself: found in pools of any size, never for its load, one at a time, and not again soon."""
 
 from dataclasses import replace
 from typing import Any
