@@ -24,6 +24,8 @@ from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
+from functions.controller.health.local import LocalHealth
+from functions.controller.health.watch import FleetHealth
 from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
 from functions.controller.local.base_versions import BaseVersions
 from functions.controller.local.control import serve_control
@@ -44,6 +46,7 @@ from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
+from functions.decisions.health.slow_replica import SlowPolicy
 from functions.fleet.tasks import Supervised
 
 S3_WAIT_S = 60.0
@@ -77,6 +80,15 @@ class Controller:
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()
         self._source = SnapshotSource(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
+        self._tasks = Supervised()
+        self._health = LocalHealth(
+            self._layout,
+            FleetHealth(SlowPolicy(settings.slow_after_s, settings.slow_backoff_s)),
+            operations=self._operations,
+            source=self._source,
+            tasks=self._tasks,
+            is_suspended=lambda: self._following.suspended,
+        )
         self._scaling = LocalScaling(
             self._layout,
             local,
@@ -85,6 +97,7 @@ class Controller:
             source=self._source,
             is_suspended=lambda: self._following.suspended,
             allocations=allocations,
+            on_report=self._health.take,
         )
         self._driver = RolloutDriver(
             self._source.rows,
@@ -107,7 +120,6 @@ class Controller:
             is_suspended=lambda: self._following.suspended,
             may_surge=self._may_surge,
         )
-        self._tasks = Supervised()
         self._stopped = asyncio.Event()
         self._orders = Orders(
             layout=self._layout,
@@ -119,6 +131,7 @@ class Controller:
             source=self._source,
             driver=self._driver,
             scaling=self._scaling,
+            health=self._health,
             reviewer=Reviewer(self._git, self._check, changes_in_words),
             tasks=self._tasks,
             stopped=self._stopped,
@@ -193,6 +206,7 @@ class Controller:
         tasks.forever("rollouts", self._driver.run)
         tasks.forever("base versions", self._base_versions.run)
         tasks.forever("scaling", self._scaling.run)
+        tasks.forever("health", self._health.run)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Hand each desired revision to the processes."""

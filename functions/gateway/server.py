@@ -252,6 +252,7 @@ class _Server(uvicorn.Server):
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),
             ("session homes", feeds.follow_homes),
+            ("nodes", feeds.follow_nodes),
         ):
             self._services.tasks.forever(
                 name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)

@@ -89,6 +89,7 @@ async def _serve(settings: RegistrySettings) -> None:
     store.load()
     seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
     fleet = FleetWatch(bus, seals=seals)
+    fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
     regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)

@@ -33,6 +33,7 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.replica.accelerator_fault import AcceleratorFault
 from functions.replica.accelerators import Accelerators, management_library
 from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
@@ -77,6 +78,7 @@ class Agent:
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
     accelerators: Accelerators
+    accelerator_fault: AcceleratorFault
     zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
@@ -96,6 +98,7 @@ class Agent:
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
         self.accelerators.start()
+        self.tasks.forever("accelerator fault", self.accelerator_fault.run)
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
@@ -127,6 +130,8 @@ def build(settings: ReplicaSettings) -> Agent:
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
     accelerators = Accelerators(settings.pool, settings.replica_id, management_library())
+    fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
+    fault.look()
     metrics.watch_accelerators(accelerators)
     source = _source(settings, partial(credentials.secret, "chunks"))
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
@@ -180,6 +185,7 @@ def build(settings: ReplicaSettings) -> Agent:
             warm_up=warm_up,
             weights=weights,
             cold_start=ColdStart(settings.engine_log_file),
+            pace_every_s=settings.pace_interval_s,
         ),
         standby=standby,
         reconciler=reconciler,
@@ -189,6 +195,7 @@ def build(settings: ReplicaSettings) -> Agent:
         news_bus=_bus(settings),
         kv_watch=kv_watch,
         accelerators=accelerators,
+        accelerator_fault=fault,
         zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
         clients=(engine_http, registry_http),
     )
@@ -230,6 +237,7 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         engine_port=settings.engine_port,
         incarnation_unix_ms=time.time_ns() // 1_000_000,
         zone=settings.zone,
+        node=settings.node_name,
     )
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
 

@@ -41,7 +41,9 @@ class ReplicaSettings(BaseSettings):
     node_name: str = Field(
         "",
         max_length=253,
-        description="The Kubernetes node, whose zone the registry is asked for where ZONE is empty. Empty: unknown.",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="The Kubernetes node: what falls silent with it is understood as one, and the registry is asked "
+        "for its zone where ZONE is empty. Empty: unknown.",
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
@@ -139,6 +141,14 @@ class ReplicaSettings(BaseSettings):
         None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
     )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
+    pace_interval_s: float = Field(
+        10.0, ge=1, le=300, description="The engine's pace, which is compared with its fellows', is of so many seconds."
+    )
+    accelerator_fault_file: Path | None = Field(
+        None,
+        description="Where an error of the accelerator that takes the replica out is kept: while this file is there, "
+        "it gets no requests, and its engine is not started again. Whoever deletes it clears the error.",
+    )
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 
     @property

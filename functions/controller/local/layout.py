@@ -119,6 +119,14 @@ class StateLayout:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"
 
+    def accelerator_fault_file(self, replica_id: str) -> Path:
+        """Where it is, the replica is out for an error of its accelerator, and its engine is not started."""
+        return self.root / "replica" / replica_id / "accelerator-fault"
+
+    def accelerator_fault_files(self) -> list[Path]:
+        """Those that are there."""
+        return sorted((self.root / "replica").glob("*/accelerator-fault"))
+
     def standby_file(self, replica_id: str) -> Path:
         """Where it is, the replica's agent begins warm."""
         return self.root / "replica" / replica_id / "standby"
