@@ -1,4 +1,7 @@
-"""Writes the reference pages, the observability component and the console's runbooks, or with --check says which differ (exit status 1)."""
+"""Writes the reference pages, the observability component and the console's runbooks.
+
+With --check says which differ (exit status 1).
+"""
 
 import sys
 

@@ -32,6 +32,7 @@ from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLo
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.run.branch_side import BranchSide
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
@@ -238,6 +239,7 @@ class KubernetesController:
                 parts.create_task(self._scaling().run(api))
                 parts.create_task(self._zones().run(api))
                 parts.create_task(self._events.run(api))
+                parts.create_task(self._branch().run())
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
@@ -249,6 +251,9 @@ class KubernetesController:
 
     def _zones(self) -> ZoneSide:
         return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
+
+    def _branch(self) -> BranchSide:
+        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(

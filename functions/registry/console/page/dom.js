@@ -5,7 +5,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-const nodes = (children) => children.flat().filter((child) => child !== null && child !== undefined && child !== "")
+const nodes = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== "")
   .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 
 export function el(tag, className, ...children) {

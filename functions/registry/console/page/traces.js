@@ -108,14 +108,19 @@ function waterfall(row) {
 
 const TERMS = {
   predicted_ms: "first token predicted after", queue_ms: "of this its queue", prefill_ms: "prefill of what is not cached", adapter_ms: "load of the adapter",
-  outstanding: "requests that it had", cached_tokens: "prompt tokens in its cache", load_elsewhere: "load of the next best",
+  outstanding: "requests that it had", cached_tokens: "prompt tokens in its cache", load_elsewhere: "a copy of the adapter would be faster at",
+};
+
+const REASONS = {
+  least_predicted_wait: "its first token was predicted soonest", prefix: "a part of the prompt is in its cache", session: "the session’s last request went there",
+  spread: "a cache spoke for another, which has its share or is too full", panic: "most of the pool is out on evidence, which is then not believed",
 };
 
 function routing(row) {
   const terms = Object.entries(row.route_score).filter(([name]) => name !== "reason");
   const actual = row.first_token_ms === null ? null : ["first token came after", ms(row.first_token_ms)];
   if (!terms.length) return empty(row.route_reason ? `Chosen by ${row.route_reason}.` : "No replica was chosen.");
-  return el("div", "", el("p", "", "Chosen by ", el("strong", "", row.route_reason || "nothing"), "; as it was predicted then:"),
+  return el("div", "", el("p", "words", el("strong", "", row.route_reason || "no reason told"), REASONS[row.route_reason] ? `: ${REASONS[row.route_reason]}.` : ".", " As it was predicted then:"),
     facts([...terms.map(([name, value]) => [TERMS[name] || name.replaceAll("_", " "), said(name, value)]), actual]));
 }
 
