@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from docs.generate.commands import commands
 from docs.generate.errors import refusals
 from docs.generate.metrics import families
-from docs.generate.observability import COMPONENT, component_files
+from docs.generate.observability import COMPONENT, RUNBOOKS_FILE, component_files, runbooks_json
 from docs.generate.pages import FOLDER, made
 from docs.generate.settings import classes, variables
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
@@ -32,6 +32,10 @@ def test_committed_pages_are_what_the_code_says(written: dict[str, str]) -> None
 def test_the_component_on_kubernetes_has_the_rules_and_dashboards_of_the_local_fleet() -> None:
     differing = [name for name, text in component_files().items() if (COMPONENT / name).read_text() != text]
     assert differing == [], "run `make docs`, look at the difference, and commit it"
+
+
+def test_the_console_has_the_runbooks_of_the_docs() -> None:
+    assert RUNBOOKS_FILE.read_text() == runbooks_json(), "run `make docs`, look at the difference, and commit it"
 
 
 def test_no_page_is_left_that_nothing_writes(written: dict[str, str]) -> None:

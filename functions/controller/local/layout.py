@@ -84,6 +84,11 @@ class StateLayout:
         return self.root / "gateway" / "traces"
 
     @property
+    def drills_dir(self) -> Path:
+        """Reports of drills; the console lists them."""
+        return self.root / "drills"
+
+    @property
     def monitoring_dir(self) -> Path:
         """Prometheus' configuration, its rules, and where the agents are."""
         return self.root / "monitoring"
