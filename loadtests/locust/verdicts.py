@@ -12,7 +12,7 @@ def table(found: list[Verdict], entries: Mapping[str, Measured]) -> str:
     lines = ["", "thresholds"] if found else ["", "no thresholds: nothing is judged but that somebody was answered"]
     for each in found:
         bound = f"{'>=' if each.threshold.is_least else '<='} {each.threshold.limit:g}"
-        seen = "nothing measured" if each.seen is None else f"{each.seen:.4g}"
+        seen = "nothing measured" if each.seen is None else _figure(each.seen)
         lines.append(f"  {'ok    ' if each.kept else 'BROKEN'}  {each.threshold.name:32} {bound:>12}   seen {seen}")
     everything = sum_of(list(entries.values()))
     lines.append(
@@ -27,6 +27,10 @@ def table(found: list[Verdict], entries: Mapping[str, Measured]) -> str:
         f"  broken: {', '.join(broken)}" if broken else "  all kept" if answered(entries) else "  NOBODY WAS ANSWERED"
     )
     return "\n".join(lines) + "\n"
+
+
+def _figure(seen: float) -> str:
+    return f"{seen:.0f}" if seen >= 100 else f"{seen:.4g}"
 
 
 def answered(entries: Mapping[str, Measured]) -> bool:
