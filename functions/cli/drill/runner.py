@@ -55,6 +55,7 @@ class _Seen:
     """What grows while it is played."""
 
     began_s: float = field(default_factory=time.monotonic)
+    began_unix_s: float = field(default_factory=time.time)
     looks: list[Look] = field(default_factory=list)
 
     def now_s(self) -> float:
@@ -138,13 +139,13 @@ class Performance:
                 await asyncio.sleep(TAIL_S)
                 stop_load.set()
                 watching.cancel()
+            if wrong:
+                self._say("; ".join(wrong))
+            return await self._timeline(injected_s, taken_back_s, looks.zero)
         finally:
             await pages.close()
             if self._alerts is not None:
                 await self._alerts.close()
-        if wrong:
-            self._say("; ".join(wrong))
-        return self._timeline(injected_s, taken_back_s)
 
     # -- before the load ----------------------------------------------------------------------------------------------
 
@@ -262,16 +263,24 @@ class Performance:
                 return
             await asyncio.sleep(POLL_S)
 
-    def _timeline(self, injected_s: float, taken_back_s: float) -> Timeline:
+    async def _timeline(self, injected_s: float, taken_back_s: float, zero: float) -> Timeline:
         outcomes: list[Outcome] = [each for maker in self._makers for each in maker.outcomes]
-        changes: list[AlertChange] = self._alerts.changes if self._alerts is not None else []
+        seen, effect, ended_s = self._seen, self._drill.effect, self._seen.now_s()
+        changes: list[AlertChange] = []
+        shown: list[tuple[float, bool]] = []
+        if self._alerts is not None:
+            changes = await self._alerts.history(seen.began_unix_s, ended_s)
+            query = effect.query
+            for series in await self._alerts.range(query, seen.began_unix_s, ended_s) if query is not None else ():
+                shown += [(at_s, effect.is_there(value - zero)) for at_s, value in series["values"]]
         return Timeline(
             injected_s=injected_s,
             taken_back_s=taken_back_s,
-            ended_s=self._seen.now_s(),
+            ended_s=ended_s,
             outcomes=tuple(sorted(outcomes, key=lambda each: each.began_s)),
             alerts=tuple(changes),
             looks=tuple(self._seen.looks),
+            shown=tuple(shown),
             sees_alerts=self._alerts is not None,
         )
 
