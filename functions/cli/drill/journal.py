@@ -12,7 +12,7 @@ import msgspec
 
 from functions.controller.local.files import replace_file
 
-JOURNAL_FILE = "to-take-back.json"
+JOURNAL_FILE = "drill-to-take-back.json"
 _MAX_BYTES = 1024 * 1024
 _MOST = 500
 

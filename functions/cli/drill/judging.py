@@ -114,7 +114,7 @@ def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> l
     found = []
     for each in seen.outcomes:
         allowed: frozenset[Ending] = drill.tolerates if each.traffic == STEADY else drill.spike_tolerates
-        is_within = seen.injected_s <= each.ended_s <= until_s + 1e-9
+        is_within = each.ended_s >= seen.injected_s and each.began_s <= until_s
         if each.ending == "mixed" or (each.ending != "whole" and not (is_within and each.ending in allowed)):
             found.append(each)
     return found

@@ -28,6 +28,7 @@ from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, Looks, Pages
 from functions.cli.refused import Refused
 from functions.telemetry.alerting.scaled import held_s
 
+READY_S = 90.0  # for what an earlier drill has ended to be there again
 QUIET_S = 10.0  # of the load alone, before the fault
 KEY_TRAVELS_S = 30.0  # from the registry to the gateway
 CALM_S = 120.0  # for an alert of an earlier failure to clear
@@ -76,7 +77,7 @@ class Performance:
         """Refused where the fleet cannot or may not play it."""
         stage = self._stage
         mark, load_before = stage.journal.mark, os.getloadavg()[0]
-        status = await in_thread(stage.status)
+        status = await self._ready()
         engine, replicas = self._checked(status)
         try:
             timeline = await self._play(status)
@@ -96,6 +97,15 @@ class Performance:
             load_average=(load_before, os.getloadavg()[0]),
             window_scale=self._scale,
         )
+
+    async def _ready(self) -> dict[str, Any]:
+        """The status, once the fleet is ready, or after READY_S as it is."""
+        deadline_s = time.monotonic() + READY_S
+        while True:
+            status = await in_thread(self._stage.status)
+            if status["ready"] or time.monotonic() > deadline_s:
+                return status
+            await asyncio.sleep(1.0)
 
     def _checked(self, status: dict[str, Any]) -> tuple[str, int]:
         engine = str(status["target"]["engine"])

@@ -86,6 +86,13 @@ def test_the_spike_has_bounds_of_its_own() -> None:
     assert judge(drill, replace(GOOD, outcomes=(*steady, one(20.0, "failed", traffic="spike")))).wrongly_failed == 1
 
 
+def test_what_was_asked_while_the_fault_lasted_may_be_refused_a_moment_later() -> None:
+    drill = replace(DRILL, spike=(Load(traffic="spike"),))
+    late = one(29.8, "refused", took_s=4.9, traffic="spike")
+    assert judge(drill, replace(GOOD, outcomes=(one(1.0), late), looks=LOOKS[:5])).wrongly_failed == 0
+    assert judge(drill, replace(GOOD, outcomes=(one(1.0), replace(late, began_s=47.0)))).wrongly_failed == 1
+
+
 def test_an_alert_that_never_fires_or_never_clears() -> None:
     assert failed_checks(replace(GOOD, alerts=FIRES[:1])) == ["BusAway fires", "BusAway clears"]
     assert failed_checks(replace(GOOD, alerts=FIRES)) == ["BusAway clears"]

@@ -53,8 +53,8 @@ def test_a_fault_is_taken_back_and_what_was_before_stays(tmp_path: Path) -> None
 
 
 def test_a_journal_that_cannot_be_read_is_told_and_not_thrown_away(tmp_path: Path) -> None:
-    (tmp_path / "to-take-back.json").write_text('[{"type": "nothing"}]')
-    with pytest.raises(JournalUnreadable, match=r"to-take-back\.json"):
+    (tmp_path / "drill-to-take-back.json").write_text('[{"type": "nothing"}]')
+    with pytest.raises(JournalUnreadable, match=r"drill-to-take-back\.json"):
         Journal(tmp_path)
 
 
