@@ -149,6 +149,13 @@ class LiveEngine:
         self._halt()
         self._owners.clear()
 
+    def apply_faults(self) -> None:
+        """Those of the KV cache, after the switches were changed; what one sequence may need is always left."""
+        faults, blocks, limits = self._faults.now, self.core.scheduler.blocks, self.core.limits
+        spared = -(-limits.max_model_len_tokens // limits.block_size_tokens)
+        blocks.withheld_blocks = min(int(faults.kv_held_ratio * blocks.num_blocks), blocks.num_blocks - spared)
+        blocks.finds_nothing = faults.forget_prefixes
+
     async def drained(self) -> None:
         """Returns when nothing runs and nothing waits."""
         while self.core.has_work:
@@ -156,6 +163,7 @@ class LiveEngine:
             await self._empty.wait()
 
     async def run(self) -> None:
+        self.apply_faults()
         ended_s = self._clock.now_s()
         while not self.dead:
             if not self.core.has_work or self._faults.now.freeze:

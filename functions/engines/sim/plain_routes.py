@@ -112,6 +112,7 @@ def fault_routes(parts: EngineParts) -> APIRouter:
             changed = parts.faults.merge(orjson.loads(await request.body() or b"{}"))
         except (ValidationError, orjson.JSONDecodeError, TypeError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
+        parts.engine.apply_faults()
         return JSONResponse(changed.model_dump(mode="json"))
 
     return router
