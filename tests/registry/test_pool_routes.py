@@ -75,7 +75,7 @@ async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(wo
     answer = await world.client.put(VERDICTS_PATH, content=msgspec.json.encode(verdicts))
     assert answer.status_code == 204
     assert [decode_notice(message).nodes for message in said] == [{"n1": "down", "n2": "unknown"}]
-    assert (await world.get("/v1/fleet")).json()["verdicts"] == msgspec.to_builtins(verdicts)
+    assert (await world.get("/v1/fleet")).json()["verdicts"] == msgspec.json.decode(msgspec.json.encode(verdicts))
     page = (await world.get("/metrics")).text
     assert 'shoal_replica_troubled{pool="base",replica="r0",state="held",what="slow"} 1.0' in page
     assert 'shoal_slow_replica_restarts{pool="base"} 2.0' in page
@@ -95,7 +95,7 @@ async def test_a_zone_that_fell_silent_is_told_to_the_controller(world: World) -
     world.fleet.link.set(True)
     for now_s in range(5):
         world.now_s = float(now_s)
-        for name in "a1 a2 b1 b2 c1 c2".split() if not now_s else "a1 a2 b1 b2".split():
+        for name in ["a1", "a2", "b1", "b2", "c1", "c2"] if not now_s else ["a1", "a2", "b1", "b2"]:
             replica = heartbeat(replica_id=name, zone=name[0], sequence=now_s + 1)
             world.fleet.take(heartbeats.encode(replica))
     told = (await report(world)).replicas

@@ -1,6 +1,5 @@
 """A failed accelerator takes its replica out until somebody clears it, and a restart of the agent forgets nothing."""
 
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,8 +36,10 @@ def test_a_fatal_error_drains_the_replica_and_its_heartbeat_says_why(tmp_path: P
     fault.look()
     heartbeat = compose(status, sequence=1, sent_unix_s=1.0)
     assert (heartbeat.phase, len(told)) == ("draining", 1)
-    assert heartbeat.accelerator_fault == heartbeat.reason == "accelerator 1: XID 79, fallen off the bus: " + (
-        "the machine has to be restarted"
+    assert (
+        heartbeat.accelerator_fault
+        == heartbeat.reason
+        == "accelerator 1: XID 79, fallen off the bus: " + ("the machine has to be restarted")
     )
     assert status.not_ready().startswith("draining")
 
