@@ -126,6 +126,7 @@ class Replica:
         self.adapters = adapters
         self._gaps = gaps
         self._told = told
+        self._pace = PaceMeter()
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
         self._begin()
