@@ -20,6 +20,7 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
+from functions.controller.branch_word import LOOK_EVERY_S, BranchWord, report_of
 from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
@@ -207,6 +208,7 @@ class Controller:
         tasks.forever("base versions", self._base_versions.run)
         tasks.forever("scaling", self._scaling.run)
         tasks.forever("health", self._health.run)
+        tasks.forever("branch's word", self._tell_branch)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Hand each desired revision to the processes."""
@@ -217,6 +219,13 @@ class Controller:
             if desired is not None and not self._following.suspended:
                 self._reconciler.want(desired.revision, pools_of(desired.loaded))
                 self._scaling.obey(desired.revision, desired.loaded)
+
+    async def _tell_branch(self) -> None:
+        """Whoever has the console open sees what is followed, what runs, and what was refused."""
+        word = BranchWord(self._source.wire)
+        while True:
+            await word.tell(report_of(await self._orders.handle({"do": "status"})))
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
         """The registry's rows are others: what is published may be, too. First only the channels: what takes a version

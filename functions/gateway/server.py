@@ -109,6 +109,7 @@ class _Server(uvicorn.Server):
             traces=self._trace_outputs.sink,
             zone=settings.zone,
             other=other,
+            origins=configured.origins(settings),
         )
         self._gateway = Gateway(self._services)
         self._usage = configured.usage_delivery(

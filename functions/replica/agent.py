@@ -15,6 +15,8 @@ from starlette.types import ASGIApp
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.fetch import ObjectSource
+from functions.artifacts.near_store import NearStore
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
 from functions.artifacts.swarm.chunk_clients import Bandwidth
@@ -131,7 +133,7 @@ def build(settings: ReplicaSettings) -> Agent:
     fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
     fault.look()
     metrics.watch_accelerators(accelerators)
-    source = _source(settings)
+    source = _source(settings, partial(credentials.secret, "chunks"))
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
     needs = DiskNeeds()
@@ -279,8 +281,8 @@ def _health_policy(settings: ReplicaSettings) -> HealthPolicy:
     )
 
 
-def _source(settings: ReplicaSettings) -> StoreSource:
-    store = S3Store(
+def _source(settings: ReplicaSettings, of_nodes: Callable[[], str]) -> StoreSource:
+    store: ObjectSource = S3Store(
         S3Settings(
             endpoint_url=settings.s3_endpoint_url,
             credentials=load_credentials(settings.s3_credentials_file),
@@ -289,6 +291,8 @@ def _source(settings: ReplicaSettings) -> StoreSource:
             max_attempts=_S3_ATTEMPTS,
         )
     )
+    if settings.adapter_cache_url:
+        store = NearStore(store, settings.adapter_cache_url, of_nodes)
     return StoreSource(
         store=store,
         cache=ArtifactCache(settings.cache_dir),

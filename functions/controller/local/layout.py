@@ -84,9 +84,19 @@ class StateLayout:
         return self.root / "gateway" / "traces"
 
     @property
+    def drills_dir(self) -> Path:
+        """Reports of drills; the console lists them."""
+        return self.root / "drills"
+
+    @property
     def monitoring_dir(self) -> Path:
         """Prometheus' configuration, its rules, and where the agents are."""
         return self.root / "monitoring"
+
+    @property
+    def drills_dir(self) -> Path:
+        """Reports of drills, and what one that was ended has yet to take back."""
+        return self.root / "drills"
 
     def data_dir(self, name: str) -> Path:
         return self.root / "data" / name

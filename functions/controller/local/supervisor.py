@@ -229,7 +229,8 @@ class Supervisor:
             return  # the answer is about a process that is no more
         self.apply(instance, ReadinessProbed(readiness.ok, readiness.detail))
         if liveness is not None and (liveness.answered or not spec.liveness_by_other):
-            self.apply(instance, LivenessProbed(liveness.ok, liveness.detail))
+            starved_s = instance.starvation.since_last_s(asked.pid) if asked is not None else 0.0
+            self.apply(instance, LivenessProbed(liveness.ok, liveness.detail, starved_s))
 
     async def _liveness(self, probe: Probe | None, readiness: ProbeOutcome, spec: ProcessSpec) -> ProbeOutcome | None:
         if probe is None:

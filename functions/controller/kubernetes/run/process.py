@@ -34,6 +34,7 @@ from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLo
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.run.branch_side import BranchSide
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
@@ -247,6 +248,7 @@ class KubernetesController:
                 parts.create_task(self._zones().run(api))
                 parts.create_task(self._health().run(api))
                 parts.create_task(self._events.run(api))
+                parts.create_task(self._branch().run())
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
@@ -271,6 +273,9 @@ class KubernetesController:
             is_suspended=lambda: self._pacer.suspended,
             on_notes=self._events.record,
         )
+
+    def _branch(self) -> BranchSide:
+        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
