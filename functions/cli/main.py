@@ -155,6 +155,16 @@ def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as
     command.restart(name)
 
 
+@app.command("clear-accelerator")
+def clear_accelerator(
+    replica: Annotated[str, typer.Argument(help="The replica that is out for its accelerator.")],
+) -> None:
+    """A failed accelerator was looked after: its replica takes requests again. On Kubernetes annotate the node."""
+    from functions.cli import local_commands as command
+
+    command.clear_accelerator(replica)
+
+
 @app.command()
 def suspend(reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "") -> None:
     """Stop following the branch: what runs goes on, nothing is changed."""

@@ -1,8 +1,8 @@
 """Users of the bus's Valkey: who may read and write what there, as its access control lists.
 
     gateway     hears heartbeats, snapshots, what other gateways say; keeps quotas, pins, homes and conversations
-    registry    hears heartbeats and what gateways count; says that there is a snapshot, and which nodes are not ready; keeps
-                regions' quotas
+    registry    hears heartbeats and what gateways count; says that there is a snapshot, and which nodes are not ready;
+                keeps regions' quotas
     agent       says heartbeats and prefixes, hears snapshots and who asks for prefixes
     default     everything: servers and sentinels among themselves, operators, and processes of version 0.1
 

@@ -46,9 +46,7 @@ class ReplicaTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Nodes = {}
     replicas: Annotated[tuple[ReplicaTrouble, ...], msgspec.Meta(max_length=MAX_REPLICAS)] = ()
-    slow_restarts: Annotated[
-        dict[Name, Annotated[int, msgspec.Meta(ge=0, le=10**9)]], msgspec.Meta(max_length=4096)
-    ] = {}
+    slow_restarts: Annotated[dict[Name, Count], msgspec.Meta(max_length=4096)] = {}
     """By pool, since the controller began."""
 
 

@@ -180,6 +180,7 @@ REPLICA = {
     ),
     "stalled_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
     "condemn_hung_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
+    "accelerator_fault_file": local_only("a pod with a failed accelerator is replaced on another node"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),
     "start_timeout_s": manifests_only(
         "weights of 140 GB from a network volume; a local model starts within the default"
@@ -187,7 +188,7 @@ REPLICA = {
     **defaults(
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
-        *("idle_probe_interval_s", "warm_up_timeout_s"),
+        *("idle_probe_interval_s", "warm_up_timeout_s", "pace_interval_s"),
     ),
 }
 NODE_FETCH = {
@@ -234,7 +235,7 @@ CONTROLLER = {
             "zones_interval_s",
             "max_accelerators",
         ),
-        *("conflicts", "gate_timeout_s", "log_level"),
+        *("conflicts", "gate_timeout_s", "log_level", "slow_after_s", "slow_backoff_s"),
     ),
 }
 

@@ -35,6 +35,7 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/healthz"): ANYBODY,
     ("GET", "/readyz"): ANYBODY,
     ("GET", "/metrics"): ANYBODY,
+    ("PUT", "/v1/fleet/verdicts"): PUBLISHER,
     ("GET", "/v1/snapshot"): MEMBERS,
     ("HEAD", "/v1/snapshot"): MEMBERS,
     ("PUT", "/v1/snapshot"): PUBLISHER,

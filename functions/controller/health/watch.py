@@ -120,8 +120,7 @@ class FleetHealth:
         ]
         for pool, found in slow.items():
             why, held = found.why[:WHY_MAX_CHARS], found.held[:WHY_MAX_CHARS]
-            state = "held" if held else "restarting"
-            troubles.append(ReplicaTrouble(pool, found.replica_id, "slow", state, why, held))
+            troubles.append(ReplicaTrouble(pool, found.replica_id, "slow", "held" if held else "restarting", why, held))
         for pool, (watch, _) in self._pools.items():
             if watch.under_way is not None:
                 troubles.append(ReplicaTrouble(pool, watch.under_way.replica_id, "slow", "restarting"))

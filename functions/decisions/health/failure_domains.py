@@ -6,7 +6,7 @@ and never more than that. A suspicion of a domain begins where all of this holds
 
     late       MEMBERS_MIN of its members or more, and half of them, have said nothing for LATE_S: three heartbeats
     together   so many of these fell silent within TOGETHER_S of each other; of a zone, on more than one node
-    others     of the replicas outside of it, half or more are heard: else it is the bus, and nobody is suspected
+    others     of the replicas outside of it, three in five are heard: else it is the bus, and nobody is suspected
 
 From then on every member is suspected that has not been heard since: also those whose third heartbeat is not missing
 yet. A heartbeat clears its sender at once; a domain without anybody left to suspect is forgotten.
@@ -37,7 +37,7 @@ TOGETHER_S = 2.0
 MEMBERS_MIN = 2
 LOST_RATIO = 0.5
 _NODES_MIN = 2  # of a zone: one alone is that node
-OTHERS_HEARD_RATIO = 0.5
+OTHERS_HEARD_RATIO = 0.6
 MISSED_S = 1.5  # one heartbeat, and a late one: of a node that is told to be unknown
 NODES_TOLD_MAX_RATIO = 0.5
 

@@ -99,6 +99,8 @@ class FluidEngine:
         "e2e_s",
         "finished",
         "first",
+        "gap_s",
+        "gap_tokens",
         "gaps",
         "is_frozen",
         "kv_tokens",
@@ -106,6 +108,7 @@ class FluidEngine:
         "now_s",
         "over",
         "prefill_s",
+        "queue_s",
         "reading_tokens",
     )
 
@@ -120,7 +123,10 @@ class FluidEngine:
         self.first: list[Work] = []
         self.over: list[Work] = []
         self.busy_s = 0.0
-        self.finished = 0  # this and the next three as vLLM's histograms sum them up
+        self.finished = 0  # this and the next six as vLLM's histograms sum them up
+        self.queue_s = 0.0
+        self.gap_s = 0.0
+        self.gap_tokens = 0.0
         self.e2e_s = 0.0
         self.prefill_s = 0.0
         self.computed_tokens = 0
@@ -268,6 +274,8 @@ class FluidEngine:
 
     def _count_gaps(self, steps: float, tokens: float, seconds: float, decoding: int) -> None:
         """Steps that read as much as they can are longer than the last one of a prompt."""
+        self.gap_s += seconds * decoding
+        self.gap_tokens += steps * decoding
         chunk = self._profile.step_budget_tokens - decoding
         full = float(int(tokens / chunk + _NEARLY))
         if 0.0 < full < steps:
@@ -287,6 +295,7 @@ class FluidEngine:
         if not work.started:
             work.started = True
             self.prefill_s += self.now_s - work.admitted_s
+            self.queue_s += max(0.0, work.admitted_s - work.arrived_s)
             self.computed_tokens += work.computed_tokens
             if self.cache is not None:
                 self.cache.enter(work.blocks)

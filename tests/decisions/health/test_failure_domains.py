@@ -116,7 +116,7 @@ _HEARD = st.lists(st.floats(0.0, 20.0), min_size=1, max_size=14)
 
 @given(_HEARD, st.integers(1, 4), st.floats(0.0, 20.0))
 def test_some_of_those_that_are_heard_are_always_left(heard_s: list[float], zones: int, pause_s: float) -> None:
-    """Whoever has spoken since the suspicion began is clear, and half of the others are heard: never all of a fleet."""
+    """Whoever has spoken since the suspicion began is clear, and most of the others are heard: never all of a fleet."""
     members = [
         Member(ReplicaId(f"r{number}"), f"n{number % (2 * zones)}", f"z{number % zones}", each)
         for number, each in enumerate(heard_s)

@@ -179,7 +179,7 @@ def _taint(api: KubeApi, name: str, fault: str) -> None:
     node = api.get(NODE, "", name)
     if node is None or any(each.get("key") == TAINT for each in taints_of(node)):
         return
-    ours = {"key": TAINT, "effect": EFFECT}
+    ours: dict[str, object] = {"key": TAINT, "effect": EFFECT}
     _patch(api, node, [*taints_of(node), ours], {TAINT: fault, CLEARED_ANNOTATION: None})
     _log.error("node %s is tainted %s:%s: %s", name, TAINT, EFFECT, fault)
 

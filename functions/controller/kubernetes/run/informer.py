@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """One kind in one namespace, or of none (empty); `label_selector` and `field_selector` as Kubernetes writes them."""
+    """One kind in one namespace, or of none (empty); the selectors as Kubernetes writes them."""
 
     api_version: str
     kind: str

@@ -1,4 +1,4 @@
-"""Health on a cluster, with the rights of the manifests: taints, pods that are replaced, nodes that gateways hear of."""
+"""Health on a cluster, with the rights of the manifests: taints, pods that are replaced, nodes that are told."""
 
 import asyncio
 import threading
