@@ -28,7 +28,7 @@ def test_prefill_is_seconds_over_tokens_computed() -> None:
 
 
 def test_prompts_that_others_have_read_teach_nothing_about_reading() -> None:
-    """A replica that only decodes computes a token of each in 10 ms: it would seem to read at a fiftieth of its rate."""
+    """One that only decodes computes a token of each in 10 ms: it would seem to read at a fiftieth of its rate."""
     rates = engine_rates.update(EngineRates(), counters())
     rates = engine_rates.update(rates, counters(finished=50, prefill_s=50 * 0.2, tokens=50 * 1000))
     alone = engine_rates.update(rates, counters(finished=90, prefill_s=10.0 + 40 * 0.01, tokens=50_000 + 40))
