@@ -3,8 +3,10 @@
     load 1 = every accelerator busy:   requests a second = load x accelerators / busy_s
     busy_s = prompt x prefill_ms + output x (step_ms / BATCH + decode_ms_per_sequence)
 
-Each arm is a simulated fleet with the gateway's own decision; requests come at even gaps and are all alike, so that
-what differs is the arm. Neighbours: `functions.decisions.routing.disaggregation` decides; `shoal simulate prefill` shows.
+Each arm is a simulated fleet, in which the gateway's own code decides. Requests come at even gaps and are all alike, so
+that what differs is the arm.
+
+Neighbours: `functions.decisions.routing.disaggregation` decides; `shoal simulate prefill` shows.
 """
 
 from collections.abc import Iterable, Iterator
