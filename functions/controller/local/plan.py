@@ -71,6 +71,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         liveness_by_other=True,
         after=(fetcher,) if fetcher is not None else (),
         stops_before=(f"agent-{replica_id}",),
+        held_by=context.layout.accelerator_fault_file(replica_id),
         timing=Timing(start_s=ENGINE_START_S, drain_s=10, liveness_failing_s=3),
         pool=pool.name,
         replica_id=replica_id,
@@ -112,6 +113,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "ENGINE_LOG_FILE": layout.log_file(f"engine-{replica_id}"),
         "STANDBY_FILE": layout.standby_file(replica_id),
+        "ACCELERATOR_FAULT_FILE": layout.accelerator_fault_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.

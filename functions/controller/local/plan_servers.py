@@ -86,7 +86,16 @@ def registry(context: PlanContext) -> ProcessSpec:
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "MODELS_DIR": context.models_root,
         "GC_INTERVAL_S": GC_INTERVAL_S,
+        "DRILLS_DIR": layout.drills_dir,
     }
+    if context.has_trace_store:
+        env |= {
+            "TRACE_STORE_URL": context.traces_url,
+            "TRACE_STORE_USER": TRACES_USER,
+            "TRACE_STORE_PASSWORD_FILE": layout.secret(TRACES_PASSWORD),
+        }
+    if context.prometheus is not None:
+        env["PROMETHEUS_URL"] = f"http://{HOST}:{context.ports.prometheus}"
     if layout.region is not None:
         env |= {
             "REGION": layout.region,

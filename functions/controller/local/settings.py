@@ -133,6 +133,14 @@ class ControllerSettings(BaseSettings):
     rollout_load_patience_s: float = Field(20.0, ge=0, le=3600)
     """Seconds that all replicas may say that they cannot load it: a store may be away for a moment. Default: 20."""
 
+    slow_after_s: float = Field(60.0, ge=0, le=3600)
+    """Seconds that a replica has to be slow by itself, by its fellows' measure, until it is drained and restarted. 0:
+    not. Default: 60, six of the agents' measurements."""
+
+    slow_backoff_s: float = Field(600.0, ge=1, le=86400)
+    """Seconds after any start in a pool in which nobody of it is restarted for being slow; twice as many after each
+    such restart of the last six hours. Default: 600."""
+
     @property
     def patience(self) -> RolloutTimeouts:
         return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
