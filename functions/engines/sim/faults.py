@@ -48,6 +48,8 @@ class Faults(BaseModel):
     """Accept and never answer (everything but /sim)."""
     freeze: bool = False
     """The step loop stands still: requests wait for ever, /health stays 200 (as a hung vLLM's does)."""
+    lose_kv_blocks: bool = False
+    """Whatever it holds for other engines cannot be read."""
     slow_factor: float = Field(1.0, gt=0)
     """Every step takes so many times longer."""
     kv_held_ratio: float = Field(0.0, ge=0, lt=1)

@@ -181,6 +181,7 @@ class LiveEngine:
         await self._wake.wait()
 
     async def _step(self, start_s: float) -> float:
+        self.core.scheduler.held.expire(self._clock.now_s())
         begun = self.core.begin_step(self._clock.now_s())
         if any(not self._is_on_disk(adapter) for adapter in begun.disk_reads):
             self.die()
@@ -240,7 +241,7 @@ class LiveEngine:
 
     def _sequence(self, work: Work, index: int) -> Sequence:
         choice = work.choices[index]
-        return Sequence.arrive(
+        seq = Sequence.arrive(
             next(self._seq_ids),
             choice.prompt.ids,
             choice.plan.ids,
@@ -249,3 +250,6 @@ class LiveEngine:
             adapter=work.adapter.adapter_id if work.adapter else None,
             priority=work.priority if self.core.limits.priority_scheduling else 0,
         )
+        seq.received_tokens, seq.remote_cached_tokens = work.received.tokens, work.received.cached_tokens
+        seq.hold_as = work.hold_as
+        return seq
