@@ -55,7 +55,9 @@ class PrefillTrial:
 
     def arm(self, prompt_tokens: int, load: float, reading: int) -> PrefillArm:
         per_s = self.per_s(prompt_tokens, load)
-        pools = (PoolSetting(name=_MODEL, profile=self.profile, replicas=self.accelerators - reading),)
+        pools: tuple[PoolSetting, ...] = (
+            PoolSetting(name=_MODEL, profile=self.profile, replicas=self.accelerators - reading),
+        )
         if reading:
             pools += (
                 PoolSetting(

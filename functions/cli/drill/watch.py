@@ -6,7 +6,9 @@ not seen.
 
 import asyncio
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -20,6 +22,7 @@ PAGE_S = 3.0
 LOOK_EVERY_S = 0.5
 PAGE_MAX_BYTES = 16 * 1024 * 1024
 
+_FOLDS: Mapping[str, Callable[[list[float]], float]] = MappingProxyType({"sum": sum, "max": max, "min": min})
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -37,7 +40,7 @@ def value_of(samples: Samples, effect: Effect) -> float | None:
     found = [value for (name, labels), value in samples.items() if name == effect.metric and wanted <= labels]
     if not found:
         return None
-    return {"sum": sum, "max": max, "min": min}[effect.fold](found)
+    return _FOLDS[effect.fold](found)
 
 
 @dataclass(slots=True)
