@@ -20,7 +20,7 @@ DRILLS := tests/drills
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak cluster-test check types unit bench bench-peers docs seeds fuzz fmt lock sbom audit
+.PHONY: help up down test soak cluster-test check types unit loadtest bench bench-peers docs seeds fuzz fmt lock sbom audit
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed an
 # Changes the installation that KUBECONFIG and SHOAL_CLUSTER_URL name: docs/how-to/accept-a-cluster.md.
 cluster-test: $(STAMP) ## the acceptance suite, on an installation on Kubernetes: half an hour
 	$(BIN)/pytest -v -s -m cluster tests/cluster $(ARGS)
+
+loadtest: $(STAMP) ## Locust on the fleet that runs, judged by thresholds: PROFILE=chat|spike|mix|… ARGS="-u 50 -t 5m"
+	@$(BIN)/python -m loadtests.locust $(or $(PROFILE),chat) $(ARGS)
 
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)

@@ -2,18 +2,33 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    id: str
+    task: str  # generate, embed, …: what the pool's label shoal.dev/task says
+    window_tokens: int  # what this tenant may fill of the context
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     api_key: str
-    models: tuple[str, ...]
+    models: tuple[Model, ...]
+
+    def of_task(self, task: str) -> tuple[Model, ...]:
+        return tuple(model for model in self.models if model.task == task)
 
 
 class NotConfigured(Exception):
     """The environment names no fleet; the message says how to name one."""
+
+
+class Unanswered(Exception):
+    """The gateway does not list models for a key; the message says which address and why."""
 
 
 def base_url() -> str:
@@ -33,15 +48,22 @@ def api_keys() -> list[str]:
 
 
 def discover() -> list[Tenant]:
-    """Each key with the models that are ready for it."""
+    """Each key with the models that are ready for it; raises NotConfigured and Unanswered."""
     found = []
-    with httpx.Client(timeout=10.0) as client:
+    with httpx.Client(timeout=30.0) as client:
         for key in api_keys():
-            answer = client.get(f"{base_url()}/models", headers={"authorization": f"Bearer {key}"})
-            answer.raise_for_status()
-            ready = [model["id"] for model in answer.json()["data"] if model["capacity"]["ready"]]
+            try:
+                answer = client.get(f"{base_url()}/models", headers={"authorization": f"Bearer {key}"})
+                answer.raise_for_status()
+            except httpx.HTTPError as error:
+                raise Unanswered(f"{base_url()}/models: {error}") from error
+            ready = tuple(_model(model) for model in answer.json()["data"] if model["capacity"]["ready"])
             if ready:
-                found.append(Tenant(key, tuple(ready)))
+                found.append(Tenant(key, ready))
     if not found:
         raise NotConfigured("no model is ready for any key; `shoal status` says why")
     return found
+
+
+def _model(listed: dict[str, Any]) -> Model:
+    return Model(str(listed["id"]), str(listed["task"]), int(listed["context_window"]))

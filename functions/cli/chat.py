@@ -55,10 +55,10 @@ class GatewayClient:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def models(self, key: str) -> list[str]:
-        """The ids that this key may call as they are: those of models that have the default channel."""
-        response = self._send("GET", "/v1/models", key)
-        return [str(model["id"]) for model in response.json()["data"] if DEFAULT_CHANNEL in model["channels"]]
+    def models(self, key: str) -> dict[str, str]:
+        """Task by id of what this key may call as it is: models that have the default channel."""
+        listed = self._send("GET", "/v1/models", key).json()["data"]
+        return {str(model["id"]): str(model["task"]) for model in listed if DEFAULT_CHANNEL in model["channels"]}
 
     def stream(self, chat: ChatCall, key: str) -> Iterator[str]:
         """The answer's text in pieces; Refused with the platform's own words where there is none."""

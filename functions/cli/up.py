@@ -114,15 +114,19 @@ MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
 def show_first_answers(context: CliContext, asker: GatewayClient, console: Console) -> None:
-    """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
+    """Refused where one of them does not answer: then the fleet is not up, whatever the probes say. Models that make no
+    text are not asked."""
     console.print(f"\n[bold]{QUESTION}[/]  [dim]{context.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
+    callable_by_some: set[str] = set()
     for tenant, key in sorted(read_demo_keys(context.layout).items()):
-        for model in sorted(asker.models(key.key), key=lambda model: ("/" in model, model)):
-            if model not in shown and len(shown) < MAX_SHOWN:
+        tasks = asker.models(key.key)
+        callable_by_some.update(tasks)
+        for model in sorted(tasks, key=lambda model: ("/" in model, model)):
+            if tasks[model] == "generate" and model not in shown and len(shown) < MAX_SHOWN:
                 shown.add(model)
                 _show(asker, console, tenant, model, key.key)
-    if not shown:
+    if not callable_by_some:
         raise Refused("no model can be called: see `shoal status` for what is wrong with the configuration")
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functions.api.ids import EngineName
 from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
-from functions.decisions.health import engine_rates
+from functions.decisions.health import engine_rates, pace
 from functions.decisions.health.engine import Counters, EnginePhase, Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.decisions.health.engine_rates import RateCounters
+from functions.decisions.health.pace import PaceMeter, WorkCounters
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
@@ -110,6 +111,20 @@ def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounte
     )
 
 
+def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounters:
+    """The sums behind a pace, without our own probes: they wait for nobody and compute next to nothing."""
+    return WorkCounters(
+        finished=metrics.finished_total - prober.answered,
+        queue_s=metrics.queue_s_total,
+        prefill_s=metrics.prefill_s_total,
+        computed_tokens=metrics.prefill_computed_tokens_total,
+        gap_s=metrics.inter_token_s_total,
+        gaps=metrics.inter_tokens_total,
+        running=metrics.running,
+        waiting=metrics.waiting,
+    )
+
+
 def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
     """The gauges; decode speed is one stream's: the mean gap between tokens since the look before."""
     return EngineLoad(
@@ -149,8 +164,10 @@ class Monitor:
         warm_up: WarmUp,
         weights: LoadedWeights | None = None,
         cold_start: ColdStart | None = None,
+        pace_every_s: float = pace.PACE_EVERY_S,
         on_new_engine: Callable[[], None] = lambda: None,
     ) -> None:
+        self._pace_every_s = pace_every_s
         self._status = status
         self._engine = engine
         self._prober = prober
@@ -214,6 +231,8 @@ class Monitor:
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
         status.load = load_of(metrics, self._metrics)
         status.rates = engine_rates.update(status.rates, rate_counters_of(metrics, self._prober))
+        work = work_counters_of(metrics, self._prober)
+        status.pace = pace.observe(status.pace, work, now_s, self._pace_every_s)
         self._metrics = metrics
 
     def _judge(self, evidence: Evidence, now_s: float) -> None:
@@ -231,6 +250,7 @@ class Monitor:
         status = self._status
         _log.warning("engine %s -> %s: %s", before, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
+            status.pace = PaceMeter()
             status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None

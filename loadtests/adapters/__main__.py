@@ -13,8 +13,9 @@ from loadtests.adapters import fleet as fleets
 from loadtests.adapters.figures import figures, table
 from loadtests.adapters.fleet import Shape
 from loadtests.adapters.library import publish_all
-from loadtests.adapters.traffic import Popularity, offer
+from loadtests.adapters.traffic import offer
 from loadtests.fan_out.store import running_store, store_at
+from loadtests.popularity import Popularity
 
 
 def main() -> int:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadtests.adapters.fleet import Fleet, Shape
-from loadtests.adapters.traffic import Popularity, Sample
+from loadtests.adapters.traffic import Sample
+from loadtests.popularity import Popularity
 
 _QUANTILES = (0.5, 0.9, 0.99)
 

@@ -1,21 +1,17 @@
-"""The load: requests begun at random moments at a steady rate, whatever becomes of those before; models by Zipf's law.
-
-The k-th most popular of n adapters is asked for with probability k^-s / sum(j^-s). Which adapter is how popular is
-drawn by lot, so that what an agent loads ahead, by name, is no better than any.
-"""
+"""The load: requests begun at random moments at a steady rate, whatever becomes of those before; models by Zipf's law
+(`loadtests.popularity`)."""
 
 import asyncio
 import random
 import re
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 
 import httpx
 
 from loadtests.adapters.library import model_of
+from loadtests.popularity import Popularity
 
 _LOAD = re.compile(r"load;dur=([0-9.]+)")
 _TOKENS = 8
@@ -33,21 +29,6 @@ class Sample:
     @property
     def good(self) -> bool:
         return self.status == httpx.codes.OK and not self.code
-
-
-class Popularity:
-    def __init__(self, count: int, exponent: float, rng: random.Random) -> None:
-        self._order = rng.sample(range(count), count)
-        self._cumulative = list(accumulate(float((rank + 1) ** -exponent) for rank in range(count)))
-        self._rng = rng
-
-    def draw(self) -> int:
-        at = self._rng.random() * self._cumulative[-1]
-        return self._order[bisect_left(self._cumulative, at)]
-
-    def share_of_top(self, count: int) -> float:
-        """The part of all requests that is for the `count` most popular: the best hit ratio of so many places."""
-        return self._cumulative[min(count, len(self._cumulative)) - 1] / self._cumulative[-1]
 
 
 async def offer(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from functions.telemetry.store.client import TraceStore
+from loadtests.traces.gateway_process import DELIVERY_S
 from loadtests.traces.store_process import StoreProcess, store_process
 
 _SECONDS = 8
@@ -36,7 +37,7 @@ class Gateways:
             time.sleep(0.02)
 
     def end(self) -> str:
-        return self.process.communicate(timeout=180)[0].strip()
+        return self.process.communicate(timeout=_SECONDS + DELIVERY_S + 60)[0].strip()
 
     def offered(self) -> int:
         files = [self._folder / f"offered-{number}" for number in range(self.count)]
@@ -94,7 +95,10 @@ def faults(folder: Path) -> None:
             fault(store, gateways)
             dropped = gateways.end()
             client = store.client()
-            print(f"{name:36} {_outcome(client, gateways.offered())} dropped as counted by the last gateway {dropped}")
+            print(
+                f"{name:36} {_outcome(client, gateways.offered())} dropped as counted by the last gateway {dropped}",
+                flush=True,
+            )
             client.close()
 
 

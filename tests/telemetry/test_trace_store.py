@@ -14,6 +14,7 @@ from functions.telemetry.store.client import StoreAddress, StoreAway, StoreRecei
 from functions.telemetry.store.questions import Search, find, search
 from functions.telemetry.trace_row import COLUMNS, TraceRow, encode
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
+from loadtests.traces.rows import generated
 from tests.ports import free_port
 from tests.roles import RoleProcess, start
 from tests.telemetry.test_traces import row as any_row
@@ -201,3 +202,20 @@ def test_it_ends_at_once_when_told_to(server: Server) -> None:
     began_s = time.monotonic()
     assert server.process.wait(10) in (0, -signal.SIGTERM) and time.monotonic() - began_s < 5.0
     server.start()
+
+
+def test_a_search_over_many_rows_takes_memory_for_those_that_it_shows(server: Server, receiver: StoreReceiver) -> None:
+    """Of 10 million rows in a week, three days passed a statement's gigabyte: all columns of all rows were sorted."""
+    server.store.migrate(30)
+    for number in range(3):
+        server.store.order(generated(100_000, int(NOW_S) - 900, 600, number * 100_000))
+    server.store.order("SET max_memory_usage = 67108864")
+    try:
+        newest = search(server.store, Search(NOW_S - 3600))
+        slowest = search(server.store, Search(NOW_S - 3600, slowest_first=True, limit=7))
+    finally:
+        server.store.order("SET max_memory_usage = 1073741824")
+    assert len(newest) == 50 and [each.ts for each in newest] == sorted((each.ts for each in newest), reverse=True)
+    assert newest[0].ts == server.store.ask("SELECT toFloat64(max(ts)) AS t FROM shoal.requests")[0]["t"]
+    most = server.store.ask("SELECT max(total_ms) AS t FROM shoal.requests")[0]["t"]
+    assert len(slowest) == 7 and slowest[0].total_ms == most

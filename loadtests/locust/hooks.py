@@ -1,0 +1,198 @@
+"""Locust's events: options, what the fleet has, how late this process is, and at the end verdict and exit code.
+
+Exit code 0: every threshold was kept (failures that a threshold allows included); 1: one was broken, or nobody was
+answered; 2: an option or a file is wrong, before any load. With workers the master alone judges.
+"""
+
+import argparse
+import logging
+import os
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust import events
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.runners import WorkerRunner
+
+from loadtests import fleet
+from loadtests.locust import measured, slo_file, verdicts
+from loadtests.locust.slo import BadThreshold, Threshold, judge, parse_option
+from loadtests.locust.spike import Spike
+
+_LATE_EVERY_S = 0.1
+
+
+@events.init_command_line_parser.add_listener
+def options(parser: LocustArgumentParser) -> None:
+    group = parser.add_argument_group("shoal: load profiles")
+    add = group.add_argument
+    add("--seed", type=int, default=1, help="What users draw follows from it and from the number of workers.")
+    add("--models", default="", help="Ask these alone, comma-separated, of those that are ready for each key.")
+    add(
+        "--gateways",
+        default="",
+        env_var="SHOAL_GATEWAYS",
+        help="Base URLs, comma-separated; each user takes one. Default: OPENAI_BASE_URL.",
+    )
+    add("--tries", type=_count, default=5, help="How often a request is sent that is refused with retry-after.")
+    add("--answer-timeout", type=float, default=120.0, help="Seconds until an answer has to be whole.")
+    add(
+        "--slo",
+        type=_threshold,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="Beside or instead of the file's.",
+    )
+    add("--slo-file", type=Path, default=slo_file.SHIPPED, help="Loads and thresholds by profile; `none`: no file.")
+    add("--verdict", type=Path, default=None, metavar="FILE", help="The verdict as JSON, too.")
+    profile = _profile_of(sys.argv)
+    try:
+        load = slo_file.read(slo_file.SHIPPED, profile).load
+    except BadThreshold as error:
+        parser.error(str(error))
+    parser.set_defaults(num_users=load.get("users"), spawn_rate=load.get("spawn_rate"), stop_timeout=60.0)
+    parser.set_defaults(run_time=load.get("run_time", "60s"))
+
+
+@events.init.add_listener
+def begin(environment: Environment, **_: Any) -> None:
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _thresholds(environment)  # a mistake in them ends the run before it costs anything
+    try:
+        _state(environment)["tenants"] = fleet.discover()
+        environment.host = addresses(environment)[0]
+    except (fleet.NotConfigured, fleet.Unanswered) as error:
+        _end(str(error))
+    _leave_out(environment)
+    options = environment.parsed_options
+    if not isinstance(environment.runner, WorkerRunner):  # workers are told with the users that they begin
+        options.base_users, options.load_s = options.num_users or 1, float(options.run_time or 60)
+    _state(environment)["tls"] = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
+
+
+@events.test_start.add_listener
+def started(environment: Environment, **_: Any) -> None:
+    _state(environment)["began_s"] = time.monotonic()
+    _state(environment)["lag"] = gevent.spawn(_watch_itself, environment)
+
+
+@events.test_stop.add_listener
+def stopped(environment: Environment, **_: Any) -> None:
+    if (lag := _state(environment).pop("lag", None)) is not None:
+        lag.kill()
+
+
+@events.quitting.add_listener
+def judged(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner):
+        environment.process_exit_code = 0
+        return
+    entries = measured.by_entry(environment.stats)
+    found = judge(_thresholds(environment), entries)
+    print(verdicts.table(found, entries), file=sys.stderr)
+    if (file := environment.parsed_options.verdict) is not None:
+        file.write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
+    environment.process_exit_code = 0 if all(each.kept for each in found) and verdicts.answered(entries) else 1
+
+
+def tenants(environment: Environment, task: str) -> list[fleet.Tenant]:
+    """Who has a model of the task, of those that --models leaves."""
+    only = {name for name in environment.parsed_options.models.split(",") if name}
+    found = []
+    for tenant in _state(environment)["tenants"]:
+        kept = tuple(model for model in tenant.of_task(task) if not only or model.id in only)
+        if kept:
+            found.append(fleet.Tenant(tenant.api_key, kept))
+    return found
+
+
+def seed(environment: Environment) -> int:
+    return int(environment.parsed_options.seed)
+
+
+def spike(environment: Environment) -> Spike:
+    options = environment.parsed_options
+    return Spike(options.base_users, options.load_s)
+
+
+def addresses(environment: Environment) -> list[str]:
+    named = [url.strip().rstrip("/") for url in environment.parsed_options.gateways.split(",") if url.strip()]
+    return named or [fleet.base_url()]
+
+
+def tls(environment: Environment) -> ssl.SSLContext:
+    found: ssl.SSLContext = _state(environment)["tls"]
+    return found
+
+
+def elapsed_s(environment: Environment) -> float:
+    """Since the load began, in this process."""
+    return time.monotonic() - float(_state(environment).get("began_s", time.monotonic()))
+
+
+def _state(environment: Environment) -> dict[str, Any]:
+    """What this run found out; with the environment, so that two in one process share nothing."""
+    found: dict[str, Any] = environment.__dict__.setdefault("shoal", {})
+    return found
+
+
+def _leave_out(environment: Environment) -> None:
+    """Users for whose task no model is ready: a mix goes on without them, a profile of theirs alone ends."""
+    kept = [user for user in environment.user_classes if tenants(environment, getattr(user, "model_task", "generate"))]
+    if not kept:
+        _end(
+            "no key has a ready model of this profile's task"
+            + (" among --models" if environment.parsed_options.models else "")
+        )
+    environment.user_classes[:] = kept
+
+
+def _watch_itself(environment: Environment) -> None:
+    while True:
+        due_s = time.perf_counter() + _LATE_EVERY_S
+        gevent.sleep(_LATE_EVERY_S)
+        late_s = max(0.0, time.perf_counter() - due_s)
+        measured.beside_total(environment.stats, "lag", "generator", late_s)
+
+
+def _thresholds(environment: Environment) -> list[Threshold]:
+    """The file's, with those of the command line instead or beside."""
+    parsed = environment.parsed_options
+    named: list[Threshold] = []
+    if str(parsed.slo_file) != "none":
+        try:
+            named = slo_file.read(parsed.slo_file, _profile_of(sys.argv)).thresholds
+        except BadThreshold as error:
+            _end(str(error))
+    return list({each.name: each for each in [*named, *parsed.slo]}.values())
+
+
+def _profile_of(arguments: list[str]) -> str:
+    """The locustfile's name, of `-f FILE`; several together are the mix of them and have no thresholds of their own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-f", "--locustfile", default=os.environ.get("LOCUST_LOCUSTFILE", ""))
+    return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem
+
+
+def _threshold(text: str) -> Threshold:
+    try:
+        return parse_option(text)
+    except BadThreshold as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to 1000")
+    return int(text)
+
+
+def _end(why: str) -> None:
+    print(f"error: {why}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,1 @@
+"""Locustfiles, one profile each; any of them goes to `locust -f`."""

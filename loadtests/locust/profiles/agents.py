@@ -1,0 +1,58 @@
+"""Agents: bursts of short calls with tools, several lines of work at once, then a pause.
+
+Each line of work is a growing transcript: the call, a tool's result, the next call. Results are appended as the user's
+messages, so that the prompt is the same for a model that calls its tools and for one that does not.
+"""
+
+import random
+
+from gevent.pool import Group
+from locust import task
+
+from loadtests.locust.conversation import Conversation, words
+from loadtests.locust.user import CHAT, TenantUser, sleep
+
+_LINES, _STEPS = (2, 4), (2, 5)
+_TOKENS = 24
+_HEADERS = {"x-shoal-class": "near-real-time"}
+
+
+def _tool(name: str, argument: str) -> dict[str, object]:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": f"{name} by {argument}", "parameters": parameters},
+    }
+
+
+_TOOLS = [_tool("search", "query"), _tool("read_file", "path"), _tool("run_test", "name")]
+
+
+class AgentUser(TenantUser):
+    at_once = _LINES[1]
+
+    @task
+    def burst(self) -> None:
+        model = self.rng.choice(self.models)
+        lines = Group()
+        try:
+            for number in range(self.rng.randint(*_LINES)):
+                rng = random.Random(self.rng.getrandbits(64))
+                talk = Conversation(
+                    f"agent-{self.number}-{number}", words(rng, 120), rng.randint(*_STEPS), model.window_tokens
+                )
+                lines.spawn(self._work, talk, model.id, rng)
+            lines.join()
+        finally:
+            lines.kill()
+        self.think(2.0, 6.0)
+
+    def _work(self, talk: Conversation, model: str, rng: random.Random) -> None:
+        while (messages := talk.ask(words(rng, 25), _TOKENS)) is not None:
+            stream = rng.random() < 0.5
+            body = {"model": model, "messages": messages, "max_tokens": _TOKENS, "tools": _TOOLS, "stream": stream}
+            headers = {**_HEADERS, "x-session-id": talk.name}
+            if self.ask("stream" if stream else "whole", "agents", CHAT, body, headers, self.said, sleep) is None:
+                return
+            talk.answered(words(rng, 12))
+            sleep(rng.uniform(0.02, 0.2))

@@ -1,0 +1,46 @@
+"""slo.yaml: of each profile the load where none is said, and its thresholds. Unknown keys are errors by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadtests.locust.slo import BadThreshold, Threshold, parse
+
+SHIPPED = Path(__file__).parent / "slo.yaml"
+_LOAD = ("users", "spawn_rate", "run_time")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    load: dict[str, Any]
+    thresholds: list[Threshold]
+
+
+def read(path: Path, profile: str) -> Profile:
+    """Raises BadThreshold; a profile that the file does not name has neither load nor thresholds."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadThreshold(f"{path} cannot be read: {error}") from None
+    found = _mapping(path, "it", content).get(profile) or {}
+    parts = _mapping(path, profile, found)
+    for key in parts:
+        if key not in ("load", "slo"):
+            raise BadThreshold(f"{path}: {profile}.{key}: there are load and slo")
+    load = _mapping(path, f"{profile}.load", parts.get("load") or {})
+    for key in load:
+        if key not in _LOAD:
+            raise BadThreshold(f"{path}: {profile}.load.{key}: there are {', '.join(_LOAD)}")
+    limits = _mapping(path, f"{profile}.slo", parts.get("slo") or {})
+    try:
+        return Profile(load, [parse(str(name), value) for name, value in limits.items()])
+    except BadThreshold as error:
+        raise BadThreshold(f"{path}: {profile}.slo.{error}") from None
+
+
+def _mapping(path: Path, what: str, content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise BadThreshold(f"{path}: {what} is no mapping")
+    return content
