@@ -155,6 +155,22 @@ class Catalogue:
             split=split,
         )
 
+    def for_prefill(self, model: ResolvedModel, weights: Digest | None) -> ResolvedModel:
+        """The same model in the pool that computes prompts for its own (`prefill_of` has one), by replicas that have
+        loaded these weights."""
+        entry = self.prefill_of[model.pool]
+        there = model if model.is_adapter else self._weights(model, entry.name)
+        return replace(
+            there,
+            pool=entry.name,
+            other_pools=(),
+            context_window_tokens=entry.context_window_tokens,
+            accelerators_per_replica=entry.accelerators_per_replica,
+            price_per_accelerator_hour=entry.price_per_accelerator_hour,
+            weights=weights,
+            split=None,
+        )
+
     def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         """A base model as the pool's engines call it, with the digest of their weights where they are declared."""
         declared = self.models.get(ModelId(pool)) or self.models.get(model.id)

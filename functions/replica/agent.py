@@ -186,6 +186,7 @@ def build(settings: ReplicaSettings) -> Agent:
             weights=weights,
             cold_start=ColdStart(settings.engine_log_file),
             pace_every_s=settings.pace_interval_s,
+            on_new_engine=drain.engine_is_new,
         ),
         standby=standby,
         reconciler=reconciler,

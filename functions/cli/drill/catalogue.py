@@ -1,10 +1,15 @@
-"""All drills by name, in the order in which `--all` plays them: those that disturb the least come first."""
+"""All drills by name, in the order in which `--all` plays them: load, replicas, models, then what all depends on."""
 
-from functions.cli.drill import drills_away, drills_pressure, drills_replicas
+from functions.cli.drill import drills_away, drills_models, drills_pressure, drills_replicas
 from functions.cli.drill.declared import Drill
 from functions.cli.refused import Refused
 
-DRILLS: tuple[Drill, ...] = (*drills_away.DRILLS, *drills_replicas.DRILLS, *drills_pressure.DRILLS)
+DRILLS: tuple[Drill, ...] = (
+    *drills_pressure.DRILLS,
+    *drills_replicas.DRILLS,
+    *drills_models.DRILLS,
+    *drills_away.DRILLS,
+)
 
 
 def named(name: str) -> Drill:

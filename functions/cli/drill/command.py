@@ -76,7 +76,7 @@ def play(wanted: DrillRequest) -> None:
     context = current_context(clones=True)
     if not context.layout.ca_file.is_file():
         raise Refused(f"there is no fleet in {context.layout.root}: start one with `shoal up --engine sim`")
-    folder = context.layout.drills_dir
+    folder = context.layout.run_dir
     try:
         with lock_held(folder / "drill.lock"):
             stage = Stage(context, Journal(folder), _tenant(context, wanted.tenant))

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from functions.cli.refused import Refused
@@ -39,6 +40,13 @@ def revert(repository: Path, commit: str) -> None:
             return
         _git(clone, "revert", "--no-edit", commit)
         _git(clone, "push", "--quiet", "origin", "HEAD:main")
+
+
+@contextmanager
+def read_branch(repository: Path) -> Iterator[Path]:
+    """Its files as they are now; changes of them are lost."""
+    with tempfile.TemporaryDirectory(prefix="shoal-drill-") as folder:
+        yield _clone(repository, Path(folder))
 
 
 def _clone(repository: Path, folder: Path) -> Path:

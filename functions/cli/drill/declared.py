@@ -44,7 +44,12 @@ class Effect:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fold: Literal["sum", "max", "min"] = "max"
     grows: bool = False  # a counter: what it has grown by since the load began
-    lasts: bool = True  # False: it may be over before the fault is taken back
+
+    @property
+    def query(self) -> str | None:
+        """The same, asked of Prometheus; None where it scrapes no such page."""
+        labels = ",".join(f'{name}="{value}"' for name, value in sorted(self.labels.items()))
+        return f"{self.fold}({self.metric}{{{labels}}})" if self.page != "controller" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import msgspec
 
 from functions.controller.local.files import replace_file
 
-JOURNAL_FILE = "to-take-back.json"
+JOURNAL_FILE = "drill-to-take-back.json"
 _MAX_BYTES = 1024 * 1024
 _MOST = 500
 
@@ -47,15 +47,18 @@ class RevokeKey(msgspec.Struct, frozen=True, tag="revoke-key"):
     key_id: str
 
 
-class RemoveFile(msgspec.Struct, frozen=True, tag="remove-file"):
+class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
+    """A file that was replaced, from beside it."""
+
     path: str
+    aside: str
 
 
 class RestoreWindows(msgspec.Struct, frozen=True, tag="restore-windows"):
     """Alerts look back as far as they do on production."""
 
 
-Undoing = Continue | StartController | SetFaults | Revert | RevokeKey | RemoveFile | RestoreWindows
+Undoing = Continue | StartController | SetFaults | Revert | RevokeKey | PutBack | RestoreWindows
 
 
 class JournalUnreadable(Exception):

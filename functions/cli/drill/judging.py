@@ -45,7 +45,7 @@ _EXAMPLES = 5
 
 
 def judge(drill: Drill, seen: Timeline) -> Judgement:
-    effect_s = next((look.at_s for look in seen.looks if look.at_s >= seen.injected_s and look.shows_effect), None)
+    effect_s = shown_s(seen)
     fired_s, cleared_s = fired_and_cleared(drill.alert, seen)
     recovered_s = recovery_s(seen)
     wrong = wrongly_failed(drill, seen, recovered_s)
@@ -70,6 +70,12 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
         wrongly_failed=len(wrong),
         examples=tuple(_example(each) for each in wrong[:_EXAMPLES]),
     )
+
+
+def shown_s(seen: Timeline) -> float | None:
+    """When the effect was first seen after the fault, by the drill's own looks or by Prometheus."""
+    points = [*((look.at_s, look.shows_effect) for look in seen.looks), *seen.shown]
+    return min((at_s for at_s, shows in points if shows and at_s >= seen.injected_s), default=None)
 
 
 def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float | None]:
@@ -108,7 +114,7 @@ def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> l
     found = []
     for each in seen.outcomes:
         allowed: frozenset[Ending] = drill.tolerates if each.traffic == STEADY else drill.spike_tolerates
-        is_within = seen.injected_s <= each.ended_s <= until_s + 1e-9
+        is_within = each.ended_s >= seen.injected_s and each.began_s <= until_s
         if each.ending == "mixed" or (each.ending != "whole" and not (is_within and each.ending in allowed)):
             found.append(each)
     return found

@@ -1,7 +1,8 @@
 """Load of a drill: streamed chats at a fixed rate, each judged by what came back, all bounded.
 
 Arrivals do not wait for answers: a client that is slow to be served does not make the others come later. At most
-`MAX_OPEN` requests are open; those that would be more are not sent, and counted as `left_out`.
+`MAX_OPEN` requests are open; those that would be more are not sent, and counted as `left_out`. So are those that broke
+without an answer while this process itself got no processor: a gateway closes a connection on which no request comes.
 
 What a whole answer is, is strict where it can be: a simulated engine says the prompt back, behind the adapter's name,
 so that another's text shows. Of any engine, `x-shoal-model` names the model that answered.
@@ -26,6 +27,7 @@ MAX_OPEN = 400  # of one load
 REQUEST_S = 45.0
 CONNECT_S = 10.0
 LATE_S = 1.0  # of arrivals that this process was too busy to send in time, no more are made up for
+PULSE_S, STARVED_S = 0.25, 4.0  # this process got no processor for so long: what it had open then shows nothing
 DETAIL_CHARS = 160
 EVENT_MAX_CHARS = 1024 * 1024
 _REFUSALS = frozenset({429, 503})
@@ -69,6 +71,7 @@ class LoadMaker:
     outcomes: list[Outcome] = field(default_factory=list)
     left_out: int = 0
     _open: set[asyncio.Task[None]] = field(default_factory=set)
+    _starved: list[tuple[float, float]] = field(default_factory=list)  # from, to
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; those that are open then get their REQUEST_S. Cancelled, they are dropped."""
@@ -79,6 +82,7 @@ class LoadMaker:
         next_s = loop.time()
         client = httpx.AsyncClient(verify=self.target.verify, timeout=timeout, limits=limits, trust_env=False)
         async with client, asyncio.TaskGroup() as group:
+            pulse = group.create_task(self._pulse())
             while not stop.is_set():
                 if len(self._open) < MAX_OPEN:
                     task = group.create_task(self._one(client, next(models)))
@@ -90,6 +94,20 @@ class LoadMaker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(next_s):
                         await stop.wait()
+            if self._open:
+                await asyncio.wait(self._open)
+            pulse.cancel()
+
+    async def _pulse(self) -> None:
+        """Until cancelled."""
+        while True:
+            before_s = self.clock()
+            await asyncio.sleep(PULSE_S)
+            if self.clock() - before_s > STARVED_S:
+                self._starved.append((before_s, self.clock()))
+
+    def _was_starved(self, began_s: float, ended_s: float) -> bool:
+        return any(first_s <= ended_s and began_s <= last_s for first_s, last_s in self._starved)
 
     async def _one(self, client: httpx.AsyncClient, model: str) -> None:
         prompt = _prompt(self.load)
@@ -100,6 +118,10 @@ class LoadMaker:
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             answer.broke = repr(error)
         ending, detail = judged(answer, model, prompt, echoes=self.target.echoes)
+        await asyncio.sleep(PULSE_S if answer.broke and not answer.status else 0.0)  # until the pulse has noticed, too
+        if answer.broke and not answer.status and self._was_starved(began_s, self.clock()):
+            self.left_out += 1
+            return
         self.outcomes.append(
             Outcome(
                 traffic=self.load.traffic,

@@ -28,6 +28,7 @@ from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, Looks, Pages
 from functions.cli.refused import Refused
 from functions.telemetry.alerting.scaled import held_s
 
+READY_S = 90.0  # for what an earlier drill has ended to be there again
 QUIET_S = 10.0  # of the load alone, before the fault
 KEY_TRAVELS_S = 30.0  # from the registry to the gateway
 CALM_S = 120.0  # for an alert of an earlier failure to clear
@@ -55,6 +56,7 @@ class _Seen:
     """What grows while it is played."""
 
     began_s: float = field(default_factory=time.monotonic)
+    began_unix_s: float = field(default_factory=time.time)
     looks: list[Look] = field(default_factory=list)
 
     def now_s(self) -> float:
@@ -75,7 +77,7 @@ class Performance:
         """Refused where the fleet cannot or may not play it."""
         stage = self._stage
         mark, load_before = stage.journal.mark, os.getloadavg()[0]
-        status = await in_thread(stage.status)
+        status = await self._ready()
         engine, replicas = self._checked(status)
         try:
             timeline = await self._play(status)
@@ -95,6 +97,15 @@ class Performance:
             load_average=(load_before, os.getloadavg()[0]),
             window_scale=self._scale,
         )
+
+    async def _ready(self) -> dict[str, Any]:
+        """The status, once the fleet is ready, or after READY_S as it is."""
+        deadline_s = time.monotonic() + READY_S
+        while True:
+            status = await in_thread(self._stage.status)
+            if status["ready"] or time.monotonic() > deadline_s:
+                return status
+            await asyncio.sleep(1.0)
 
     def _checked(self, status: dict[str, Any]) -> tuple[str, int]:
         engine = str(status["target"]["engine"])
@@ -138,13 +149,13 @@ class Performance:
                 await asyncio.sleep(TAIL_S)
                 stop_load.set()
                 watching.cancel()
+            if wrong:
+                self._say("; ".join(wrong))
+            return await self._timeline(injected_s, taken_back_s, looks.zero)
         finally:
             await pages.close()
             if self._alerts is not None:
                 await self._alerts.close()
-        if wrong:
-            self._say("; ".join(wrong))
-        return self._timeline(injected_s, taken_back_s)
 
     # -- before the load ----------------------------------------------------------------------------------------------
 
@@ -262,16 +273,24 @@ class Performance:
                 return
             await asyncio.sleep(POLL_S)
 
-    def _timeline(self, injected_s: float, taken_back_s: float) -> Timeline:
+    async def _timeline(self, injected_s: float, taken_back_s: float, zero: float) -> Timeline:
         outcomes: list[Outcome] = [each for maker in self._makers for each in maker.outcomes]
-        changes: list[AlertChange] = self._alerts.changes if self._alerts is not None else []
+        seen, effect, ended_s = self._seen, self._drill.effect, self._seen.now_s()
+        changes: list[AlertChange] = []
+        shown: list[tuple[float, bool]] = []
+        if self._alerts is not None:
+            changes = await self._alerts.history(seen.began_unix_s, ended_s)
+            query = effect.query
+            for series in await self._alerts.range(query, seen.began_unix_s, ended_s) if query is not None else ():
+                shown += [(at_s, effect.is_there(value - zero)) for at_s, value in series["values"]]
         return Timeline(
             injected_s=injected_s,
             taken_back_s=taken_back_s,
-            ended_s=self._seen.now_s(),
+            ended_s=ended_s,
             outcomes=tuple(sorted(outcomes, key=lambda each: each.began_s)),
             alerts=tuple(changes),
             looks=tuple(self._seen.looks),
+            shown=tuple(shown),
             sees_alerts=self._alerts is not None,
         )
 

@@ -6,6 +6,7 @@ Neighbours: `undoing` carries the journal's entries out; `commits` changes the b
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from functions.cli.drill.commits import push_change
 from functions.cli.drill.journal import (
     Continue,
     Journal,
-    RemoveFile,
+    PutBack,
     RestoreWindows,
     Revert,
     RevokeKey,
@@ -131,10 +132,16 @@ class Stage:
             made = registry.send("POST", f"/v1/tenants/{self.tenant}/keys", body)
         return str(made["key"])
 
-    def write(self, path: Path, content: bytes) -> None:
-        """A file that is not there otherwise."""
-        self.journal.add(RemoveFile(str(path)))
+    def replace(self, path: Path, content: bytes) -> None:
+        """Other content for a file; what it has is kept beside it."""
+        aside = path.with_name(f"{path.name}.before-drill")
+        self.journal.add(PutBack(str(path), str(aside)))
+        replace_file(aside, path.read_bytes())
         replace_file(path, content)
+
+    @staticmethod
+    def wait(seconds: float) -> None:
+        time.sleep(seconds)
 
     def shorten_windows(self, scale: float) -> bool:
         """Whether a Prometheus runs whose alerts are now evaluated with shorter windows."""

@@ -59,6 +59,7 @@ class Timeline:
     outcomes: tuple[Outcome, ...] = ()
     alerts: tuple[AlertChange, ...] = ()
     looks: tuple[Look, ...] = ()
+    shown: tuple[tuple[float, bool], ...] = ()  # whether the effect showed, as Prometheus has it: closer than looks
     sees_alerts: bool = True  # False: there is no Prometheus
 
 

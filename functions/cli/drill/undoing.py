@@ -10,7 +10,7 @@ from functions.cli.context import CliContext
 from functions.cli.drill.commits import revert
 from functions.cli.drill.journal import (
     Continue,
-    RemoveFile,
+    PutBack,
     RestoreWindows,
     Revert,
     RevokeKey,
@@ -43,8 +43,9 @@ def undo(context: CliContext, undoing: Undoing) -> None:
             revert(context.layout.gitops_dir, undoing.commit)
         case RevokeKey():
             _revoke(context, undoing)
-        case RemoveFile():
-            Path(undoing.path).unlink(missing_ok=True)
+        case PutBack():
+            if Path(undoing.aside).exists():
+                Path(undoing.aside).replace(undoing.path)
         case RestoreWindows():
             ensure_monitoring(context.layout, context.ports)
             found = read_ledger(context.layout.ledger_file).processes

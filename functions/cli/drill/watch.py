@@ -6,7 +6,10 @@ not seen.
 
 import asyncio
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +22,7 @@ PAGE_S = 3.0
 LOOK_EVERY_S = 0.5
 PAGE_MAX_BYTES = 16 * 1024 * 1024
 
+_FOLDS: Mapping[str, Callable[[list[float]], float]] = MappingProxyType({"sum": sum, "max": max, "min": min})
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -36,7 +40,7 @@ def value_of(samples: Samples, effect: Effect) -> float | None:
     found = [value for (name, labels), value in samples.items() if name == effect.metric and wanted <= labels]
     if not found:
         return None
-    return {"sum": sum, "max": max, "min": min}[effect.fold](found)
+    return _FOLDS[effect.fold](found)
 
 
 @dataclass(slots=True)
@@ -161,6 +165,25 @@ class Alerts:
         found = [rule for group in groups for rule in group["rules"] if rule["name"] == alert]
         return bool(found) and all(abs(rule["duration"] - held_s) < 0.5 for rule in found)
 
+    async def history(self, began_unix_s: float, ended_s: float) -> list[AlertChange]:
+        """All changes as Prometheus remembers them, which is closer than looks of a process that waits for a processor;
+        those of the looks where it does not answer."""
+        found = await self.range("ALERTS", began_unix_s, ended_s)
+        return changes_of(found, ended_s) if found else self.changes
+
+    async def range(self, query: str, began_unix_s: float, ended_s: float) -> list[dict[str, Any]]:
+        """Series by the second; none where it does not answer."""
+        asked = {"query": query, "start": f"{began_unix_s:.0f}", "end": f"{began_unix_s + ended_s:.0f}", "step": "1"}
+        try:
+            answer = await self._client.get(f"{self.url}/api/v1/query_range", params=asked)
+            series: list[dict[str, Any]] = answer.raise_for_status().json()["data"]["result"]
+        except (httpx.HTTPError, ValueError, KeyError):
+            return []
+        zero_s = float(asked["start"])
+        return [
+            each | {"values": [(float(at) - zero_s, float(value)) for at, value in each["values"]]} for each in series
+        ]
+
     async def look(self, at_s: float) -> None:
         try:
             answer = await self._client.get(f"{self.url}/api/v1/alerts")
@@ -177,3 +200,23 @@ class Alerts:
             if state != self.states.get(name, "inactive"):
                 self.changes.append(AlertChange(at_s, name, state))
         self.states = now
+
+
+def changes_of(series: list[dict[str, Any]], ended_s: float) -> list[AlertChange]:
+    """Of `ALERTS`, by the second: an alert that has no sample at a second is inactive."""
+    states: dict[str, dict[int, AlertState]] = {}
+    for each in series:
+        name, state = each["metric"]["alertname"], each["metric"]["alertstate"]
+        of_alert = states.setdefault(name, {})
+        for at_s, _ in each["values"]:
+            if of_alert.get(round(at_s)) != "firing":
+                of_alert[round(at_s)] = "firing" if state == "firing" else "pending"
+    changes = []
+    for name, by_second in sorted(states.items()):
+        former: AlertState = "inactive"
+        for second in range(round(ended_s) + 1):
+            state = by_second.get(second, "inactive")
+            if state != former:
+                changes.append(AlertChange(float(second), name, state))
+            former = state
+    return sorted(changes, key=lambda change: change.at_s)

@@ -93,11 +93,6 @@ class StateLayout:
         """Prometheus' configuration, its rules, and where the agents are."""
         return self.root / "monitoring"
 
-    @property
-    def drills_dir(self) -> Path:
-        """Reports of drills, and what one that was ended has yet to take back."""
-        return self.root / "drills"
-
     def data_dir(self, name: str) -> Path:
         return self.root / "data" / name
 

@@ -89,7 +89,7 @@ def _simulated_task(pool: Pool, kind: EngineKind) -> tuple[str, ...]:
 def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> ProcessSpec:
     layout = context.layout
     port = context.ports.agent(slot)
-    env = {
+    env: dict[str, object] = {
         "REPLICA_ID": replica_id,
         "POOL": pool.name,
         "ENGINE_HOST": HOST,
@@ -120,6 +120,8 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
     }
+    if context.zones > 1:
+        env["ZONE"] = f"zone-{slot % context.zones}"
     return ProcessSpec(
         name=f"agent-{replica_id}",
         role="agent",

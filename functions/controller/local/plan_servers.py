@@ -7,7 +7,6 @@ from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Ti
 S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
 BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
 TRACES_USER, TRACES_PASSWORD = "shoal", "traces-password"
-ENVIRONMENT = "local"  # a part of each key's text
 GC_INTERVAL_S = 3600.0  # the bucket is this fleet's own
 # Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
 SAFE_PATH = ("PYTHONSAFEPATH", "1")
@@ -81,7 +80,7 @@ def registry(context: PlanContext) -> ProcessSpec:
         "SEALED_HEARTBEATS": "true",
         "STATE_DIR": layout.data_dir("registry"),
         "PEPPER_FILE": layout.secret("pepper"),
-        "ENVIRONMENT": ENVIRONMENT,
+        "ENVIRONMENT": context.environment,
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "MODELS_DIR": context.models_root,

@@ -34,7 +34,7 @@ import msgspec
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import PoolEntry
-from functions.decisions.routing.prediction import CROWD
+from functions.decisions.routing.crowding import CROWD
 from functions.decisions.routing.request import NoReplica, Prediction
 
 HANDOVER_MS = 10.0  # a second request, and the two engines' handshake

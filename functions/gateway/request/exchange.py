@@ -187,8 +187,10 @@ class Exchange:
 
     def _split(self, decision: Prediction) -> None:
         """Its pool has a prefill pool: where that pays, it computes the prompt first, and `split_over` is called."""
-        split = self.split = Split(self._services, self, self.catalogue.prefill_of[self.admitted.model.pool])
-        if not split.begin(self.admitted, decision):
+        split = self.split = Split(self._services, self, self.catalogue)
+        if split.begin(self.admitted, decision):
+            self._services.admission.defer(self)  # the prompts that its pool reads meanwhile are others'
+        else:
             self.tries.begin(self, self.admitted, decision, self._renaming)
 
     def _decode(self, split: Split, judge: CascadeJudge | None, decision: Prediction) -> None:

@@ -19,14 +19,13 @@ Neighbours: `exchange` begins it and is told `split_over`; `attempt` is the pref
 `usage.sums` count.
 """
 
-import dataclasses
 from typing import Any, Protocol
 
 import msgspec
 import orjson
 
-from functions.api.ids import EngineName, ReplicaId
-from functions.api.snapshot import PoolEntry
+from functions.api.ids import ReplicaId
+from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.disaggregation import SplitWhy, Weighed, at_once, same_weights, weigh
@@ -66,14 +65,14 @@ class Splitting(Protocol):
 
 class Split:
     __slots__ = (
-        "_attempt", "_entry", "_exchange", "_give_up_s", "_handed", "_params", "_services", "prefill", "usage",
+        "_attempt", "_catalogue", "_exchange", "_give_up_s", "_handed", "_params", "_services", "prefill", "usage",
         "weighed", "why",
     )  # fmt: skip
 
-    def __init__(self, services: Services, exchange: Splitting, entry: PoolEntry) -> None:
+    def __init__(self, services: Services, exchange: Splitting, catalogue: Catalogue) -> None:
         self._services = services
         self._exchange = exchange
-        self._entry = entry  # the prefill pool
+        self._catalogue = catalogue
         self._attempt: Attempt | None = None  # the prefill, under way or over
         self._give_up_s = _NEVER_S  # monotonic
         self._params = b""  # what the prefill replica has handed over
@@ -94,9 +93,9 @@ class Split:
         parsed = _splittable(admitted)
         if parsed is None:
             return self._one("unsuited")
-        asking = _for_prefill(admitted, parsed, self._entry, decode)
+        asking = _for_prefill(admitted, parsed, self._catalogue.for_prefill(admitted.model, decode.replica.weights))
         found = self._services.router.decide(asking, ())
-        self.weighed = weigh(tokens, decode, found, self._entry)
+        self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
         if not self.weighed.pays or isinstance(found, NoReplica):
             return self._one(self.weighed.why)
         self.why, self.prefill = "pays", found
@@ -287,24 +286,13 @@ def _splittable(admitted: Admitted) -> dict[str, Any] | None:
     return parsed
 
 
-def _for_prefill(admitted: Admitted, parsed: dict[str, Any], entry: PoolEntry, decode: Prediction) -> Admitted:
+def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedModel) -> Admitted:
     """The request as the prefill pool gets it: one token, which nobody reads."""
-    own = admitted.model
-    name = own.engine_name if own.is_adapter else EngineName(entry.name)
-    model = dataclasses.replace(
-        own,
-        engine_name=name,
-        pool=entry.name,
-        other_pools=(),
-        split=None,
-        context_window_tokens=entry.context_window_tokens,
-        accelerators_per_replica=entry.accelerators_per_replica,
-        price_per_accelerator_hour=entry.price_per_accelerator_hour,
-        weights=decode.replica.weights,
-    )
+    name, features = model.engine_name, admitted.features
     asking = {key: value for key, value in parsed.items() if key not in _NOT_FOR_ONE_TOKEN}
     asking |= {"model": name, "max_tokens": 1, "stream": False, "kv_transfer_params": _REMOTE_DECODE}
-    features = for_other_model(admitted.features, asking, admitted.route.output, name)
+    if name != admitted.model.engine_name:
+        features = for_other_model(features, asking, admitted.route.output, name)
     return msgspec.structs.replace(
         admitted,
         model=model,

@@ -43,6 +43,7 @@ class Work:
         "computed_tokens",
         "holds_tokens",
         "is_over",
+        "is_received",
         "joined_steps",
         "left_tokens",
         "number",
@@ -78,6 +79,7 @@ class Work:
         self.arrived_s = self.admitted_s = 0.0
         self.preemptions = 0
         self.is_over = False
+        self.is_received = False  # its KV blocks have come from another engine, but for the last token's
 
 
 class FluidEngine:
@@ -364,6 +366,8 @@ class FluidEngine:
             if self.cache is not None and not work.preemptions:
                 work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens)
                 work.unread_tokens = work.computed_tokens
+            if work.is_received and not work.preemptions:
+                work.unread_tokens = work.computed_tokens = min(1, work.computed_tokens)
             work.admitted_s = self.now_s
             self._reading.append(work)
             self.reading_tokens += work.unread_tokens

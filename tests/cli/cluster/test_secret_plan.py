@@ -44,7 +44,7 @@ def test_the_installation_page_shows_what_an_empty_cluster_gets() -> None:
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     shown = re.findall(r"^(shoal(?:-models)?) +(shoal-[a-z0-9-]+) +(made(?: from the file)?)$", page, re.MULTILINE)
     words = {"make": "made", "give": "made from the file"}
-    offered = {word: b"x" for word in ("read-s3", "registry-s3", "gateway-s3", "database-password")}
+    offered = dict.fromkeys(("read-s3", "registry-s3", "gateway-s3", "database-password"), b"x")
     assert shown == [(*place, words[do]) for place, (do, _) in planned({}, offered).items()]
     assert f"`kept` {len(shown)} times" in page
 
