@@ -88,7 +88,9 @@ class Cluster:
         return self._get(f"/api/v1/nodes/{self.node_of(pod)}")
 
     def taints(self, pod: str) -> list[str]:
-        return [each["key"] for each in self.node(pod)["spec"].get("taints", ())]
+        """Without Kubernetes' own, which the API server puts on a node that has just joined."""
+        keys = [each["key"] for each in self.node(pod)["spec"].get("taints", ())]
+        return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
     def is_ending(self, pod: str) -> bool:
         return "deletionTimestamp" in self._get(f"/api/v1/namespaces/{self.space.models}/pods/{pod}")["metadata"]
