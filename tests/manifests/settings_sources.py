@@ -117,6 +117,11 @@ REGISTRY = {
     "pepper_file": both(),
     "s3_endpoint_url": both(),
     "s3_credentials_file": both(),
+    "trace_store_url": both(),
+    "trace_store_user": both(),
+    "trace_store_password_file": both(),
+    "prometheus_url": Source("some", "never", "where one is installed; on a cluster the overlay says where it is"),
+    "drills_dir": local_only("drills leave their reports in the local fleet's state"),
     "tls_cert_file": local_only(_TLS_AT_INGRESS),
     "tls_key_file": local_only(_TLS_AT_INGRESS),
     "environment": local_only("a part of each key's text: `live` is the default, `local` tells a laptop's keys apart"),
@@ -143,6 +148,7 @@ REGISTRY = {
         *("staging_dir", "uploads_at_once", "uploads_at_once_per_tenant", "ingest_https_hosts"),
         *("ingest_https_ca_file", "ingest_private_networks", "signature_key_files", "signatures_required"),
         *("gc_grace_s", "regions_ca_file", "usage_days"),
+        *("prometheus_ca_file", "prometheus_token_file", "trace_store_ca_file"),
     ),
 }
 _NEAR = "a store that is far away: components/adapter-cache; one machine has its store beside it"

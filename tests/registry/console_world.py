@@ -72,6 +72,14 @@ def console_world(folder: Path) -> Iterator[ConsoleWorld]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     (folder / "pepper").write_text("0123456789abcdef" * 2)
-    with registry(environment(folder, port, SHOAL_REGISTRY_PEPPER_FILE=str(folder / "pepper")), url) as client:
+    with registry(
+        environment(
+            folder,
+            port,
+            SHOAL_REGISTRY_PEPPER_FILE=str(folder / "pepper"),
+            SHOAL_REGISTRY_DRILLS_DIR=str(folder / "state" / "drills"),
+        ),
+        url,
+    ) as client:
         assert client.put(SNAPSHOT_PATH, content=published()).status_code == 204
         yield ConsoleWorld(url, folder / "state", client)

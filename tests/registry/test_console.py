@@ -1,5 +1,6 @@
 """The console: what it lets out and to whom, and, in a real browser, that it shows, acts, and is not broken into."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def browser() -> Iterator[Page]:
 
 
 def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleWorld) -> None:
-    for path, media_type in (("", "text/html"), ("/console.js", "text/javascript"), ("/console.css", "text/css")):
+    for path, media_type in (("", "text/html"), ("/app.js", "text/javascript"), ("/console.css", "text/css")):
         answer = httpx.get(f"{world.url}/console{path}", timeout=60)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(media_type)
@@ -64,11 +65,12 @@ def test_a_search_is_bounded(world: ConsoleWorld) -> None:
     assert world.client.get("/console/state", params={"search": "x" * 200}).status_code == 400
 
 
-def enter(page: Page, world: ConsoleWorld, token: str = TOKEN) -> None:
+def enter(page: Page, world: ConsoleWorld, token: str = TOKEN, view: str = "rollouts") -> None:
     page.open(f"{world.url}/console")
     page.run("sessionStorage.clear()")
     page.open(f"{world.url}/console")
     page.type("#token", token)
+    page.run(f"location.hash = {view!r}")
     page.click("#enter")
 
 
@@ -114,7 +116,7 @@ def test_in_a_browser_hostile_words_are_only_text(browser: Page, world: ConsoleW
     assert answer.status_code == 200
     enter(browser, world)
     browser.until(f"document.body.innerText.includes({HOSTILE!r})")
-    assert browser.run("document.title") == "shoal console"
+    assert browser.run("document.title") == "shoal console: rollouts"
     assert browser.run("document.querySelectorAll('img, article b, article script').length") == 0
     assert browser.complaints == []
 
@@ -122,7 +124,7 @@ def test_in_a_browser_hostile_words_are_only_text(browser: Page, world: ConsoleW
 def test_in_a_browser_it_fits_a_phone(world: ConsoleWorld) -> None:
     world.rollout("narrow")
     with browsing(400, 900) as page:
-        page.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=2, mobile=True)
+        page.phone(360, 800)
         enter(page, world)
         page.until("document.querySelectorAll('article').length > 0")
         assert page.run("document.documentElement.scrollWidth") <= 360
@@ -135,6 +137,60 @@ def test_in_a_browser_a_registry_that_is_away_is_told_and_come_back_to(browser: 
         world.rollout()
         enter(browser, world)
         browser.until("document.querySelectorAll('article').length === 1")
-    browser.until("document.querySelector('#trouble').textContent.includes('does not answer')")
+    browser.until("document.querySelector('.away').textContent.includes('does not answer')")
     assert browser.run("document.querySelectorAll('article').length") == 1, "what was known last is still shown"
     browser.complaints.clear()  # the browser itself says that connections were refused
+
+
+VIEWS = ("now", "fleet", "rollouts", "models", "tenants", "traces", "cost", "branch", "drills", "audit")
+SETTLED = (
+    "[...document.querySelectorAll('#view section')].every((each) => each.innerText.trim().split('\\n').length > 1)"
+)
+NAMELESS = (
+    "[...document.querySelectorAll('button, input, select, a')].filter((each) => each.offsetParent"
+    " && !(each.textContent.trim() || each.ariaLabel || each.labels?.[0]?.textContent)).length"
+)
+WORD = {
+    "source": "main", "tip": "main@b", "tip_message": HOSTILE, "desired": "main@a", "applied": "main@a",
+    "problems": [HOSTILE + "x" * 300], "problem_count": 40, "trouble": HOSTILE,
+    "history": [{"revision": "main@b", "result": "refused", "message": HOSTILE, "detail": HOSTILE}],
+    "objects": [{"kind": "model", "name": "acme/" + "b" * 120, "message": HOSTILE}], "object_count": 9,
+}  # fmt: skip
+
+
+def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(world: ConsoleWorld) -> None:
+    """No complaint, nothing over the edge, no markup of others, and what is away says so in its place."""
+    world.rollout("walked")
+    assert world.client.put("/v1/branch", json=WORD).status_code == 204
+    drills = world.state_dir / "drills"
+    drills.mkdir(exist_ok=True)
+    (drills / "one.json").write_text(json.dumps({"drill": HOSTILE, "passed": False, "seconds": 3.5}))
+    with browsing(400, 900) as page:
+        page.phone(390, 844)
+        page.prefer("dark")
+        enter(page, world, view="now")
+        said = {}
+        for number, view in enumerate(VIEWS, start=1):
+            page.until("!document.querySelector('#house').hidden")
+            page.press(str(number % 10))
+            page.until(f"document.title === 'shoal console: {view}' && {SETTLED}")
+            said[view] = page.text()
+            assert page.run("document.documentElement.scrollWidth") <= 390, view
+            assert page.run(NAMELESS) == 0, view
+            assert page.run("document.querySelectorAll('#view img, #view b, #view script').length") == 0, view
+        assert page.run("document.title") == "shoal console: audit"
+        assert "no Prometheus is configured" in said["now"]
+        assert "knows no trace store" in said["traces"]
+        assert HOSTILE in said["branch"]
+        assert HOSTILE in said["drills"]
+        page.press("j")
+        assert page.run("document.activeElement.tagName") == "TR"
+        page.press("/")
+        assert page.run("document.activeElement.type") == "search"
+        page.press("Escape")
+        page.press("?")
+        assert page.run("document.querySelector('#help').open")
+        page.run("document.querySelector('#help').close()")
+        page.run("location.hash = 'runbook/kv-exhaustion'")
+        page.until("document.querySelector('#view .prose')?.innerText.includes('KV cache exhausted')")
+        assert [words for words in page.complaints if "503" not in words] == [], "the browser tells of each 503 itself"

@@ -50,7 +50,7 @@ function route() {
   for (const each of $("nav").children) each.toggleAttribute("aria-current", false);
   const tab = [...$("nav").children].find((each) => each.dataset.view === (BELONGS[known] || known));
   if (tab) { tab.setAttribute("aria-current", "page"); if (tab.parentNode.scrollWidth > tab.parentNode.clientWidth) tab.scrollIntoView({ block: "nearest", inline: "center" }); }
-  document.title = `shoal: ${known}`;
+  document.title = `shoal console: ${known}`;
   $("trouble").textContent = "";
   put($("view"), made.nodes);
   refresh();

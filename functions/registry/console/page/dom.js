@@ -93,28 +93,40 @@ export const empty = (words) => el("p", "quiet", words);
 // ---- figures
 
 export const count = (value) => (value === null || value === undefined ? "–" : Math.round(Number(value)).toLocaleString("en"));
-export const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(ratio > 0 && ratio < 0.1 ? 1 : 0)} %`);
+export const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(ratio >= 0.0005 && ratio < 0.1 ? 1 : 0)}\u00a0%`);
 
 export function short(value) {
   if (value === null || value === undefined) return "–";
-  for (const [over, by, letter] of [[1e9, 1e9, " G"], [1e6, 1e6, " M"], [1e4, 1e3, " k"]]) if (Math.abs(value) >= over) return `${(value / by).toFixed(1)}${letter}`;
+  for (const [over, by, letter] of [[1e9, 1e9, "\u00a0G"], [1e6, 1e6, "\u00a0M"], [1e4, 1e3, "\u00a0k"]]) if (Math.abs(value) >= over) return `${(value / by).toFixed(1)}${letter}`;
   return Math.abs(value) >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
 }
 
-export const when = (unixS) => new Date(1000 * unixS).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+// The time alone where it was today.
+export function when(unixS) {
+  const at = new Date(1000 * unixS), today = new Date().toDateString() === at.toDateString();
+  return at.toLocaleString("en-GB", today ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "medium" });
+}
+
+// A long id on one line; the whole of it under the pointer.
+export function clipped(node, text) {
+  node.classList.add("clipped");
+  node.title = text;
+  return node;
+}
 
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
-  if (value < 120) return `${Math.round(value)} s`;
-  if (value < 7200) return `${Math.round(value / 60)} min`;
-  return value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${Math.round(value / 86400)} days`;
+  if (value < 120) return `${Math.round(value)}\u00a0s`;
+  if (value < 7200) return `${Math.round(value / 60)}\u00a0min`;
+  return value < 172800 ? `${(value / 3600).toFixed(1)}\u00a0h` : `${Math.round(value / 86400)}\u00a0days`;
 }
 
 // Of waits: milliseconds where they are short.
 export function wait(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 100) return seconds(value);
-  return value < 1 ? `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)} ms` : `${value.toFixed(1)} s`;
+  if (value === 0) return "0\u00a0ms";
+  return value < 1 ? `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)}\u00a0ms` : `${value.toFixed(1)}\u00a0s`;
 }
 
 export const ago = (unixS) => `${seconds(Math.max(0, Date.now() / 1000 - unixS))} ago`;

@@ -11,7 +11,7 @@ export function spark(name, values, format, ceiling = null) {
   const most = known.length ? Math.max(...known) : 0, least = known.length ? Math.min(...known) : 0;
   const words = known.length ? `${name}: ${format(last)} now, between ${format(least)} and ${format(most)}` : `${name}: not known`;
   const line = drawn(values, ceiling ?? most, words);
-  return el("div", "spark", el("span", "spark-name", name), line, el("span", "spark-now", format(last)), el("span", "spark-most quiet", known.length ? `max ${format(most)}` : ""));
+  return el("div", "spark", el("span", "spark-name", name), el("span", "spark-now", format(last)), line, el("span", "spark-most", known.length ? `max ${format(most)}` : "not known"));
 }
 
 function drawn(values, ceiling, words) {

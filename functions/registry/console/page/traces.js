@@ -1,11 +1,11 @@
 // Requests: a search, and one of them with its waterfall and why it went where it went.
 import { withParams } from "./ask.js";
-import { button, count, el, empty, facts, link, part, put, quiet, table, tag, when } from "./dom.js";
+import { button, clipped, count, el, empty, facts, link, part, put, quiet, table, tag, when } from "./dom.js";
 
 const SINCE = [["900", "15 minutes"], ["3600", "an hour"], ["86400", "a day"], ["604800", "a week"]];
 const FIELDS = ["tenant", "model", "pool", "replica"];
 const LIMIT = 50;
-const ms = (value) => (value === null || value === undefined ? "–" : value >= 10000 ? `${(value / 1000).toFixed(1)} s` : `${value.toFixed(value < 10 ? 1 : 0)} ms`);
+const ms = (value) => (value === null || value === undefined ? "–" : value >= 10000 ? `${(value / 1000).toFixed(1)}\u00a0s` : `${value.toFixed(value < 10 ? 1 : 0)}\u00a0ms`);
 
 export function traces(page, params) {
   const id = input("request", "request id: open it", params.get("request") || "");
@@ -44,7 +44,7 @@ const failed = (status) => status >= 400;
 
 function row(each) {
   return Object.assign([
-    when(each.ts), link(`trace/${encodeURIComponent(each.request_id)}`, each.request_id), each.tenant_id, `${each.model_id}@${each.version}`, each.replica_id || "none",
+    when(each.ts), clipped(link(`trace/${encodeURIComponent(each.request_id)}`, each.request_id), each.request_id), each.tenant_id, clipped(el("span", "", `${each.model_id}@${each.version}`), `${each.model_id}@${each.version}`), clipped(el("span", "", each.replica_id || "none"), each.replica_id),
     el("span", failed(each.status) ? "bad" : "", failed(each.status) ? `${each.status} ✕` : String(each.status)), ms(each.first_token_ms), ms(each.total_ms),
     each.prompt_tokens === null ? "–" : `${count(each.prompt_tokens)} + ${count(each.completion_tokens)}`, each.error || each.finish_reason,
   ], { key: `${each.request_id} ${each.ts}` });
