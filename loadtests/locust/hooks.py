@@ -43,14 +43,14 @@ def options(parser: LocustArgumentParser) -> None:
     add("--answer-timeout", type=float, default=120.0, help="Seconds until an answer has to be whole.")
     add(
         "--slo",
-        type=_threshold,
+        type=_checked,
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="Beside or instead of the file's.",
     )
-    add("--slo-file", type=Path, default=slo_file.SHIPPED, help="Loads and thresholds by profile; `none`: no file.")
-    add("--verdict", type=Path, default=None, metavar="FILE", help="The verdict as JSON, too.")
+    add("--slo-file", default=str(slo_file.SHIPPED), help="Loads and thresholds by profile; `none`: no file.")
+    add("--verdict", default="", metavar="FILE", help="The verdict as JSON, too.")
     profile = _profile_of(sys.argv)
     try:
         load = slo_file.read(slo_file.SHIPPED, profile).load
@@ -96,8 +96,8 @@ def judged(environment: Environment, **_: Any) -> None:
     entries = measured.by_entry(environment.stats)
     found = judge(_thresholds(environment), entries)
     print(verdicts.table(found, entries), file=sys.stderr)
-    if (file := environment.parsed_options.verdict) is not None:
-        file.write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
+    if file := environment.parsed_options.verdict:
+        Path(file).write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
     environment.process_exit_code = 0 if all(each.kept for each in found) and verdicts.answered(entries) else 1
 
 
@@ -165,12 +165,12 @@ def _thresholds(environment: Environment) -> list[Threshold]:
     """The file's, with those of the command line instead or beside."""
     parsed = environment.parsed_options
     named: list[Threshold] = []
-    if str(parsed.slo_file) != "none":
+    if parsed.slo_file != "none":
         try:
-            named = slo_file.read(parsed.slo_file, _profile_of(sys.argv)).thresholds
+            named = slo_file.read(Path(parsed.slo_file), _profile_of(sys.argv)).thresholds
         except BadThreshold as error:
             _end(str(error))
-    return list({each.name: each for each in [*named, *parsed.slo]}.values())
+    return list({each.name: each for each in [*named, *map(parse_option, parsed.slo)]}.values())
 
 
 def _profile_of(arguments: list[str]) -> str:
@@ -180,11 +180,13 @@ def _profile_of(arguments: list[str]) -> str:
     return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem
 
 
-def _threshold(text: str) -> Threshold:
+def _checked(text: str) -> str:
+    """Options stay text and numbers: they travel to workers."""
     try:
-        return parse_option(text)
+        parse_option(text)
     except BadThreshold as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _count(text: str) -> int:
