@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from locust import events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.exception import StopUser
 from locust.runners import WorkerRunner
 
 from loadtests import fleet
@@ -25,6 +27,7 @@ from loadtests.locust.slo import BadThreshold, Threshold, judge, parse_option
 from loadtests.locust.spike import Spike
 
 _LATE_EVERY_S = 0.1
+_READY_S = 120.0
 
 
 @events.init_command_line_parser.add_listener
@@ -74,6 +77,7 @@ def begin(environment: Environment, **_: Any) -> None:
     if not isinstance(environment.runner, WorkerRunner):  # workers are told with the users that they begin
         options.base_users, options.load_s = options.num_users or 1, float(options.run_time or 60)
     _state(environment)["tls"] = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
+    _ready(environment).set()
 
 
 @events.test_start.add_listener
@@ -99,6 +103,12 @@ def judged(environment: Environment, **_: Any) -> None:
     if file := environment.parsed_options.verdict:
         Path(file).write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
     environment.process_exit_code = 0 if all(each.kept for each in found) and verdicts.answered(entries) else 1
+
+
+def wait_ready(environment: Environment) -> None:
+    """A worker may be told to begin users while it still looks at the fleet."""
+    if not _ready(environment).wait(_READY_S):
+        raise StopUser
 
 
 def tenants(environment: Environment, task: str) -> list[fleet.Tenant]:
@@ -151,6 +161,11 @@ def _leave_out(environment: Environment) -> None:
             + (" among --models" if environment.parsed_options.models else "")
         )
     environment.user_classes[:] = kept
+
+
+def _ready(environment: Environment) -> Event:
+    found: Event = _state(environment).setdefault("ready", Event())
+    return found
 
 
 def _watch_itself(environment: Environment) -> None:

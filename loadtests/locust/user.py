@@ -30,6 +30,7 @@ class TenantUser(User):
     model_task: ClassVar[str] = "generate"  # of the models that it asks
 
     def on_start(self) -> None:
+        hooks.wait_ready(self.environment)
         options = self.environment.parsed_options
         worker = getattr(self.environment.runner, "worker_index", 0)
         self.number = f"{options.seed}-{worker}-{next(_numbers)}"

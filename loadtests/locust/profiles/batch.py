@@ -1,7 +1,7 @@
 """Batch: jobs through the batch API beside single requests of the class `batch`, streamed and not.
 
 A job is one file, made, followed to its end and read; a line that is missing in its results, or twice there, is a
-failure of the job. One that is under way when the load ends is cancelled; its file goes where nothing reads it any more.
+failure of the job. One that is under way when the load ends is cancelled; its file goes where nothing reads it now.
 """
 
 import json
