@@ -10,6 +10,7 @@ import os
 import ssl
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def options(parser: LocustArgumentParser) -> None:
     )
     add("--slo-file", default=str(slo_file.SHIPPED), help="Loads and thresholds by profile; `none`: no file.")
     add("--verdict", default="", metavar="FILE", help="The verdict as JSON, too.")
+    tls()
     profile = _profile_of(sys.argv)
     try:
         load = slo_file.read(slo_file.SHIPPED, profile).load
@@ -68,7 +70,7 @@ def begin(environment: Environment, **_: Any) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _thresholds(environment)  # a mistake in them ends the run before it costs anything
     try:
-        _state(environment)["tenants"] = fleet.discover()
+        _state(environment)["tenants"] = fleet.discover(tls())
         environment.host = addresses(environment)[0]
     except (fleet.NotConfigured, fleet.Unanswered) as error:
         _end(str(error))
@@ -76,7 +78,6 @@ def begin(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     if not isinstance(environment.runner, WorkerRunner):  # workers are told with the users that they begin
         options.base_users, options.load_s = options.num_users or 1, float(options.run_time or 60)
-    _state(environment)["tls"] = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
     _ready(environment).set()
 
 
@@ -136,9 +137,10 @@ def addresses(environment: Environment) -> list[str]:
     return named or [fleet.base_url()]
 
 
-def tls(environment: Environment) -> ssl.SSLContext:
-    found: ssl.SSLContext = _state(environment)["tls"]
-    return found
+@cache
+def tls() -> ssl.SSLContext:
+    """Made once, before workers are forked: it takes long enough on a busy machine for a worker to be taken for dead."""
+    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
 
 
 def elapsed_s(environment: Environment) -> float:

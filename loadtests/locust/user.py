@@ -142,7 +142,7 @@ class TenantUser(User):
             self._think_s = 0.0
 
     def connected(self, answer_s: float) -> Client:
-        context = hooks.tls(self.environment) if self._address.startswith("https") else None
+        context = hooks.tls() if self._address.startswith("https") else None
         return Client(self._address, self.tenant.api_key, context, self.at_once, answer_s)
 
 
