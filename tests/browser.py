@@ -3,6 +3,7 @@
 Only what a test needs: open, run an expression, wait until one holds, and what the page was refused or complained of.
 """
 
+import base64
 import json
 import shutil
 import subprocess
@@ -77,6 +78,24 @@ class Page:
         self.run(f"document.querySelector({json.dumps(selector)}).focus()")
         self.call("Input.insertText", text=text)
 
+    def phone(self, width: int = 390, height: int = 844) -> None:
+        """From now on the screen is that small, and scrolls as a finger does."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=True)
+
+    def prefer(self, scheme: str) -> None:
+        """`light` or `dark`."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def press(self, key: str) -> None:
+        """A key with a letter, or `Enter`, `Escape`, `ArrowDown`."""
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
+
+    def picture(self, *, whole: bool = True) -> bytes:
+        """PNG of the page as it is drawn now."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
+
     def _hear(self, told: dict[str, Any]) -> None:
         if told.get("method") == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
             self.complaints.append(str(told["params"]["entry"]["text"]))
@@ -85,14 +104,15 @@ class Page:
 
 
 @contextmanager
-def browsing(width: int = 1280, height: int = 1600) -> Iterator[Page]:
-    """A browser with an empty profile; skips where there is none."""
+def browsing(width: int = 1280, height: int = 1600, *, own_authority: bool = False) -> Iterator[Page]:
+    """A browser with an empty profile; skips where there is none. `own_authority`: of a fleet, which it cannot know."""
     program = next((found for name in _NAMES if (found := shutil.which(name)) is not None), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         options.append("--disable-background-networking")  # it would ask its maker for updates
+        options += ["--ignore-certificate-errors"] if own_authority else []
         places = [f"--user-data-dir={profile}", "--remote-debugging-port=0", f"--window-size={width},{height}"]
         process = subprocess.Popen(
             [program, *options, *places, "about:blank"],

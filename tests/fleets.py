@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -228,13 +228,15 @@ def running_fleet(
     replicas: int | None = 2,
     project: Path = PROJECT,
     variables: Mapping[str, str] = MappingProxyType({}),
+    port_base: int | None = None,
 ) -> Iterator[Fleet]:
     """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters.
 
     `replicas` of each pool; None: as their YAML says. `variables` are added to the environment, for settings.
+    `port_base` where the network is the test's own; else one that is free.
     """
-    with free_ports() as port_base:
-        yield from _running_fleet(state_dir, engine, replicas, project, variables, port_base)
+    with free_ports() if port_base is None else nullcontext(port_base) as base:
+        yield from _running_fleet(state_dir, engine, replicas, project, variables, base)
 
 
 def _running_fleet(

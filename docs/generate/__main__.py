@@ -1,8 +1,11 @@
-"""Writes the reference pages and the observability component, or with --check says which differ (exit status 1)."""
+"""Writes the reference pages, the observability component and the console's runbooks.
+
+With --check says which differ (exit status 1).
+"""
 
 import sys
 
-from docs.generate.observability import COMPONENT, component_files
+from docs.generate.observability import COMPONENT, RUNBOOKS_FILE, component_files, runbooks_json
 from docs.generate.pages import FOLDER, made
 from docs.generate.source import ROOT
 
@@ -11,6 +14,7 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     files = {FOLDER / name: text for name, text in made().items()}
     files |= {COMPONENT / name: text for name, text in component_files().items()}
+    files |= {RUNBOOKS_FILE: runbooks_json()}
     differing = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in differing:
         print(f"{path.relative_to(ROOT)} {'is not what the code says: make docs' if check else 'written'}")

@@ -16,6 +16,7 @@ _PROCESSES = {
     "gateway": ("Gateway", "On a port of its own, `SHOAL_GATEWAY_METRICS_PORT` (8445 locally), path `/metrics`."),
     "registry": ("Registry", "`GET /metrics` on its port; `shoal_rollout_stage` only with the internal token."),
     "replica": ("Agent", "`GET /metrics` on the agent's port (8480 and up locally)."),
+    "replica/adapter_cache": ("Adapter cache of a region", "`GET /metrics` on its port."),
     "controller": ("Controller on Kubernetes", "`GET /metrics` on port 8447."),
 }
 _KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
@@ -33,7 +34,8 @@ class Family:
 @cache
 def families(process: str) -> list[Family]:
     """Of `functions/<process>`, by name."""
-    found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS) for family in _declared(site)}
+    inner = [FUNCTIONS / other for other in _PROCESSES if other.startswith(f"{process}/")]
+    found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS, inner) for family in _declared(site)}
     return sorted(found.values(), key=lambda family: family.name)
 
 

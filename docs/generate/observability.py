@@ -1,12 +1,15 @@
 """The Kubernetes component's rules and dashboards, and the page of alerts: from the one source that `shoal up` uses."""
 
+import json
+
 import yaml
 
 from docs.generate.markdown import code, page, table
 from docs.generate.source import ROOT
-from functions.telemetry.alerting import RULES_FILE, alerts, groups
+from functions.telemetry.alerting import RULES_FILE, RUNBOOKS, alerts, groups
 from functions.telemetry.alerting.dashboards import files
 
+RUNBOOKS_FILE = ROOT / "functions" / "registry" / "console" / "page" / "runbooks.json"
 COMPONENT = ROOT / "manifests" / "components" / "observability"
 _ABOUT = (
     "What is shipped: on one machine `shoal up` gives these rules to Prometheus, on Kubernetes "
@@ -40,6 +43,13 @@ def component_files() -> dict[str, str]:
     }
     text = _WRITTEN + yaml.safe_dump(rule, sort_keys=False, width=4096, allow_unicode=True)
     return {"rules.yaml": text, **{f"dashboards/{name}": text for name, text in files().items()}}
+
+
+def runbooks_json() -> str:
+    """Runbooks by failure mode: the console shows them, and an installed package has no docs/."""
+    folder = ROOT / RUNBOOKS
+    found = {path.stem: path.read_text() for path in sorted(folder.glob("*.md")) if path.name != "README.md"}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 def _for(alert: str) -> str:

@@ -27,6 +27,10 @@ _PROCESSES = {
         "Node fetcher",
         "`python -m functions.replica.node_fetch`, which brings base weights to a node",
     ),
+    "AdapterCacheSettings": (
+        "Adapter cache",
+        "`python -m functions.replica.adapter_cache`, one a region, before the store",
+    ),
     "ControllerSettings": ("Controller, local", "`python -m functions.controller`, started by `shoal up`"),
     "KubernetesSettings": ("Controller, Kubernetes", "`python -m functions.controller.kubernetes`"),
     "LocalStoreSettings": ("Trace store, local", "`python -m functions.telemetry.store`, started by `shoal up`"),

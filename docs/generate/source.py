@@ -1,7 +1,7 @@
 """Reading the product's source: calls with what their arguments say, whether written there or named just before."""
 
 import ast
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,9 +89,10 @@ class Site:
                 yield from site.texts(site.argument(position, name), depth + 1)
 
 
-def calls(folder: Path, names: Container[str]) -> Iterator[Site]:
-    """Calls of functions and classes of these names, in all modules below the folder."""
-    modules = tuple(ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py")))
+def calls(folder: Path, names: Container[str], without: Sequence[Path] = ()) -> Iterator[Site]:
+    """Calls of functions and classes of these names, in all modules below the folder but not below those others."""
+    files = [path for path in sorted(folder.rglob("*.py")) if not any(map(path.is_relative_to, without))]
+    modules = tuple(ast.parse(path.read_text()) for path in files)
     for module in modules:
         yield from _sites(module, modules, names)
 

@@ -46,6 +46,7 @@ CacheSalt = Literal["per-tenant", "shared"]
 DoubtMeasure = Literal["mean", "p90"]
 ModelType = Literal["lora", "base"]
 PoolUse = Literal["shared", "preferred", "dedicated"]
+PoolRole = Literal["", "prefill"]
 
 # msgspec searches for a pattern, and `$` would let a final newline by.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -171,6 +172,9 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     model: str = ""  # the pool whose model it serves beside that one; empty: the model that bears its own name
     dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
     quantization: str = ""  # of its weights; empty: none
+    role: PoolRole = ""  # prefill: computes prompts for the other pools of its model, and answers nothing by itself
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0  # of a prefill pool: what it hands over
+    kv_transfer_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # and how fast
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):
@@ -245,6 +249,8 @@ class RoutingEntry(_Entry, frozen=True, tag="routing"):
     classifier: ClassifierEntry | None = None
     unknown_fields: UnknownFields = "strip"  # of requests, that no field table knows
     placement: tuple[PlacementEntry, ...] = ()  # among the pools of one model; the first that holds decides
+    prefill_min_prompt_tokens: Limit = 2048  # shorter prompts are never computed by a prefill pool
+    prefill_give_up_after_s: Seconds = 10.0  # then its pool answers by itself
 
 
 class BandEntry(_Part, frozen=True):

@@ -1,8 +1,8 @@
 """`shoal adapter push TENANT/NAME@VERSION DIR`: an adapter from a folder becomes a version that can be called.
 
-Five steps: check here, so that mistakes are told in milliseconds; ask what the registry knows of the model; send the
-bytes, unless it has them; register the version; promote it, where requested. A model that is declared in git is
-registered there: its YAML gets the line, in the working copy at hand, or the line is shown.
+Six steps: check here, so that mistakes are told in milliseconds; ask what the registry knows of the model; send the
+bytes, unless it has them; register the version; promote it, where requested; wait until gateways know it. A model that
+is declared in git is registered there: its YAML gets the line, in the working copy at hand, or the line is shown.
 
 The digest is computed here, over the same manifest that the registry makes; that both agree says that what arrived is
 what was checked.
@@ -29,6 +29,7 @@ from functions.artifacts.s3 import DEFAULT_BUCKET
 from functions.cli.catalogue_edit import with_channel, with_digest, with_version
 from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
 from functions.cli.context import CliContext, current_context
+from functions.cli.in_force import wait_in_force, words
 from functions.cli.promote import channel_words, rollout_id_of, tell_change
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
@@ -104,13 +105,21 @@ class Push:
     base: str | None
     channel: str | None  # to promote it to
     rollout: str | None  # the model's RolloutPolicy from now on
+    wait: bool  # until gateways know it
 
 
 def push(
-    target: str, directory: Path, *, base: str | None, channel: str | None, rollout: str | None, as_json: bool
+    target: str,
+    directory: Path,
+    *,
+    base: str | None,
+    channel: str | None,
+    rollout: str | None,
+    wait: bool,
+    as_json: bool,
 ) -> None:
     model_id, version = _named(target)
-    asked = Push(model_id, version, base, channel, rollout)
+    asked = Push(model_id, version, base, channel, rollout, wait)
     context = current_context(clones=True)
     packed = _packed(directory, as_json=as_json)
     declared = find_declared(context, asked.model_id)
@@ -185,8 +194,12 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
     wanted = {"promote_to": asked.channel, "rollout": asked.rollout}
     body |= {name: value for name, value in wanted.items() if value is not None}
     answer: dict[str, Any] = registry.send("PUT", f"/v1/models/{asked.model_id}/versions/{asked.version}", body)
+    rollout = rollout_id_of(answer)
+    channel = asked.channel if rollout is None else None  # which a rollout moves, in its own time
+    in_force_s = wait_in_force(registry, asked.model_id, asked.version, channel) if asked.wait else None
     if as_json:
-        typer.echo(json.dumps({"digest": digest, "rollout": rollout_id_of(answer), "version": answer}, indent=2))
+        told = {"digest": digest, "rollout": rollout, "in_force_s": in_force_s, "version": answer}
+        typer.echo(json.dumps(told, indent=2))
         return
     console = make_console()
     name = f"{asked.model_id}@{asked.version}"
@@ -195,6 +208,8 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
         console.print(channel_words(answer, asked.model_id, asked.channel, asked.version), soft_wrap=True)
     else:
         console.print(escape(f"  to serve it as {asked.model_id}: shoal promote {asked.model_id} {asked.version}"))
+    if asked.wait:
+        console.print(f"  {words(in_force_s)}", soft_wrap=True)
 
 
 def _declare(

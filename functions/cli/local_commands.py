@@ -37,6 +37,11 @@ def restart(name: str) -> None:
         step.note(doing)
 
 
+def clear_accelerator(replica: str) -> None:
+    said = order(current_context(), {"do": "clear", "name": replica})
+    TerminalReporter(make_console()).say(str(said))
+
+
 # `shoal env`: what a shell needs so that any OpenAI client talks to the local fleet.
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from functions.cli import main_cluster
+from functions.cli.main_drill import drill
 from functions.cli.main_models import adapter_app, key_app, rollout_app, usage
 from functions.cli.main_simulate import simulate_app
 from functions.cli.options import (
@@ -62,6 +63,7 @@ app.command()(main_cluster.doctor)
 app.command()(main_cluster.secrets)
 app.command()(main_cluster.events)
 app.command()(main_cluster.console)
+app.command()(drill)
 
 
 @app.command()
@@ -151,6 +153,16 @@ def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as
     from functions.cli import local_commands as command
 
     command.restart(name)
+
+
+@app.command("clear-accelerator")
+def clear_accelerator(
+    replica: Annotated[str, typer.Argument(help="The replica that is out for its accelerator.")],
+) -> None:
+    """A failed accelerator was looked after: its replica takes requests again. On Kubernetes annotate the node."""
+    from functions.cli import local_commands as command
+
+    command.clear_accelerator(replica)
 
 
 @app.command()

@@ -34,6 +34,7 @@ def adapter_push(
     rollout: Annotated[
         str | None, typer.Option(help="The RolloutPolicy by which the model's channels move from now on.")
     ] = None,
+    wait: Annotated[bool, typer.Option(help="Until gateways know the version; a minute at the most.")] = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check an adapter, send it, and register it as a version of a model."""
@@ -45,6 +46,7 @@ def adapter_push(
         base=base,
         channel=channel if promote_it else None,
         rollout=rollout,
+        wait=wait,
         as_json=output is Output.JSON,
     )
 

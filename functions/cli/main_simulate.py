@@ -59,6 +59,37 @@ def simulate_fleet(
     )
 
 
+@simulate_app.command("prefill")
+def simulate_prefill(
+    *,
+    profile: Annotated[
+        str, typer.Option(help="What an accelerator is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2.")
+    ] = "h100-8b",
+    accelerators: Annotated[int, typer.Option(min=2, max=64)] = 4,
+    prompt_tokens: Annotated[
+        list[int] | None, typer.Option(min=256, max=1_000_000, help="Repeat. None: 1024, 4096 and 16384.")
+    ] = None,
+    load: Annotated[
+        list[float] | None, typer.Option(min=0.01, max=2.0, help="Share of what they can do; repeat. None: 0.3 to 0.9.")
+    ] = None,
+    kv_bytes_per_token: Annotated[int, typer.Option(min=1, max=16_777_216, help="That are handed over.")] = 131_072,
+    gigabits_per_s: Annotated[float, typer.Option(min=0.1, max=10_000.0, help="Between two replicas.")] = 100.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Where a prefill pool pays, beside one pool of the same accelerators."""
+    from functions.cli import simulate_prefill as command
+
+    command.prefill(
+        profile=profile,
+        accelerators=accelerators,
+        lengths=prompt_tokens or [1024, 4096, 16384],
+        loads=load or [0.3, 0.6, 0.9],
+        kv_bytes_per_token=kv_bytes_per_token,
+        gigabits_per_s=gigabits_per_s,
+        as_json=output is Output.JSON,
+    )
+
+
 @simulate_app.command("calibrate")
 def simulate_calibrate(
     url: Annotated[str, typer.Option(help="The engine's own address, such as http://127.0.0.1:8000.")],

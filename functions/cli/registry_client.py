@@ -99,6 +99,11 @@ class Registry:
         if self._tunnel is not None:
             self._tunnel.close()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the registry of this machine's fleet, as the fleet's state says."""
+        return self._client.base_url == httpx.URL(self.context.registry_url)
+
     def get(self, path: str, **params: str | int) -> Any:
         return self._asked("GET", path, params=params)
 
@@ -106,7 +111,8 @@ class Registry:
         return self._asked(method, path, json=dict(body) if body is not None else None)
 
     def model(self, model_id: ModelId) -> dict[str, Any] | None:
-        """Its pool, the file of git that declares it ("": none), and all its versions; None: there is no such model.
+        """Its pool, the file of git that declares it ("": none), all its versions, and what of its channels is in force
+        since which snapshot (None: an older registry, which does not say); None: there is no such model.
 
         By a route that gateways forward: at theirs, a model's own description is OpenAI's.
         """
@@ -122,7 +128,8 @@ class Registry:
             after = page["next_after"] or ""
             if not after:
                 break
-        return {"pool": page["pool"], "declared_in": page["declared_in"], "versions": versions}
+        known = {name: page.get(name) for name in ("pool", "declared_in", "channels_in_force", "snapshot_epoch")}
+        return known | {"versions": versions}
 
     def base_models(self) -> list[str]:
         """By name, as the registry lists them or a gateway; none where the key may not list at a gateway."""

@@ -1,6 +1,7 @@
 """Orders of the control channel: what each does, in a few lines. Messages come back as they are shown to people.
 
 {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
+{"do": "clear", "name": …}      the error of a replica's accelerator: it was looked after
 {"do": "suspend", "reason": …} | {"do": "resume"} | {"do": "reconcile"}
 {"do": "review", "updates": …, "options": …, "objects": …}      from the repository's pre-receive hook
 {"do": "follow", "updates": …, "wait_s": …}                     from its post-receive hook
@@ -18,6 +19,7 @@ from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
+from functions.controller.health.local import LocalHealth, NoFault
 from functions.controller.local.control import OrderRefused
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
@@ -77,6 +79,7 @@ class Orders:
         source: SnapshotSource,
         driver: RolloutDriver,
         scaling: LocalScaling,
+        health: LocalHealth,
         reviewer: Reviewer,
         tasks: Supervised,
         stopped: asyncio.Event,
@@ -90,6 +93,7 @@ class Orders:
         self._source = source
         self._driver = driver
         self._scaling = scaling
+        self._health = health
         self._reviewer = reviewer
         self._tasks = tasks
         self._stopped = stopped
@@ -105,6 +109,7 @@ class Orders:
             "status": self._status,
             "stop": self._begin_stop,
             "restart": self._begin_restart,
+            "clear": self._clear,
             "configure": self._configure,
             "suspend": self._suspend,
             "resume": self._resume,
@@ -161,6 +166,12 @@ class Orders:
             self._operation = f"failed: {error}"
         finally:
             self._busy = False
+
+    async def _clear(self, order: dict[str, Any]) -> str:
+        try:
+            return self._health.clear(str(order.get("name")))
+        except NoFault as error:
+            raise OrderRefused(str(error)) from error
 
     async def _configure(self, order: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -20,10 +20,13 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
+from functions.controller.branch_word import LOOK_EVERY_S, BranchWord, report_of
 from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
+from functions.controller.health.local import LocalHealth
+from functions.controller.health.watch import FleetHealth
 from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
 from functions.controller.local.base_versions import BaseVersions
 from functions.controller.local.control import serve_control
@@ -44,6 +47,7 @@ from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
+from functions.decisions.health.slow_replica import SlowPolicy
 from functions.fleet.tasks import Supervised
 
 S3_WAIT_S = 60.0
@@ -77,6 +81,15 @@ class Controller:
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()
         self._source = SnapshotSource(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
+        self._tasks = Supervised()
+        self._health = LocalHealth(
+            self._layout,
+            FleetHealth(SlowPolicy(settings.slow_after_s, settings.slow_backoff_s)),
+            operations=self._operations,
+            source=self._source,
+            tasks=self._tasks,
+            is_suspended=lambda: self._following.suspended,
+        )
         self._scaling = LocalScaling(
             self._layout,
             local,
@@ -85,6 +98,7 @@ class Controller:
             source=self._source,
             is_suspended=lambda: self._following.suspended,
             allocations=allocations,
+            on_report=self._health.take,
         )
         self._driver = RolloutDriver(
             self._source.rows,
@@ -107,7 +121,6 @@ class Controller:
             is_suspended=lambda: self._following.suspended,
             may_surge=self._may_surge,
         )
-        self._tasks = Supervised()
         self._stopped = asyncio.Event()
         self._orders = Orders(
             layout=self._layout,
@@ -119,6 +132,7 @@ class Controller:
             source=self._source,
             driver=self._driver,
             scaling=self._scaling,
+            health=self._health,
             reviewer=Reviewer(self._git, self._check, changes_in_words),
             tasks=self._tasks,
             stopped=self._stopped,
@@ -193,6 +207,8 @@ class Controller:
         tasks.forever("rollouts", self._driver.run)
         tasks.forever("base versions", self._base_versions.run)
         tasks.forever("scaling", self._scaling.run)
+        tasks.forever("health", self._health.run)
+        tasks.forever("branch's word", self._tell_branch)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Hand each desired revision to the processes."""
@@ -203,6 +219,13 @@ class Controller:
             if desired is not None and not self._following.suspended:
                 self._reconciler.want(desired.revision, pools_of(desired.loaded))
                 self._scaling.obey(desired.revision, desired.loaded)
+
+    async def _tell_branch(self) -> None:
+        """Whoever has the console open sees what is followed, what runs, and what was refused."""
+        word = BranchWord(self._source.wire)
+        while True:
+            await word.tell(report_of(await self._orders.handle({"do": "status"})))
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
         """The registry's rows are others: what is published may be, too. First only the channels: what takes a version

@@ -35,6 +35,7 @@ from functions.api.snapshot import (
 from functions.api.snapshot_index import Indexed, Tables, indexed
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
 from functions.decisions.resolved_model import ResolvedModel, Split
+from functions.decisions.routing.disaggregation import prefill_pools
 from functions.decisions.routing.placement import (
     Placed,
     Predict,
@@ -74,6 +75,7 @@ class Catalogue:
         self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
+        self.prefill_of = prefill_pools(self.pools_of)  # by the pool for which it computes prompts
         self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
         self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
@@ -151,6 +153,22 @@ class Catalogue:
             price_per_accelerator_hour=entry.price_per_accelerator_hour,
             weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
             split=split,
+        )
+
+    def for_prefill(self, model: ResolvedModel, weights: Digest | None) -> ResolvedModel:
+        """The same model in the pool that computes prompts for its own (`prefill_of` has one), by replicas that have
+        loaded these weights."""
+        entry = self.prefill_of[model.pool]
+        there = model if model.is_adapter else self._weights(model, entry.name)
+        return replace(
+            there,
+            pool=entry.name,
+            other_pools=(),
+            context_window_tokens=entry.context_window_tokens,
+            accelerators_per_replica=entry.accelerators_per_replica,
+            price_per_accelerator_hour=entry.price_per_accelerator_hour,
+            weights=weights,
+            split=None,
         )
 
     def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:

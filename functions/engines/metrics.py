@@ -21,7 +21,7 @@ _WANTED = (
     *("prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total"),
     *("num_preemptions_total", "iteration_tokens_total_count", "lora_requests_info", "cache_config_info"),
     *("inter_token_latency_seconds_sum", "inter_token_latency_seconds_count"),
-    *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum"),
+    *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum", "request_queue_time_seconds_sum"),
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
 )
@@ -49,6 +49,8 @@ class EngineMetrics:
     prefill_s_total: float
     prefill_computed_tokens_total: int
     """Prompt tokens computed (not found in the cache) by requests that finished."""
+    queue_s_total: float
+    """Waiting in the engine's queue, summed over requests that finished; 0 where it does not tell."""
     e2e_s_total: float
     """Arrival to last token, summed over `finished_total` requests."""
     finished_total: int
@@ -111,6 +113,7 @@ class _Samples:
             inter_tokens_total=self._count("inter_token_latency_seconds_count"),
             prefill_s_total=self._number("request_prefill_time_seconds_sum", sum),
             prefill_computed_tokens_total=self._count("request_prefill_kv_computed_tokens_sum"),
+            queue_s_total=self._number_if_there("request_queue_time_seconds_sum"),
             e2e_s_total=self._number("e2e_request_latency_seconds_sum", sum),
             finished_total=self._count("e2e_request_latency_seconds_count"),
             draft_tokens_total=self._count_if_there("spec_decode_num_draft_tokens_total"),
@@ -131,6 +134,9 @@ class _Samples:
 
     def _count(self, name: str) -> int:
         return int(self._number(name, sum))
+
+    def _number_if_there(self, name: str) -> float:
+        return self._number(name, sum) if name in self._by_name else 0.0
 
     def _count_if_there(self, name: str) -> int:
         return self._count(name) if name in self._by_name else 0

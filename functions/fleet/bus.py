@@ -72,6 +72,16 @@ class PoolBus(Protocol):
         """PoolHeartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
 
 
+class NodeBus(Protocol):
+    """Which nodes are not ready, from the registry to gateways. Messages are opaque here."""
+
+    async def publish_nodes(self, message: bytes) -> None:
+        """Send one NodeNotice; BusUnavailable where that fails."""
+
+    def nodes(self) -> AsyncIterator[bytes]:
+        """NodeNotices as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+
+
 class PrefixBus(Protocol):
     """What replicas have in their KV caches, from agents to gateways, and who wants to know. Messages are opaque."""
 

@@ -1,7 +1,8 @@
 """Users of the bus's Valkey: who may read and write what there, as its access control lists.
 
     gateway     hears heartbeats, snapshots, what other gateways say; keeps quotas, pins, homes and conversations
-    registry    hears heartbeats and what gateways count; says that there is a snapshot; keeps regions' quotas
+    registry    hears heartbeats and what gateways count; says that there is a snapshot, and which nodes are not ready;
+                keeps regions' quotas
     agent       says heartbeats and prefixes, hears snapshots and who asks for prefixes
     default     everything: servers and sentinels among themselves, operators, and processes of version 0.1
 
@@ -47,7 +48,7 @@ _RIGHTS: dict[BusUser, _Rights] = {
         reads=(f"{gathering.KEY_PREFIX}*",),
         hears=(
             *(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN, bus.NEWS_CHANNEL),
-            *(bus.PINS_CHANNEL, bus.HOMES_CHANNEL, bus.PREFIXES_CHANNEL),
+            *(bus.PINS_CHANNEL, bus.HOMES_CHANNEL, bus.PREFIXES_CHANNEL, bus.NODES_CHANNEL),
         ),
         says=(bus.PINS_CHANNEL, bus.HOMES_CHANNEL, bus.POOLS_CHANNEL, bus.STATS_CHANNEL, bus.PREFIX_ASKS_CHANNEL),
     ),
@@ -56,7 +57,7 @@ _RIGHTS: dict[BusUser, _Rights] = {
         writes=(_QUOTAS,),
         reads=(f"{gathering.KEY_PREFIX}*",),
         hears=(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN, bus.POOLS_CHANNEL, bus.STATS_CHANNEL),
-        says=(bus.NEWS_CHANNEL,),
+        says=(bus.NEWS_CHANNEL, bus.NODES_CHANNEL),
     ),
     "agent": _Rights(
         commands=("get", "set", "expire", "del", "lrange", "rpush", "pubsub|numsub"),

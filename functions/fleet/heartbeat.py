@@ -14,6 +14,7 @@ import msgspec
 
 from functions.api.ids import DIGEST_PATTERN, Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.distribution import bloom
+from functions.decisions.health.pace import Pace
 from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
 
 HEARTBEAT_INTERVAL_S = 1.0
@@ -86,6 +87,13 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Of the base's weights that the engine has loaded, as artifacts are named; empty: an older agent, or not known."""
     cold_start: ColdStages = {}
     """Seconds by stage from the engine's process start until it served. Empty: not measured, or not over yet."""
+    node: Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[A-Za-z0-9._-]*\Z")] = ""  # empty: not known
+    pace: Pace | None = None
+    """What a unit of its work has taken lately; None: an older agent, or nothing measured yet. Another one only each
+    few seconds, so that pulses do between them."""
+    accelerator_fault: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """An error of its accelerator that takes it out for good (`decisions.health.accelerator_errors`); its phase says
+    draining. Empty: none."""
     schema_version: Literal[1] = 1
 
 

@@ -6,7 +6,8 @@ and publishes them as one message:
 
     up to 100 heartbeats in a second    each is published as it comes
     beyond                              together, every 20 ms
-    with a change (a phase, adapters)   at once, with all that were held
+    with a change (a phase, adapters)   at once, with all that were held; not for another pace alone, which each has
+                                        every few seconds
 
 What is held is published with the next heartbeat of whichever replica; where many come, that is within milliseconds.
 Nothing of this is replicated or written to a disk: it is said again within a second, and whoever starts on a server
@@ -17,6 +18,8 @@ and agents send whole ones there as well.
 """
 
 from typing import NamedTuple
+
+import msgspec
 
 from functions.fleet.heartbeat import WHOLE_INTERVAL_S, Heartbeat, encode, is_pulse_enough, pulse_of
 
@@ -72,6 +75,11 @@ class Line(NamedTuple):
     at_once: bool
 
 
+def _is_urgent(former: Heartbeat, heartbeat: Heartbeat) -> bool:
+    """Whether more has changed than a pulse tells, and the pace."""
+    return not is_pulse_enough(msgspec.structs.replace(former, pace=heartbeat.pace), heartbeat)
+
+
 class ReplicaLines:
     """What one replica sends: whole heartbeats where they are needed, pulses between them."""
 
@@ -84,7 +92,7 @@ class ReplicaLines:
         is_changed = whole is None or not is_pulse_enough(whole, heartbeat)
         is_old = whole is not None and heartbeat.sent_unix_s - whole.sent_unix_s >= WHOLE_INTERVAL_S
         if is_changed or is_old or self._single:
-            return Line(encode(heartbeat), True, is_changed)
+            return Line(encode(heartbeat), True, whole is None or _is_urgent(whole, heartbeat))
         return Line(pulse_of(heartbeat), False, False)
 
     def sent(self, line: Line, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:

@@ -2,6 +2,7 @@
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
     resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not
+    suspected   with their node or zone (`functions.decisions.health.failure_domains`), which the view knows
     panic    more than PANIC_RATIO of a pool's ready replicas are out: then nobody is, for evidence against most is
              more often about the network or the load; who would be out only counts as slower
 
@@ -30,6 +31,7 @@ class OutlierStatus:
     penalties_ms: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)
     resting_s: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)  # for how much longer
     panic: bool = False
+    suspected: frozenset[ReplicaId] = frozenset()  # with their node or zone: avoided while others can take a request
 
 
 @dataclass(slots=True)

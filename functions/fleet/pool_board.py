@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from functions.decisions.health.pace import Pace
 from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
@@ -241,6 +242,12 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
     prefix_events: bool | None = None  # as in the heartbeat
     cold_start: ColdStages = {}
+    zone: str = ""
+    node: str = ""
+    began_unix_ms: Annotated[int, msgspec.Meta(ge=0)] = 0  # its agent
+    pace: Pace | None = None
+    accelerator_fault: str = ""
+    suspected: str = ""  # with which node or zone: `node n1`, `zone c`; empty: with none
 
 
 class PoolReport(msgspec.Struct, frozen=True):
@@ -262,7 +269,7 @@ class DesiredPools(msgspec.Struct, frozen=True):
     pools: Annotated[tuple[DesiredPool, ...], msgspec.Meta(max_length=DESIRED_MAX_POOLS)]
 
 
-def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
+def replica_report(heartbeat: Heartbeat, age_s: float, suspected: str = "") -> ReplicaReport:
     return ReplicaReport(
         replica_id=heartbeat.replica_id,
         pool=heartbeat.pool,
@@ -278,4 +285,10 @@ def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
         asleep=heartbeat.asleep,
         prefix_events=heartbeat.prefix_events,
         cold_start=heartbeat.cold_start,
+        zone=heartbeat.zone,
+        node=heartbeat.node,
+        began_unix_ms=heartbeat.incarnation,
+        pace=heartbeat.pace,
+        accelerator_fault=heartbeat.accelerator_fault,
+        suspected=suspected,
     )

@@ -36,6 +36,7 @@ STATS_CHANNEL = "shoal:rollout-stats"
 POOLS_CHANNEL = "shoal:pools"
 PINS_CHANNEL = "shoal:pins"
 HOMES_CHANNEL = "shoal:homes"
+NODES_CHANNEL = "shoal:nodes"
 PREFIXES_CHANNEL = "shoal:prefixes"
 PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
 PINS_KEY_PREFIX = "shoal:pins:"
@@ -92,6 +93,13 @@ class ValkeyBus:
 
     async def pools(self) -> AsyncIterator[bytes]:
         async for message in self._messages(POOLS_CHANNEL):
+            yield message
+
+    async def publish_nodes(self, message: bytes) -> None:
+        await self._tell(NODES_CHANNEL, message)
+
+    async def nodes(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(NODES_CHANNEL):
             yield message
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:

@@ -5,6 +5,9 @@ older than the one already known is dropped (pub/sub reorders on reconnect). Sil
 evidence (`eject`) takes it out at once, whatever its heartbeats say, since a replica can talk to the bus and still not
 answer us. Only a new agent in its place is innocent of what the old one did.
 
+Agents of a node or a zone that fall silent together, and nodes that are told not to be ready, make their replicas
+suspected (`functions.decisions.health.failure_domains`): `suspect` judges, a few times a second.
+
 Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
 """
 
@@ -14,6 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId, TenantId
 from functions.api.snapshot import PoolEntry
+from functions.decisions.health import failure_domains
+from functions.decisions.health.failure_domains import NOBODY, Domain, Member, NodeTrouble, Suspicions
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, Pulse, to_view, with_pulse
 from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
@@ -22,6 +27,7 @@ MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
 NOTED_FOR_S = 3.0  # two heartbeats: one may have been on its way when the adapter was loaded
 WITHDRAWN_FOR_S = 3.0  # an agent keeps what it withdrew for as long at least, that all may have heard (`adapters`)
 _MAX_NOTED = 256  # adapters of one replica
+_PAUSE_S = 2.0  # so long without a heartbeat of anybody, and it was the bus, or we ourselves
 
 
 @dataclass(slots=True)
@@ -84,12 +90,20 @@ class FleetView:
     standings: OutlierTracker = field(default_factory=OutlierTracker)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
     _dedicated: Mapping[PoolName, frozenset[TenantId]] = field(default_factory=dict)
+    suspicions: Suspicions = NOBODY
+    _troubled_nodes: Mapping[str, NodeTrouble] = field(default_factory=dict)
+    _troubled_until_s: float = float("inf")
+    _heard_s: float = float("-inf")  # the last heartbeat of anybody
+    _listening_since_s: float = float("-inf")  # without a pause
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
         """Take in one heartbeat; False when it is older than what is known, or the fleet is over its bound.
 
         `its_view`: what `to_view` made of the same heartbeat for somebody else.
         """
+        if now_s - self._heard_s > _PAUSE_S:
+            self._listening_since_s = now_s
+        self._heard_s = now_s
         view = its_view or to_view(heartbeat)
         known = self._known.get(view.id)
         if known is None:
@@ -139,6 +153,27 @@ class FleetView:
         """Until now nobody could be heard: silence begins anew."""
         for known in self._known.values():
             known.seen_s = now_s
+
+    def tell_nodes(self, troubled: Mapping[str, NodeTrouble], until_s: float) -> None:
+        """Which nodes are not ready, as the controller says; in place of what was told before."""
+        self._troubled_nodes, self._troubled_until_s = troubled, until_s
+
+    def suspect(self, now_s: float) -> tuple[frozenset[Domain], frozenset[Domain]]:
+        """A few times a second: which domains are suspected from now on, and which no longer."""
+        before = self.suspicions
+        if self._troubled_nodes and now_s >= self._troubled_until_s:
+            self._troubled_nodes = {}
+        if not before.replicas and not self._troubled_nodes and not self._has_late(now_s):
+            return frozenset(), frozenset()
+        members = [
+            Member(id_, known.heartbeat.node, known.heartbeat.zone, known.seen_s) for id_, known in self._known.items()
+        ]
+        self.suspicions = failure_domains.judge(before, members, self._troubled_nodes, self._listening_since_s, now_s)
+        return self.suspicions.domains - before.domains, before.domains - self.suspicions.domains
+
+    def _has_late(self, now_s: float) -> bool:
+        late_s = now_s - failure_domains.LATE_S
+        return self._listening_since_s <= late_s and any(known.seen_s <= late_s for known in self._known.values())
 
     def eject(self, replica_id: ReplicaId, now_s: float) -> float:
         """Passive evidence against a replica: out for a time that doubles with each ejection. Seconds, or 0."""
@@ -218,12 +253,18 @@ class FleetView:
             members.dedicate(self._dedicated.get(name, frozenset()))
 
     def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
-        """Who is out on passive evidence, and who counts as slower."""
-        return self.standings.of(pool, self.index(pool).ready, now_s)
+        """Who is out on passive evidence, who counts as slower, and who is suspected with its node or zone."""
+        status = self.standings.of(pool, self.index(pool).ready, now_s)
+        if not self.suspicions.replicas:
+            return status
+        return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & self.index(pool).ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
-        """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas."""
-        return self.standing(pool, now_s).out
+        """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas. And who is
+        suspected, while anybody is left without them."""
+        status = self.standing(pool, now_s)
+        both = status.out | status.suspected
+        return both if len(both) < len(self.index(pool).ready) else status.out
 
     def judge(self, now_s: float) -> list[ReplicaId]:
         """Every so often: eject those that do much worse than their fellows. Who that was."""

@@ -11,6 +11,7 @@ from functions.fleet.view import FleetView
 from functions.gateway import tracing
 from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
 from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.http.cors import Origins
 from functions.gateway.http.guarded import guard_of
 from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.intake.intake import Intake
@@ -52,6 +53,7 @@ def make_services(
     other: OtherChoice | None = None,
     upstreams: Upstreams | None = None,
     make_admission: Callable[[Callable[[], float], FleetView], AdmissionQueues] = AdmissionQueues,
+    origins: Origins | None = None,
 ) -> Services:
     """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
 
@@ -96,6 +98,7 @@ def make_services(
         clock=clock,
         wall_clock=wall_clock,
         bus_link=BusLink(clock),
+        origins=origins or Origins(),
         tasks=tasks,
         metrics=metrics,
         traces=traces,

@@ -20,6 +20,7 @@ from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCr
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
+from functions.gateway.http.cors import Origins
 from functions.gateway.limits import Limits
 from functions.gateway.listeners import StartFailed, bearable_connections
 from functions.gateway.services import Services
@@ -50,6 +51,13 @@ def limits_of(settings: GatewaySettings) -> Limits:
         wake_wait_s=settings.wake_wait_s,
         prefix_blocks=settings.prefix_blocks,
     )
+
+
+def origins(settings: GatewaySettings) -> Origins:
+    try:
+        return Origins.of(settings.cors_origins)
+    except ValueError as error:
+        raise StartFailed(f"SHOAL_GATEWAY_CORS_ORIGINS: {error}") from error
 
 
 def credentials(settings: GatewaySettings) -> RoleCredentials:

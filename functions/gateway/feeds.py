@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
+from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins, verdicts
+from functions.fleet.bus import Bus, BusUnavailable, NodeBus, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid, Pulse
 from functions.fleet.heartbeat_seals import HeartbeatRefused, SealChecker
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
+from functions.fleet.verdicts import VerdictsInvalid
 from functions.gateway.gateway import Gateway
 from functions.gateway.needs import unmet_needs
 from functions.gateway.services import Services
@@ -247,6 +248,21 @@ def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None
         gateway.receive_pulse(said)
     else:
         gateway.receive_heartbeat(said)
+
+
+async def follow_nodes(services: Services, bus: NodeBus) -> None:
+    """Which nodes are not ready, as the controller has the registry tell, until the bus is lost: BusUnavailable."""
+    async for message in bus.nodes():
+        take_nodes(services, message)
+
+
+def take_nodes(services: Services, message: bytes) -> None:
+    try:
+        told = verdicts.decode_notice(message)
+    except VerdictsInvalid as error:
+        _log.warning("dropped a notice of nodes: %s", error)
+        return
+    services.fleet.tell_nodes(told.nodes, services.clock() + verdicts.VERDICTS_FOR_S)
 
 
 # prefixes, where replicas publish their caches

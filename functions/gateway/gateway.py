@@ -223,6 +223,8 @@ class Gateway:
                 _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
+        if not services.state.bus_down:
+            self._suspect(now_s)
         self._start_heard(now_s)
         due = [request for request in services.open_requests if now_s >= request.due_s]
         _each(due, lambda request: request.check(now_s))
@@ -234,6 +236,14 @@ class Gateway:
         for replica_id in services.router.sweep(now_s):
             _log.warning("replica %s does much worse than its fellows and is out for a while", replica_id)
         services.rollouts.sweep()
+
+    def _suspect(self, now_s: float) -> None:
+        """Nodes and zones that fall silent, or are said not to be ready, are avoided as a whole."""
+        lost, found = self.services.fleet.suspect(now_s)
+        for kind, name in sorted(lost):
+            _log.warning("%s %s has fallen silent or is not ready: its replicas are avoided", kind, name)
+        for kind, name in sorted(found):
+            _log.info("%s %s is heard again, or its replicas are gone", kind, name)
 
     def _judge_snapshot(self) -> None:
         services, state = self.services, self.services.state

@@ -94,7 +94,8 @@ class StateGauges:
         self._scrape_snapshot()
         self._phase.clear()
         self._kv.clear()
-        self._replicas.take((heartbeat for heartbeat, _ in services.fleet.heartbeats()), services.clock())
+        suspected = services.fleet.suspicions.replicas.values()
+        self._replicas.take((heartbeat for heartbeat, _ in services.fleet.heartbeats()), services.clock(), suspected)
         for heartbeat, _ in services.fleet.heartbeats():
             self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
             for phase in _PHASES:

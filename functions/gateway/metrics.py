@@ -95,6 +95,12 @@ class Metrics:
             ["from", "to", "verdict"],
             registry=self.registry,
         )
+        self._splits = Counter(
+            "shoal_prefill_paths",
+            "Answers of pools that have a prefill pool, by whether that computed the prompt (pays) and why not else",
+            ["pool", "why"],
+            registry=self.registry,
+        )
         self._closed = Counter(
             "shoal_connections_closed",
             "Client connections closed or turned away for want of room: crowded (idle, for another one), address (its "
@@ -194,6 +200,8 @@ class Metrics:
                 self.prefixes.answered(pool, ended.prediction.cached_tokens, usage, timeline.ended_s)
         if ended.cascade_spend is not None:
             self._cascade_spent(ended.cascade_spend)
+        if ended.split is not None:
+            self._splits.labels(pool, ended.split["why"]).inc()
         if ended.cascade is not None:  # escalated / (escalated + kept) is the escalation rate
             self._cascade.labels(*ended.cascade[:3]).inc()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from functions.decisions.health.failure_domains import Domain
 from functions.fleet.heartbeat import Heartbeat
 
 SILENT_FOR_S = 600.0
@@ -34,8 +35,11 @@ class ReplicaGauges(Collector):
     def __init__(self) -> None:
         self._present: tuple[Heartbeat, ...] = ()
         self._silent: dict[str, _Gone] = {}
+        self._suspected: Counts[Domain] = Counts()
 
-    def take(self, heartbeats: Iterable[Heartbeat], now_s: float) -> None:
+    def take(self, heartbeats: Iterable[Heartbeat], now_s: float, suspected: Iterable[Domain] = ()) -> None:
+        """`suspected`: with which node or zone, for each replica that is."""
+        self._suspected = Counts(suspected)
         former = {each.replica_id: each for each in self._present}
         self._present = tuple(heartbeats)
         present = {each.replica_id for each in self._present}
@@ -59,7 +63,14 @@ class ReplicaGauges(Collector):
             for name in sorted({name for name, _ in counts}):
                 for phase in PHASES:
                     family.add_metric([name, phase], counts[name, phase])
-        yield from (pools, zones, *self._of_ready())
+        suspected = GaugeMetricFamily(
+            "shoal_suspected_replicas",
+            "Replicas that are avoided, since their node or zone has fallen silent or is not ready",
+            labels=["kind", "name"],
+        )
+        for (kind, domain), count in sorted(self._suspected.items()):
+            suspected.add_metric([kind, domain], count)
+        yield from (pools, zones, suspected, *self._of_ready())
 
     def _of_ready(self) -> Iterator[Metric]:
         kv = GaugeMetricFamily("shoal_pool_kv_usage_ratio", "KV cache in use in the fullest replica", labels=["pool"])

@@ -109,6 +109,7 @@ class _Server(uvicorn.Server):
             traces=self._trace_outputs.sink,
             zone=settings.zone,
             other=other,
+            origins=configured.origins(settings),
         )
         self._gateway = Gateway(self._services)
         self._usage = configured.usage_delivery(
@@ -252,6 +253,7 @@ class _Server(uvicorn.Server):
             ("pins", feeds.follow_pins),
             ("own session homes", feeds.publish_homes),
             ("session homes", feeds.follow_homes),
+            ("nodes", feeds.follow_nodes),
         ):
             self._services.tasks.forever(
                 name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)

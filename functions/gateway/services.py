@@ -15,6 +15,7 @@ from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.cors import Origins
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.http.sink import Answering, Sink
@@ -124,6 +125,7 @@ class Services:
 
     end_listeners: tuple[EndListener, ...]  # told of each request's end, in this order
     bus_link: BusLink
+    origins: Origins = field(default_factory=Origins)  # whose pages may call
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
 

@@ -94,6 +94,12 @@ class GatewaySettings(BaseSettings):
         description="Calls for models, rollouts, files and batches that one tenant may make here; a sixth at once. "
         "No quota counts them, and each takes the loop or the store.",
     )
+    cors_origins: str = Field(
+        "",
+        description="Origins whose pages browsers let call the gateway, with commas between "
+        "(`https://app.example.com`); `*`: every page's. Unset: none, and preflights are refused. A page that calls "
+        "shows its key to its readers.",
+    )
     snapshot_max_age_s: float = Field(
         86_400.0,
         ge=0,

@@ -57,6 +57,7 @@ def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> N
             ended.last,
             ended.cascade.notes if ended.cascade is not None else None,
             ended.degraded_from,
+            ended.split,
         )
     )
 
@@ -86,6 +87,7 @@ class TracedRequest(msgspec.Struct, gc=False):
     last: tuple[bytes, ...]  # what the engine said last, at most a few KB
     cascade: dict[str, Any] | None
     degraded_from: str
+    split: dict[str, Any] | None = None
 
     def row(self) -> TraceRow:
         timeline, model, caller, prediction, gaps = self.timeline, self.model, self.caller, self.prediction, self.gaps
@@ -139,6 +141,8 @@ class TracedRequest(msgspec.Struct, gc=False):
 
     def _score(self) -> dict[str, Any]:
         score: dict[str, Any] = dict(self.prediction.explain()) if self.prediction is not None else {}
+        if self.split is not None:
+            score["prefill"] = self.split
         return score if self.cascade is None else score | {"cascade": self.cascade}
 
     def _finish_reason(self) -> str:

@@ -150,6 +150,7 @@ async def listen(
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: make_protocol(None), sock=listener, backlog=backlog)
     listener.listen(backlog)
+    tls.set_alpn_protocols(["http/1.1"])  # whoever offers h2 as well hears at once that there is none
     return TlsListener(listener, tls, make_protocol, connections, handshake_s=handshake_s, clock=clock)
 
 

@@ -35,7 +35,10 @@ from functions.fleet.role_credentials import RoleCredentials
 from functions.registry import errors
 from functions.registry.artifact_routes import artifact_routes
 from functions.registry.collecting import Collecting
-from functions.registry.console import console_routes
+from functions.registry.console.page import page_routes
+from functions.registry.console.routes import branch_routes, observed_routes, trace_routes
+from functions.registry.console.sources import ConsoleSources, no_sources
+from functions.registry.console.state import state_routes
 from functions.registry.conventions import require_role
 from functions.registry.errors import ApiError, error_body
 from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_routes
@@ -167,6 +170,7 @@ def make_app(
     collecting: Collecting | None = None,
     regions: RegionParts | None = None,
     store_watch: StoreWatch | None = None,
+    console: ConsoleSources | None = None,
 ) -> ASGIApp:
     """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
@@ -188,7 +192,10 @@ def make_app(
     if services is not None:
         of_services = (version_routes, artifact_routes, rollout_routes, key_routes, usage_routes, audit_routes)
         routers += [routes(services) for routes in (*of_services, internal_routes)]
-        routers += [collect_routes(collecting, authenticator), console_routes(services, fleet, wall_clock)]
+        sources = console if console is not None else no_sources(wall_clock=wall_clock)
+        of_console = (observed_routes, trace_routes, branch_routes)
+        routers += [routes(services, sources, wall_clock) for routes in of_console]
+        routers += [collect_routes(collecting, authenticator), state_routes(services, fleet, wall_clock), page_routes()]
     if services is not None and regions is not None:
         routers.append(regions_routes(services, regions))
     for router in routers:  # `include_router` would build each route again, and once more at its first request

@@ -5,6 +5,7 @@ GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a de
 PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
 GET /v1/fleet/zones    the zone of one node, or of the node that one gateway's pod is on
 PUT /v1/fleet/zones    the controller's table of them
+PUT /v1/fleet/verdicts what the controller says of slow and faulty replicas, and of nodes that are not ready
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
 from functions.fleet.role_credentials import RoleCredentials
+from functions.fleet.verdicts import VERDICTS_MAX_BYTES, VERDICTS_PATH, Verdicts
 from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
 from functions.registry.collecting import Collecting, NotNow
 from functions.registry.conventions import (
@@ -53,12 +55,13 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
             "object": "list",
             "bus_connected": fleet.bus_connected,
             "replicas": [_described(seen) for seen in fleet.replicas()],
+            "verdicts": msgspec.to_builtins(fleet.verdicts),
         }
 
     @router.get(REPORT_PATH, dependencies=controller)
     async def pools() -> Response:
         """Load of each pool and replica, as gateways report it; a pool without a report of late is left out."""
-        replicas = tuple(replica_report(seen.heartbeat, seen.age_s) for seen in fleet.replicas())
+        replicas = tuple(replica_report(seen.heartbeat, seen.age_s, seen.suspected) for seen in fleet.replicas())
         report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas, fleet.pools.needs())
         return Response(msgspec.json.encode(report), media_type="application/json")
 
@@ -79,6 +82,12 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
         fleet.zones = await _decoded(request, ZoneTable, ZONES_MAX_BYTES)
         return Response(status_code=204)
 
+    @router.put(VERDICTS_PATH, status_code=204, dependencies=controller)
+    async def verdicts(request: Request) -> Response:
+        """Slow replicas, faulty accelerators, nodes that are not ready; in place of what was told before."""
+        await fleet.judged(await _decoded(request, Verdicts, VERDICTS_MAX_BYTES))
+        return Response(status_code=204)
+
     return router
 
 
@@ -91,7 +100,8 @@ async def _decoded(request: Request, kind: type[Body], max_bytes: int) -> Body:
 
 
 def _described(seen: ReplicaSighting) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(seen.heartbeat), "age_s": round(seen.age_s, 3)}
+    told = {**msgspec.structs.asdict(seen.heartbeat), "age_s": round(seen.age_s, 3), "suspected": seen.suspected}
+    return {**told, "pace": msgspec.to_builtins(seen.heartbeat.pace)}
 
 
 # `/v1/audit`: who changed what, the last entry first, and whether the chain is sound. The operator's.

@@ -3,15 +3,18 @@
 The bus gone, the last view stays and ages: each replica's `age_s` grows until silence takes it out.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from functions.api.ids import ReplicaId
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet.bus import Bus, PoolBus
+from functions.fleet.bus import Bus, BusUnavailable, NodeBus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
 from functions.fleet.heartbeat_seals import SealChecker
 from functions.fleet.pool_board import DesiredPool, GatewayNeeds, PoolBoard, PoolSum
+from functions.fleet.verdicts import VERDICTS_FOR_S, Verdicts, notice_of
 from functions.fleet.view import FleetView
 from functions.fleet.zones import ZoneTable
 from functions.telemetry.bus_link import BusLink
@@ -58,6 +61,7 @@ class PoolWatch:
 class ReplicaSighting:
     heartbeat: Heartbeat
     age_s: float  # since its last heartbeat came
+    suspected: str = ""  # with which node or zone: `node n1`, `zone c`
 
 
 class FleetWatch:
@@ -73,6 +77,8 @@ class FleetWatch:
         self.pools = PoolWatch(clock)
         self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool, the last one's seconds by stage
         self.zones = ZoneTable()  # as the controller told it last
+        self._verdicts, self._verdicts_s = Verdicts(), float("-inf")
+        self.node_bus: NodeBus | None = None  # where gateways hear of nodes
 
     @property
     def bus_connected(self) -> bool:
@@ -114,8 +120,28 @@ class FleetWatch:
         if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
             self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
+    async def judged(self, verdicts: Verdicts) -> None:
+        """What the controller says of replicas and nodes; in place of what it said before. Gateways are told of nodes;
+        where the bus is away, they are when it is said again."""
+        self._verdicts, self._verdicts_s = verdicts, self._clock()
+        self._view.tell_nodes(verdicts.nodes, self._verdicts_s + VERDICTS_FOR_S)
+        if self.node_bus is not None:
+            with contextlib.suppress(BusUnavailable):
+                await self.node_bus.publish_nodes(notice_of(verdicts))
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """Nothing, where the controller has not said so lately."""
+        return self._verdicts if self._clock() - self._verdicts_s <= VERDICTS_FOR_S else Verdicts()
+
     def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""
         now_s = self._clock()
         self._view.expire(now_s)
-        return [ReplicaSighting(heartbeat, max(0.0, now_s - seen_s)) for heartbeat, seen_s in self._view.heartbeats()]
+        if self.link.is_up:
+            self._view.suspect(now_s)
+        suspected = {id_: " ".join(domain) for id_, domain in self._view.suspicions.replicas.items()}
+        return [
+            ReplicaSighting(heartbeat, max(0.0, now_s - seen_s), suspected.get(ReplicaId(heartbeat.replica_id), ""))
+            for heartbeat, seen_s in self._view.heartbeats()
+        ]

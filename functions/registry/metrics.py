@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from functions.decisions.health.failure_domains import NodeTrouble
 from functions.decisions.rollout.report import stages_of
+from functions.fleet.verdicts import Verdicts
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.services import RegistryServices
@@ -89,6 +91,25 @@ class Metrics:
             registry=self.collectors,
         )
 
+        self._troubles = Gauge(
+            "shoal_replica_troubled",
+            "1 for a replica that is slow by itself (restarting, held) or whose accelerator has failed (out).",
+            ["pool", "replica", "what", "state"],
+            registry=self.collectors,
+        )
+        self._slow_restarts = Gauge(
+            "shoal_slow_replica_restarts",
+            "Replicas that were restarted since they were slow by themselves, since the controller began.",
+            ["pool"],
+            registry=self.collectors,
+        )
+        self._nodes_not_ready = Gauge(
+            "shoal_nodes_not_ready",
+            "Nodes that are not ready, as the controller sees them: down by their own word, unknown by their silence.",
+            ["state"],
+            registry=self.collectors,
+        )
+
         self._store_up = self._gauge("shoal_store_up", "1 while the object store answers.")
         self._store_up.set(1)  # until it was asked
         self._region_connected = Gauge(
@@ -149,6 +170,7 @@ class Metrics:
         for pool, stages_s in fleet.cold_starts.items():
             for part, took_s in stages_s.items():
                 self._cold_start.labels(pool=pool, stage=part).set(took_s)
+        self._judged(fleet.verdicts)
         self._without_facts.clear()
         for base in without_facts:
             self._without_facts.labels(base=base).set(1)
@@ -162,6 +184,16 @@ class Metrics:
             self._region_held.labels(region=other.name).set(other.held)
             self._region_taken.labels(region=other.name).set(other.taken)
         return generate_latest(self.collectors)
+
+    def _judged(self, verdicts: Verdicts) -> None:
+        self._troubles.clear()
+        for each in verdicts.replicas:
+            self._troubles.labels(pool=each.pool, replica=each.replica_id, what=each.what, state=each.state).set(1)
+        self._slow_restarts.clear()
+        for pool, restarts in verdicts.slow_restarts.items():
+            self._slow_restarts.labels(pool=pool).set(restarts)
+        for state in get_args(NodeTrouble):
+            self._nodes_not_ready.labels(state=state).set(sum(each == state for each in verdicts.nodes.values()))
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, registry=self.collectors)

@@ -25,6 +25,7 @@ from functions.registry.views import (
     described_version,
     git_models_after,
     may_see,
+    with_in_force,
 )
 
 
@@ -67,10 +68,14 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
         limit: Limit = MAX_LIMIT,
         after: AfterName = "",
     ) -> dict[str, Any]:
-        """A model's versions, by name; and of the model, which pool it adapts and the file of git that declares it."""
+        """A model's versions, by name; and of the model, which pool it adapts and the file of git that declares it.
+        `in_force`: gateways have been told of it; so is what `channels_in_force` says."""
         model = await look.one(ModelId(f"{tenant}/{name}"), who)
-        rows = await look.versions(model, after, limit + 1)
-        return _page(rows, limit, pool=model["pool"], declared_in=model["declared_in"])
+        published = look.catalogue.models.get(ModelId(model["id"]))
+        rows = with_in_force(await look.versions(model, after, limit + 1), published)
+        channels = published.channels if published is not None else {}
+        known = {"pool": model["pool"], "declared_in": model["declared_in"]}
+        return _page(rows, limit, **known, channels_in_force=channels, snapshot_epoch=store.epoch)
 
     return router
 

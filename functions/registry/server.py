@@ -6,6 +6,7 @@ until it is there. SIGTERM ends the long polls first, then waits for what still 
 
 import asyncio
 import contextlib
+import functools
 import logging
 import resource
 import signal
@@ -32,6 +33,8 @@ from functions.http.listening import GuardedServer, config_of
 from functions.registry import memory
 from functions.registry.app import make_app
 from functions.registry.capacity_watch import CapacityWatch
+from functions.registry.console.samples import sample
+from functions.registry.console.sources import ConsoleSources, sources_from
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
@@ -89,6 +92,7 @@ async def _serve(settings: RegistrySettings) -> None:
     store.load()
     seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
     fleet = FleetWatch(bus, seals=seals)
+    fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
     regions = _regions(settings, password, parts)
     await _begin(parts, bus, tasks, settings)
@@ -98,6 +102,10 @@ async def _serve(settings: RegistrySettings) -> None:
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
     capacity = CapacityWatch(parts.services.database, fleet, store, time.time, settings.usage_days)
     tasks.forever("capacity", capacity.run, expected=(DatabaseUnavailable,))
+    console = _console(settings)
+    tasks.forever("samples", lambda: sample(console.samples, fleet))
+    recent_use = functools.partial(console.recent_use.watch, parts.services.database)
+    tasks.forever("recent use", recent_use, expected=(DatabaseUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
     warn_if_over(memory.most(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
@@ -113,6 +121,7 @@ async def _serve(settings: RegistrySettings) -> None:
         collecting=parts.collecting,
         regions=regions,
         store_watch=store_watch,
+        console=console,
     )
     server = _Server(_uvicorn_config(settings, app, guard), guard, store)
     try:
@@ -121,6 +130,7 @@ async def _serve(settings: RegistrySettings) -> None:
         await tasks.close()
         if regions is not None:
             await regions.close()
+        await console.close()
         await bus.close()
         await asyncio.to_thread(parts.close)
 
@@ -144,6 +154,14 @@ def _regions(settings: RegistrySettings, bus_password: str | None, parts: Regist
         return region_parts(settings, token, bus_password, parts.services)
     except ValueError as error:
         raise StartFailed(str(error)) from error
+
+
+def _console(settings: RegistrySettings) -> ConsoleSources:
+    file = settings.trace_store_password_file
+    try:
+        return sources_from(settings, _secret(file) if file is not None else None)
+    except OSError as error:
+        raise StartFailed(f"an authority's file cannot be read: {error}") from error
 
 
 async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:

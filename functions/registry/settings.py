@@ -155,6 +155,27 @@ class RegistrySettings(BaseSettings):
         description="How long usage and capacity are kept; what a tenant used of a model in an hour is a row of 200 B.",
     )
 
+    prometheus_url: str | None = Field(
+        None,
+        description="The fleet's Prometheus: the console's series and the alerts that fire. Without it series are "
+        "samples of this registry's own, and alerts are not known.",
+    )
+    prometheus_ca_file: Path | None = Field(
+        None, description="The authority of its certificate. Default: the system's."
+    )
+    prometheus_token_file: Path | None = Field(
+        None, description="A bearer token that it wants; read for each question."
+    )
+    trace_store_url: str | None = Field(
+        None, description="ClickHouse's HTTP interface, where gateways send traces: for the console and /v1/traces."
+    )
+    trace_store_user: str = Field("default", description="Who may read its database `shoal`.")
+    trace_store_password_file: Path | None = Field(None, description="That user's password.")
+    trace_store_ca_file: Path | None = Field(
+        None, description="The authority of its certificate. Default: the system's."
+    )
+    drills_dir: Path | None = Field(None, description="Where `shoal drill` leaves its reports. Default: none is shown.")
+
     gc_interval_s: float = Field(
         0.0, ge=0, description="Between two collections of garbage; 0: only on POST /internal/v1/gc. Off by default,"
         " since it deletes from the bucket whatever this installation does not know.",

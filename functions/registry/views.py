@@ -5,7 +5,7 @@ rollout is its row, with what a reader would compute from it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -97,6 +97,12 @@ def described_version(model: str, version: StoredVersion) -> dict[str, Any]:
         "created_unix_s": version.created_unix_s,
         "created_by": version.created_by,
     }
+
+
+def with_in_force(rows: Iterable[dict[str, Any]], published: ModelEntry | None) -> list[dict[str, Any]]:
+    """Versions, each with whether the published snapshot has it, by name and content."""
+    there = {(version.name, version.digest) for version in published.versions} if published is not None else set()
+    return [row | {"in_force": (row["name"], row["digest"]) in there} for row in rows]
 
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -21,11 +21,15 @@ from typing import Any, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from functions.decisions.health.accelerator_errors import DeviceErrors
+
 READ_EVERY_S = 2.0
 _XID_EVENT = 8  # nvmlEventTypeXidCriticalError
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
 _ECC = {"ecc_corrected": 0, "ecc_uncorrected": 1}
 _SINCE_DRIVER_LOADED = 0  # NVML_VOLATILE_ECC
+_UNCORRECTED = "ecc_uncorrected"
+_MAX_DISTINCT_XIDS = 64
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,6 +72,9 @@ class Accelerators(Collector):
         self.readings: tuple[Reading, ...] = ()
         self._xids: Counter[int] = Counter()  # by device
         self._last_xid: dict[int, int] = {}
+        self._distinct_xids: dict[int, tuple[int, ...]] = {}  # by device, each once, in order
+        self._ecc_base: dict[int, int] = {}  # by device, errors that were not corrected when we began
+        self._tells_xids: set[int] = set()  # devices
 
     def start(self) -> None:
         if self._library is not None:
@@ -85,13 +92,34 @@ class Accelerators(Collector):
         handles = [self._asked(library.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
         self._handles = [handle for handle in handles if handle is not None]
         self._events = self._asked(library.nvmlEventSetCreate)
-        for handle in self._handles if self._events is not None else ():
-            self._asked(library.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events)
+        for index, handle in enumerate(self._handles if self._events is not None else ()):
+            if self._is_done(library.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events):
+                self._tells_xids.add(index)
 
     def read(self) -> None:
         """Once."""
         self.readings = tuple(self._reading(handle) for handle in self._handles)
         self._take_xids()
+        for index, reading in enumerate(self.readings):
+            if _UNCORRECTED in reading.ecc_errors:
+                self._ecc_base.setdefault(index, reading.ecc_errors[_UNCORRECTED])
+
+    def errors(self) -> tuple[DeviceErrors, ...]:
+        """What the devices have told since we began to listen; any thread."""
+        return tuple(
+            DeviceErrors(
+                device=index,
+                xids=self._distinct_xids.get(index, ()),
+                ecc_uncorrected=max(0, reading.ecc_errors.get(_UNCORRECTED, 0) - self._ecc_base.get(index, 0)),
+                tells_xids=index in self._tells_xids,
+            )
+            for index, reading in enumerate(self.readings)
+        )
+
+    def forget_errors(self) -> None:
+        """Somebody has looked after them: only what comes from now on counts."""
+        self._distinct_xids = {}
+        self._ecc_base = {index: reading.ecc_errors.get(_UNCORRECTED, 0) for index, reading in enumerate(self.readings)}
 
     def collect(self) -> Iterator[Metric]:
         labels = ["pool", "accelerator"]
@@ -152,7 +180,11 @@ class Accelerators(Collector):
         while self._events is not None and (event := self._asked(library.nvmlEventSetWait_v2, self._events, 0)):
             index = self._asked(library.nvmlDeviceGetIndex, event.device) or 0
             self._xids[index] += 1
-            self._last_xid[index] = int(event.eventData)
+            number = int(event.eventData)
+            self._last_xid[index] = number
+            known = self._distinct_xids.get(index, ())
+            if number not in known and len(known) < _MAX_DISTINCT_XIDS:
+                self._distinct_xids = {**self._distinct_xids, index: (*known, number)}
             _log.error("accelerator %d: XID %d", index, event.eventData)
 
     def _asked(self, call: Callable[..., T], *arguments: object) -> T | None:
@@ -161,3 +193,11 @@ class Accelerators(Collector):
             return call(*arguments)
         except Exception:  # NVMLError: not supported, lost, timed out; there is nothing else to do about either
             return None
+
+    def _is_done(self, call: Callable[..., object], *arguments: object) -> bool:
+        """Of a call that answers nothing."""
+        try:
+            call(*arguments)
+        except Exception:  # as above
+            return False
+        return True

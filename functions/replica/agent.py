@@ -15,6 +15,8 @@ from starlette.types import ASGIApp
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.fetch import ObjectSource
+from functions.artifacts.near_store import NearStore
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
 from functions.artifacts.swarm.chunk_clients import Bandwidth
@@ -31,6 +33,7 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.replica.accelerator_fault import AcceleratorFault
 from functions.replica.accelerators import Accelerators, management_library
 from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
@@ -75,6 +78,7 @@ class Agent:
     news_bus: ValkeyBus
     kv_watch: KvWatch | None
     accelerators: Accelerators
+    accelerator_fault: AcceleratorFault
     zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
     clients: tuple[httpx.AsyncClient, ...]
 
@@ -94,6 +98,7 @@ class Agent:
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
         self.accelerators.start()
+        self.tasks.forever("accelerator fault", self.accelerator_fault.run)
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
@@ -125,8 +130,10 @@ def build(settings: ReplicaSettings) -> Agent:
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
     accelerators = Accelerators(settings.pool, settings.replica_id, management_library())
+    fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
+    fault.look()
     metrics.watch_accelerators(accelerators)
-    source = _source(settings)
+    source = _source(settings, partial(credentials.secret, "chunks"))
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
     needs = DiskNeeds()
@@ -178,6 +185,8 @@ def build(settings: ReplicaSettings) -> Agent:
             warm_up=warm_up,
             weights=weights,
             cold_start=ColdStart(settings.engine_log_file),
+            pace_every_s=settings.pace_interval_s,
+            on_new_engine=drain.engine_is_new,
         ),
         standby=standby,
         reconciler=reconciler,
@@ -187,6 +196,7 @@ def build(settings: ReplicaSettings) -> Agent:
         news_bus=_bus(settings),
         kv_watch=kv_watch,
         accelerators=accelerators,
+        accelerator_fault=fault,
         zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
         clients=(engine_http, registry_http),
     )
@@ -228,6 +238,7 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         engine_port=settings.engine_port,
         incarnation_unix_ms=time.time_ns() // 1_000_000,
         zone=settings.zone,
+        node=settings.node_name,
     )
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
 
@@ -271,8 +282,8 @@ def _health_policy(settings: ReplicaSettings) -> HealthPolicy:
     )
 
 
-def _source(settings: ReplicaSettings) -> StoreSource:
-    store = S3Store(
+def _source(settings: ReplicaSettings, of_nodes: Callable[[], str]) -> StoreSource:
+    store: ObjectSource = S3Store(
         S3Settings(
             endpoint_url=settings.s3_endpoint_url,
             credentials=load_credentials(settings.s3_credentials_file),
@@ -281,6 +292,8 @@ def _source(settings: ReplicaSettings) -> StoreSource:
             max_attempts=_S3_ATTEMPTS,
         )
     )
+    if settings.adapter_cache_url:
+        store = NearStore(store, settings.adapter_cache_url, of_nodes)
     return StoreSource(
         store=store,
         cache=ArtifactCache(settings.cache_dir),

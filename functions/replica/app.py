@@ -5,7 +5,8 @@
     GET     /engine/livez    503 with the reason once the engine is dead or hung for good: restart it
     GET     /metrics         Prometheus: the agent's
     GET     /engine/metrics  Prometheus: the engine's own, so that nobody needs the engine's port for them
-    POST    /drain           stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
+    POST    /drain           stop taking work; `?wait_s=` holds the answer until the engine is empty (preStop hooks);
+                             `?engine_ends=true` until a new engine is ready in its place
     DELETE  /drain           take work again
 
 Who asks over the network may look: Prometheus's namespace reaches this port. What changes something is answered to
@@ -45,10 +46,12 @@ class Drain:
     timeout_s: float
     began_s: float | None = None
     is_final: bool = False  # the process ends after it
+    is_engines: bool = False  # nobody but the engine that ends has asked: it is over once there is a new one
 
-    def begin(self, why: str, *, is_final: bool = False) -> None:
+    def begin(self, why: str, *, is_final: bool = False, engine_ends: bool = False) -> None:
         """Announce it; the heartbeat loop tells the fleet with its next heartbeat. Again is harmless."""
         self.is_final = self.is_final or is_final
+        self.is_engines = engine_ends and (self.is_engines or self.began_s is None)
         if self.began_s is None:
             self.began_s = self.status.clock()
             self.status.draining = True
@@ -64,12 +67,17 @@ class Drain:
             _log.info("the drain is called off")
         return True
 
+    def engine_is_new(self) -> None:
+        """A kubelet that restarts the engine alone runs its preStop hook, too; nobody else calls that drain off."""
+        if self.is_engines and self.began_s is not None:
+            self.undo()
+
     @property
     def done(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Whether nothing is left to wait for; a condemned engine ends no request."""
         if self.began_s is None:
             return False
-        if self.status.health.phase in ("starting", "dead"):
+        if self.status.health.phase in ("starting", "dead") or self.status.condemned:
             return True
         return self.status.load.outstanding == 0 and self.status.load_read_s >= self.began_s + HEARD_AFTER_S
 
@@ -137,8 +145,10 @@ def make_app(
         return Response(last, media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/drain", dependencies=[Depends(_from_here)])
-    async def start_drain(wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0) -> Response:
-        drain.begin("asked by POST /drain")
+    async def start_drain(
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0, engine_ends: bool = False
+    ) -> Response:
+        drain.begin("its engine is to end" if engine_ends else "asked by POST /drain", engine_ends=engine_ends)
         done = await drain.wait(wait_s)
         return JSONResponse({"drained": done, "outstanding": status.load.outstanding}, status_code=200 if done else 202)
 

@@ -75,6 +75,9 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         prefix_events=status.prefix_events(),
         weights_digest=(status.weights or "") if phase != "dead" else "",
         cold_start={str(stage): seconds for stage, seconds in status.cold_start.items()},
+        node=identity.node,
+        pace=status.pace.pace,
+        accelerator_fault=status.accelerator_fault[:_REASON_MAX_CHARS],
     )
 
 

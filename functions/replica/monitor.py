@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functions.api.ids import EngineName
 from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
-from functions.decisions.health import engine_rates
-from functions.decisions.health.engine import Counters, Evidence, HealthAnswer, HealthPolicy, Probe
+from functions.decisions.health import engine_rates, pace
+from functions.decisions.health.engine import Counters, EnginePhase, Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.decisions.health.engine_rates import RateCounters
+from functions.decisions.health.pace import PaceMeter, WorkCounters
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
@@ -110,6 +111,20 @@ def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounte
     )
 
 
+def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounters:
+    """The sums behind a pace, without our own probes: they wait for nobody and compute next to nothing."""
+    return WorkCounters(
+        finished=metrics.finished_total - prober.answered,
+        queue_s=metrics.queue_s_total,
+        prefill_s=metrics.prefill_s_total,
+        computed_tokens=metrics.prefill_computed_tokens_total,
+        gap_s=metrics.inter_token_s_total,
+        gaps=metrics.inter_tokens_total,
+        running=metrics.running,
+        waiting=metrics.waiting,
+    )
+
+
 def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
     """The gauges; decode speed is one stream's: the mean gap between tokens since the look before."""
     return EngineLoad(
@@ -149,7 +164,10 @@ class Monitor:
         warm_up: WarmUp,
         weights: LoadedWeights | None = None,
         cold_start: ColdStart | None = None,
+        pace_every_s: float = pace.PACE_EVERY_S,
+        on_new_engine: Callable[[], None] = lambda: None,
     ) -> None:
+        self._pace_every_s = pace_every_s
         self._status = status
         self._engine = engine
         self._prober = prober
@@ -158,6 +176,7 @@ class Monitor:
         self._warm_up = warm_up
         self._weights = weights
         self._cold_start = cold_start or ColdStart(None)
+        self._on_new_engine = on_new_engine  # each process of the engine, once, when it is ready
         self._is_measured = False  # the start of this process of the engine
         self._is_new = True  # the engine has not been ready since its process began, as far as is known
         self._metrics: EngineMetrics | None = None
@@ -206,10 +225,14 @@ class Monitor:
 
     def _take(self, metrics: EngineMetrics, now_s: float) -> None:
         status = self._status
+        if self._metrics is not None and metrics.process_began_unix_s != self._metrics.process_began_unix_s:
+            self._is_new = True  # it went and came between two looks
         status.load_read_s = now_s
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
         status.load = load_of(metrics, self._metrics)
         status.rates = engine_rates.update(status.rates, rate_counters_of(metrics, self._prober))
+        work = work_counters_of(metrics, self._prober)
+        status.pace = pace.observe(status.pace, work, now_s, self._pace_every_s)
         self._metrics = metrics
 
     def _judge(self, evidence: Evidence, now_s: float) -> None:
@@ -218,10 +241,16 @@ class Monitor:
         status.health = engine_health.judge(before, evidence, now_s, self._policy)
         status.condemned = engine_health.condemned(status.health, now_s, self._policy)
         status.judged_s = now_s
-        if status.health.phase == before.phase:
-            return
-        _log.warning("engine %s -> %s: %s", before.phase, status.health.phase, status.health.reason or "it answers")
+        if status.health.phase != before.phase:
+            self._enter(before.phase)
+        if status.health.phase == "ready" and self._is_new:
+            self._greet()
+
+    def _enter(self, before: EnginePhase) -> None:
+        status = self._status
+        _log.warning("engine %s -> %s: %s", before, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
+            status.pace = PaceMeter()
             status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None
@@ -232,16 +261,19 @@ class Monitor:
             if self._weights is not None:
                 self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
-        if status.health.phase == "ready" and self._is_new:
-            self._is_new = False
-            if self._weights is not None:
-                began_unix_s = self._metrics.process_began_unix_s if self._metrics is not None else None
-                self._tasks.once("weights", self._weights.learn(began_unix_s))
-            if status.computes and not self._has_served():
-                self._cold_start.answers()
-                self._is_measured = True
-                if self._warm_up.begin():
-                    self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
+
+    def _greet(self) -> None:
+        """A process of the engine that is ready for the first time."""
+        self._is_new = False
+        self._on_new_engine()
+        if self._weights is not None:
+            began_unix_s = self._metrics.process_began_unix_s if self._metrics is not None else None
+            self._tasks.once("weights", self._weights.learn(began_unix_s))
+        if self._status.computes and not self._has_served():
+            self._cold_start.answers()
+            self._is_measured = True
+            if self._warm_up.begin():
+                self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 
     def _has_served(self) -> bool:
         """Whether others have asked it for something: it has compiled what it is asked for, under another agent."""

@@ -1,4 +1,6 @@
-"""Settings from the environment: of the agent (prefix SHOAL_REPLICA_) and of the node fetcher (SHOAL_NODE_FETCH_)."""
+"""Settings from the environment: of the agent (prefix SHOAL_REPLICA_), the node fetcher (SHOAL_NODE_FETCH_) and the
+region's adapter cache (SHOAL_ADAPTER_CACHE_).
+"""
 
 from pathlib import Path
 
@@ -39,7 +41,9 @@ class ReplicaSettings(BaseSettings):
     node_name: str = Field(
         "",
         max_length=253,
-        description="The Kubernetes node, whose zone the registry is asked for where ZONE is empty. Empty: unknown.",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="The Kubernetes node: what falls silent with it is understood as one, and the registry is asked "
+        "for its zone where ZONE is empty. Empty: unknown.",
     )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
@@ -57,6 +61,12 @@ class ReplicaSettings(BaseSettings):
     s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
+    adapter_cache_url: str = Field(
+        "",
+        max_length=512,
+        pattern=r"^(https?://\S+)?$",
+        description="The region's adapter cache, asked before the store. Empty: the store alone.",
+    )
     cache_dir: Path = Field(description="Adapters by digest, shared by all agents of the node.")
     cache_max_bytes: int = Field(
         20 * 2**30,
@@ -131,6 +141,14 @@ class ReplicaSettings(BaseSettings):
         None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
     )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
+    pace_interval_s: float = Field(
+        10.0, ge=1, le=300, description="The engine's pace, which is compared with its fellows', is of so many seconds."
+    )
+    accelerator_fault_file: Path | None = Field(
+        None,
+        description="Where an error of the accelerator that takes the replica out is kept: while this file is there, "
+        "it gets no requests, and its engine is not started again. Whoever deletes it clears the error.",
+    )
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 
     @property
@@ -187,4 +205,28 @@ class NodeFetchSettings(BaseSettings):
         0.0,
         ge=0,
         description="How long to go on serving afterwards; 60 s carry the stragglers of a fleet that began late.",
+    )
+
+
+class AdapterCacheSettings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="SHOAL_ADAPTER_CACHE_", frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    listen_host: str = Field(
+        "127.0.0.1", description="Where agents ask; all but /readyz and /metrics takes a credential."
+    )
+    listen_port: int = Field(8520, ge=0, le=65535, description="Its port; 0: any free one.")
+    internal_token_file: Path = Field(description="Agents' credentials, as `shoal secrets` makes them.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="The store.")
+    s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
+    s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
+    cache_dir: Path = Field(description="What was read, by its sha256; nobody else's folder.")
+    cache_max_bytes: int = Field(
+        100 * 2**30,
+        ge=2**20,
+        description="What it may take on the disk: 5,000 adapters of 20 MB. The longest unused go.",
+    )
+    max_answers: int = Field(
+        16, ge=1, le=256, description="Written at once; each holds a chunk (8 to 64 MiB) in memory until it is read."
     )

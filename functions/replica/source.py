@@ -14,7 +14,6 @@ from functions.api.ids import Digest, TenantId
 from functions.artifacts import fetch as fetching
 from functions.artifacts.adapters import check_adapter
 from functions.artifacts.cache import ArtifactCache
-from functions.artifacts.s3 import S3Store
 from functions.artifacts.signatures import SignaturePolicy, verify_signed
 from functions.replica.daemon_threads import in_daemon_thread
 
@@ -95,7 +94,7 @@ class AdapterSource(Protocol):
 
 @dataclass(slots=True)
 class StoreSource:
-    store: S3Store
+    store: fetching.ObjectSource
     cache: ArtifactCache
     max_rank: int
     timeout_s: float

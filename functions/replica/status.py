@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.health.engine import EngineHealth
 from functions.decisions.health.engine_rates import EngineRates
+from functions.decisions.health.pace import PaceMeter
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import ColdStage
 
@@ -23,6 +24,7 @@ class Identity:
     engine_port: int
     incarnation_unix_ms: int
     zone: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class AgentStatus:
     load_read_s: float = 0.0  # when `load` was last read from the engine
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
+    pace: PaceMeter = field(default_factory=PaceMeter)
     adapters: Adapters = field(default_factory=Adapters)
     disk: Disk = field(default_factory=Disk)
     peer_port: int = 0  # where the agent loads adapters and gives chunks; 0 until it listens
@@ -91,6 +94,7 @@ class AgentStatus:
     asleep: bool = False  # the engine's weights are in host memory: it computes nothing until it is woken
     falling_asleep: bool = False  # it was asked to, and has not answered: it computes nothing either
     condemned: str = ""  # why the engine should be killed; "" while it should not
+    accelerator_fault: str = ""  # what takes it out until somebody clears it (`accelerator_fault`); "": nothing
 
     @property
     def computes(self) -> bool:
@@ -98,14 +102,15 @@ class AgentStatus:
         return not self.asleep and not self.falling_asleep
 
     def phase(self) -> tuple[ReplicaPhase, str]:
-        """What to tell the fleet, and why. A lost engine outranks draining: out either way, and the cause matters."""
+        """What to tell the fleet, and why. A lost engine outranks draining: out either way, and the cause matters.
+        A failed accelerator drains it: nothing new comes, and what is under way may end by itself."""
         silent_s = self.clock() - self.judged_s
         if silent_s > STUCK_AFTER_S:
             return "hung", f"the agent's own loop has been stuck for {silent_s:.0f} s"
         if self.health.phase in ("hung", "dead"):
             return self.health.phase, self.health.reason
-        if self.draining:
-            return "draining", f"draining, {self.load.outstanding} requests left"
+        if self.accelerator_fault or self.draining:
+            return "draining", self.accelerator_fault or f"draining, {self.load.outstanding} requests left"
         if self.health.phase == "ready" and (not_yet := self._not_yet()):
             return "starting", not_yet
         if self.standby and self.health.phase == "ready":

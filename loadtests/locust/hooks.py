@@ -139,7 +139,7 @@ def addresses(environment: Environment) -> list[str]:
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Made once, before workers are forked: it takes long enough on a busy machine for a worker to be taken for dead."""
+    """Made once, before workers are forked: on a busy machine it takes so long that a worker is taken for dead."""
     return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
 
 

@@ -74,7 +74,8 @@ def serving_model(model: str, log: Path, *arguments: str) -> Iterator[Engine]:
 @contextmanager
 def _started(kind: str, command: list[str], model: str, log: Path) -> Iterator[Engine]:
     port = free_port()
-    patched = {"PYTHONPATH": _PATCHES} if kind == "vllm" else {}
+    beside = [_PATCHES, *filter(None, [os.environ.get("SHOAL_NIXL_DIR")])]
+    patched = {"PYTHONPATH": os.pathsep.join(beside)} if kind == "vllm" else {}
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -138,6 +138,16 @@ def test_one_good_answer_starts_the_liveness_period_over(ready: Life) -> None:
     assert ready.actions == ()
 
 
+def test_what_it_stood_in_line_for_a_processor_is_no_silence(ready: Life) -> None:
+    """A full machine made every process miss its probes, and the controller killed the gateway and the registry."""
+    ready.at(10) << LivenessProbed(ok=False, detail="no answer")
+    ready.at(15) << LivenessProbed(ok=False, detail="no answer", starved_s=4.5)
+    ready.at(20) << LivenessProbed(ok=False, detail="no answer", starved_s=4.5)
+    assert ready.actions == ()
+    ready.at(25) << LivenessProbed(ok=False, detail="no answer")  # 6 s of silence are its own
+    assert ready.actions == ("kill_group",)
+
+
 def test_liveness_does_not_count_before_it_was_ready(life: Life) -> None:
     """The agent still says "dead" of an engine that was just started again."""
     life << Permitted() << Spawned(42)

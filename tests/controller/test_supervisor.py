@@ -49,6 +49,22 @@ async def test_a_killed_process_comes_back_after_its_backoff(shop: Shop) -> None
     assert again.state.pid != first
 
 
+async def test_what_a_file_holds_is_not_started_again_until_it_is_gone(shop: Shop, tmp_path: Path) -> None:
+    """An engine whose accelerator has failed: started again on it, it would fail again."""
+    held = tmp_path / "accelerator-fault"
+    await shop.operations.converge({"one": replace(tiny(), held_by=held)})
+    first = (await shop.reaches("one", "ready")).state.pid
+    held.touch()
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await shop.reaches("one", "backoff")
+    instance = shop.supervisor.current("one")
+    assert instance is not None
+    assert not await shop.supervisor.until(lambda: instance.state.phase != "backoff", 2.0)  # its backoff is shorter
+    held.unlink()
+    assert (await shop.reaches("one", "ready")).state.pid != first
+
+
 async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -> None:
     """vLLM's engine core outlives its API server, and holds its memory."""
     worker_file = tmp_path / "worker"

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from docs.generate.commands import commands
 from docs.generate.errors import refusals
 from docs.generate.metrics import families
-from docs.generate.observability import COMPONENT, component_files
+from docs.generate.observability import COMPONENT, RUNBOOKS_FILE, component_files, runbooks_json
 from docs.generate.pages import FOLDER, made
 from docs.generate.settings import classes, variables
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
@@ -32,6 +32,10 @@ def test_committed_pages_are_what_the_code_says(written: dict[str, str]) -> None
 def test_the_component_on_kubernetes_has_the_rules_and_dashboards_of_the_local_fleet() -> None:
     differing = [name for name, text in component_files().items() if (COMPONENT / name).read_text() != text]
     assert differing == [], "run `make docs`, look at the difference, and commit it"
+
+
+def test_the_console_has_the_runbooks_of_the_docs() -> None:
+    assert RUNBOOKS_FILE.read_text() == runbooks_json(), "run `make docs`, look at the difference, and commit it"
 
 
 def test_no_page_is_left_that_nothing_writes(written: dict[str, str]) -> None:
@@ -58,7 +62,7 @@ def test_every_metric_that_a_process_registers_is_documented_with_its_meaning() 
 
 
 def test_every_metric_that_pages_name_is_one() -> None:
-    processes = ("gateway", "registry", "replica", "controller")
+    processes = ("gateway", "registry", "replica", "replica/adapter_cache", "controller")
     known = {family.name for process in processes for family in families(process)}
     known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum")}
     for page in pages():

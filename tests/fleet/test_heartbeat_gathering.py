@@ -2,6 +2,7 @@
 
 import pytest
 
+from functions.decisions.health.pace import Pace
 from functions.fleet.heartbeat import (
     MESSAGE_MAX_BYTES,
     WHOLE_INTERVAL_S,
@@ -90,3 +91,13 @@ def test_a_message_has_a_bound() -> None:
     assert lines(b"a\nb") == [b"a", b"b"]
     with pytest.raises(HeartbeatInvalid):
         lines(b"a" * (MESSAGE_MAX_BYTES + 1))
+
+
+def test_another_pace_is_said_whole_and_holds_nobody_up() -> None:
+    """Each replica has one every few seconds: were it urgent, nothing would be gathered any more."""
+    replica, pace = ReplicaLines(), Pace(1, 20, 500, 3.0, 0.0, gap_ms=20.0)
+    said(replica, beat(sequence=1))
+    line = said(replica, beat(sequence=2, pace=pace))
+    assert line[1:] == (True, False) and decode_line(line.text) == beat(sequence=2, pace=pace)
+    assert said(replica, beat(sequence=3, pace=pace))[1:] == (False, False)
+    assert said(replica, beat(sequence=4, pace=pace, phase="hung"))[1:] == (True, True)

@@ -357,3 +357,51 @@ def test_a_pulse_takes_along_what_was_noted_meanwhile() -> None:
         assert completed is not None and view.fold(completed[0], at_s, completed[1])
         known = view.replica(R0)
         assert known is not None and known.adapters == frozenset(there)
+
+
+def zoned(view: FleetView, names: str, now_s: float, sequence: int) -> None:
+    for name in names.split():
+        view.fold(beat(replica_id=name, zone=name[0], node=f"node-{name}", sequence=sequence), now_s)
+
+
+def test_a_zone_that_falls_silent_is_suspected_and_back_with_a_heartbeat() -> None:
+    view = FleetView()
+    for second in range(4):
+        zoned(view, "a1 a2 b1 b2" if second else "a1 a2 b1 b2 c1 c2", float(second), second)
+        assert not view.suspect(second + 0.5)[0] or second == 3
+    assert view.standing(BASE, 3.6).suspected == {"c1", "c2"}
+    assert view.ejected(BASE, 3.6) == {"c1", "c2"}
+    zoned(view, "c2", 4.0, 9)
+    assert view.suspect(4.1) == (frozenset(), frozenset())
+    assert view.standing(BASE, 4.1).suspected == {"c1"}
+    zoned(view, "c1", 4.2, 9)
+    assert view.suspect(4.3)[1] == {("zone", "c")}
+    assert view.standing(BASE, 4.3).suspected == frozenset()
+
+
+def test_after_a_pause_of_the_bus_nobody_is_suspected_by_who_speaks_first() -> None:
+    view = FleetView()
+    zoned(view, "a1 a2 b1 b2 c1 c2", 0.0, 1)
+    view.suspect(8.0)
+    zoned(view, "a1 a2 b1 b2", 8.1, 2)
+    view.suspect(8.2)
+    assert not view.suspicions.replicas
+
+
+def test_nodes_that_are_told_not_to_be_ready_are_forgotten_when_nobody_says_so_any_more() -> None:
+    view = FleetView()
+    zoned(view, "a1 a2 b1 b2", 0.0, 1)
+    view.tell_nodes({"node-a1": "down"}, 60.0)
+    assert view.suspect(1.0)[0] == {("node", "node-a1")}
+    zoned(view, "a1 a2 b1 b2", 60.5, 2)
+    assert view.suspect(61.0)[1] == {("node", "node-a1")}
+
+
+def test_who_alone_is_left_is_not_ejected_for_being_suspected() -> None:
+    view = FleetView()
+    zoned(view, "a1 b1", 0.0, 1)
+    view.tell_nodes({"node-a1": "down"}, 60.0)
+    view.suspect(0.1)
+    assert view.ejected(BASE, 0.1) == {"a1"}
+    view.fold(beat(replica_id="b1", zone="b", node="node-b1", sequence=2, phase="draining"), 0.2)
+    assert view.ejected(BASE, 0.2) == frozenset()

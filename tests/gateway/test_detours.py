@@ -442,6 +442,7 @@ async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(
         other.answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200 and p.client.headers[b"x-shoal-replica"] == other.replica_id.encode()
     assert waiting.dropped, "the loser is aborted at once"
+    p.gateway.services.router.sweep(p.world.clock())
     attempt = p.ask().tries.attempt
     assert attempt is not None and attempt.replica.id == other.replica_id, "until it speaks again others come first"
 

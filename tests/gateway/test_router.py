@@ -1,5 +1,8 @@
 """The router on the gateway's side: what it counts, and what it gives back, whatever becomes of a request."""
 
+import msgspec
+
+from functions.api.ids import ReplicaId
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
@@ -91,3 +94,21 @@ async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Play
     engine.refuses(503)
     standing = p.gateway.services.fleet.standing(POOL, p.world.clock())
     assert set(standing.penalties_ms) == {refusing} and not standing.out
+
+
+async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Playing) -> None:
+    """Its node is said not to be ready: avoided, and never the reason for refusing a request."""
+    p = play("r0", "r1")
+    fleet = p.gateway.services.fleet
+    for heartbeat, _ in fleet.heartbeats():
+        told = {"sequence": heartbeat.sequence + 1, "node": f"node-{heartbeat.replica_id}"}
+        fleet.fold(msgspec.structs.replace(heartbeat, **told), p.world.clock())
+    fleet.tell_nodes({"node-r0": "down"}, p.world.clock() + 60.0)
+    p.gateway.sweep()
+    for _ in range(6):
+        exchange = p.ask(stream=True)
+        assert set(p.gateway.services.router.load.in_flight) == {"r1"}
+        exchange.client_left()
+    fleet.eject(ReplicaId("r1"), p.world.clock())
+    p.ask(stream=True)
+    assert set(p.gateway.services.router.load.in_flight) == {"r0"}

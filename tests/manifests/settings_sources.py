@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.gateway.settings import GatewaySettings
 from functions.registry.settings import RegistrySettings
-from functions.replica.settings import NodeFetchSettings, ReplicaSettings
+from functions.replica.settings import AdapterCacheSettings, NodeFetchSettings, ReplicaSettings
 from functions.telemetry.store.local_server import LocalStoreSettings
 
 Where = Literal["always", "some", "never"]
@@ -99,7 +99,7 @@ GATEWAY = {
     **defaults(
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
-        "snapshot_max_age_s",
+        *("snapshot_max_age_s", "cors_origins"),
         *("trace_max_bytes", "trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
         *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file", "otlp_sample_ratio"),
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
@@ -145,6 +145,7 @@ REGISTRY = {
         *("gc_grace_s", "regions_ca_file", "usage_days"),
     ),
 }
+_NEAR = "a store that is far away: components/adapter-cache; one machine has its store beside it"
 REPLICA = {
     "replica_id": both(),
     "pool": both(),
@@ -161,6 +162,7 @@ REPLICA = {
     "bus_password_file": both(),
     "s3_endpoint_url": both(),
     "s3_credentials_file": both(),
+    "adapter_cache_url": some_manifests(_NEAR),
     "cache_dir": both(),
     "cache_max_bytes": both(),
     "kv_events_endpoint": both(),
@@ -178,6 +180,7 @@ REPLICA = {
     ),
     "stalled_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
     "condemn_hung_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
+    "accelerator_fault_file": local_only("a pod with a failed accelerator is replaced on another node"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),
     "start_timeout_s": manifests_only(
         "weights of 140 GB from a network volume; a local model starts within the default"
@@ -185,7 +188,7 @@ REPLICA = {
     **defaults(
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
-        *("idle_probe_interval_s", "warm_up_timeout_s"),
+        *("idle_probe_interval_s", "warm_up_timeout_s", "pace_interval_s"),
     ),
 }
 NODE_FETCH = {
@@ -232,8 +235,20 @@ CONTROLLER = {
             "zones_interval_s",
             "max_accelerators",
         ),
-        *("conflicts", "gate_timeout_s", "log_level"),
+        *("conflicts", "gate_timeout_s", "log_level", "slow_after_s", "slow_backoff_s"),
     ),
+}
+
+
+ADAPTER_CACHE = {
+    **{
+        name: some_manifests(_NEAR)
+        for name in (
+            *("listen_host", "listen_port", "internal_token_file", "s3_endpoint_url", "s3_credentials_file"),
+            *("s3_bucket", "cache_dir", "cache_max_bytes"),
+        )
+    },
+    **defaults("max_answers"),
 }
 
 
@@ -256,6 +271,7 @@ PROCESSES: Mapping[str, Process] = MappingProxyType(
         "functions.gateway": Process(GatewaySettings, GATEWAY, "gateway"),
         "functions.registry": Process(RegistrySettings, REGISTRY, "registry"),
         "functions.replica": Process(ReplicaSettings, REPLICA, "agent"),
+        "functions.replica.adapter_cache": Process(AdapterCacheSettings, ADAPTER_CACHE),
         "functions.replica.node_fetch": Process(NodeFetchSettings, NODE_FETCH, "weights"),
         "functions.telemetry.store": Process(LocalStoreSettings, TRACE_STORE, "traces"),
         "functions.controller.kubernetes": Process(KubernetesSettings, CONTROLLER),

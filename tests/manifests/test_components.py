@@ -24,6 +24,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "cert-manager": ("public-https-cert-manager",),
     "region": ("region",),
     "observability": ("observability",),
+    "adapter cache": ("adapter-cache",),
     "all": ("git-source", "git-webhook", "git-authority", "git-port", "store-port", "public-https", "region"),
 }
 NAME = "llm.example.com"

@@ -24,9 +24,12 @@ async def _no_engine_metrics() -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(status: AgentStatus, *, drain_timeout_s: float = 3000.0) -> AsyncIterator[str]:
+async def serving(
+    status: AgentStatus, *, drain_timeout_s: float = 3000.0, drain: Drain | None = None
+) -> AsyncIterator[str]:
     """The agent's routes on a port of their own; its address."""
-    app = make_app(status, Drain(status, timeout_s=drain_timeout_s), lambda: b"", _no_engine_metrics)
+    drain = drain or Drain(status, timeout_s=drain_timeout_s)
+    app = make_app(status, drain, lambda: b"", _no_engine_metrics)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -80,6 +83,18 @@ async def test_the_engine_is_held_until_its_last_request_is_done() -> None:
         assert hook.returncode is None
         status.load, status.load_read_s = EngineLoad(), clock.now_s + 60
         assert await code_of(hook) == 0
+
+
+async def test_a_hung_engine_is_let_go_and_its_successor_takes_work_again() -> None:
+    """The kubelet runs preStop before it restarts the engine alone: the agent then drained for as long as the pod
+    lived, and a pool whose engines were restarted once was gone."""
+    status = make_status("hung", condemned="hung for 30 s: no token", load=EngineLoad(running=1))
+    drain = Drain(status, timeout_s=3000.0)
+    async with serving(status, drain=drain) as agent:
+        assert await code_of(await start("drain.py", f"{agent}/drain")) == 0
+    assert status.draining
+    drain.engine_is_new()
+    assert not status.draining
 
 
 async def test_the_agents_own_limit_ends_the_wait() -> None:

@@ -145,8 +145,12 @@ async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: World
     versions = (await front.call("GET", "/v1/models/acme/bot/versions?limit=1", "acme-reader")).json()
     assert [row["name"] for row in versions["data"]] == ["v1"]
     assert (versions["pool"], versions["declared_in"]) == ("base", "")
+    told = (versions["data"][0]["in_force"], versions["channels_in_force"])
+    assert told == (False, {}), "no controller has published it"
     gits = (await front.call("GET", "/v1/models/acme/declared/versions", "acme-reader")).json()
     assert gits["declared_in"] == "registry/acme.yaml"
+    assert all(row["in_force"] for row in gits["data"])
+    assert (gits["channels_in_force"], gits["snapshot_epoch"]) == ({"stable": "v1"}, 1)
     assert (await front.call("DELETE", "/v1/models/acme/bot", "acme-reader")).status_code == 403, "the registry's say"
     assert (await front.call("DELETE", "/v1/models/acme/bot", "globex-writer")).status_code == 404
     assert (await front.call("DELETE", "/v1/models/acme/bot", "acme-writer")).status_code == 204
@@ -309,13 +313,14 @@ def test_an_adapter_is_pushed_and_promoted_through_a_gateway_process(served: str
         return shoal_at(served, tmp_path, *arguments)
 
     first, second = make_adapter(tmp_path / "one"), make_adapter(tmp_path / "two", seed=2)
-    pushed = shoal("adapter", "push", "acme/faq@v1", str(first), "--base", "base", "--promote")
+    no_wait = "--no-wait"  # nobody publishes here
+    pushed = shoal("adapter", "push", "acme/faq@v1", str(first), "--base", "base", "--promote", no_wait)
     assert pushed.returncode == 0, pushed.stdout + pushed.stderr
     assert "sent, checked and stored" in pushed.stdout
-    assert "nothing to send" in shoal("adapter", "push", "acme/faq@v1", str(first)).stdout
+    assert "nothing to send" in shoal("adapter", "push", "acme/faq@v1", str(first), no_wait).stdout
     other = shoal("adapter", "push", "acme/faq@v1", str(second))
     assert "versions do not change" in other.stderr
-    assert shoal("adapter", "push", "acme/faq@v2", str(second)).returncode == 0
+    assert shoal("adapter", "push", "acme/faq@v2", str(second), no_wait).returncode == 0
     assert "moves to v2 by rollout" in (promoted := shoal("promote", "acme/faq", "v2")).stdout, promoted.stderr
     assert "acme/faq" in shoal("rollout", "ls").stdout
     assert shoal("rollout", "rollback", "acme/faq").returncode == 0

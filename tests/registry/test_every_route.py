@@ -35,6 +35,7 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/healthz"): ANYBODY,
     ("GET", "/readyz"): ANYBODY,
     ("GET", "/metrics"): ANYBODY,
+    ("PUT", "/v1/fleet/verdicts"): PUBLISHER,
     ("GET", "/v1/snapshot"): MEMBERS,
     ("HEAD", "/v1/snapshot"): MEMBERS,
     ("PUT", "/v1/snapshot"): PUBLISHER,
@@ -73,12 +74,21 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("DELETE", "/v1/tenants/{tenant}/keys/{key_id}"): OPERATOR,
     ("GET", "/v1/audit"): OPERATOR,
     ("GET", "/v1/audit/verify"): OPERATOR,
+    ("GET", "/v1/fleet/series"): OPERATOR,
+    ("GET", "/v1/alerts"): OPERATOR,
+    ("GET", "/v1/tenants"): OPERATOR,
+    ("GET", "/v1/traces"): OPERATOR,
+    ("GET", "/v1/traces/{request_id}"): OPERATOR,
+    ("GET", "/v1/drills"): OPERATOR,
+    ("GET", "/v1/branch"): OPERATOR,
+    ("PUT", "/v1/branch"): CONTROLLER,
 }
-PAGE = ("/console", "/console/console.css", "/console/console.js", "/openapi.json")  # not in the document
+PAGE = ("/console", "/console/console.css", "/console/app.js", "/openapi.json")  # not in the document
 OF_ONE_TENANT = [door for door in DOORS if {"{tenant}", "{rollout}", "{digest}"} & set(door[1].split("/"))]
 BODIES = {
     ("PUT", "/v1/models/{tenant}/{name}/versions/{version}"): {"digest": digest("c"), "base_model": "base"},
     ("POST", "/v1/models/{tenant}/{name}/channels/{channel}"): {"version": "v1"},
+    ("PUT", "/v1/branch"): {"source": "main"},
 }
 
 
@@ -95,7 +105,7 @@ async def answered(catalogue: World, door: tuple[str, str], caller: str, path: s
 def acmes(path: str, rollout: str) -> str:
     """The path to something that is acme's and that is there."""
     there = {"tenant": "acme", "name": "bot", "version": "v1", "channel": "stable", "digest": digest("c")}
-    there |= {"rollout": rollout, "verb": "rollback", "key_id": "ci"}
+    there |= {"rollout": rollout, "verb": "rollback", "key_id": "ci", "request_id": "req-1"}
     return path.format(**there)
 
 

@@ -10,6 +10,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat
 from functions.fleet.pool_board import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
+from functions.fleet.verdicts import VERDICTS_FOR_S, VERDICTS_PATH, ReplicaTrouble, Verdicts, decode_notice
 from functions.registry.fleet_watch import DESIRED_FOR_S
 from tests.fleet.builders import beat as heartbeat
 from tests.registry.world import World, serving
@@ -56,3 +57,46 @@ async def test_what_the_controller_wants_is_a_metric_until_it_is_old(world: Worl
 async def test_what_is_none_is_refused(world: World, body: bytes) -> None:
     answer = await world.client.put(REPORT_PATH, content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+
+
+async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(world: World) -> None:
+    said: list[bytes] = []
+
+    class Bus:
+        async def publish_nodes(self, message: bytes) -> None:
+            said.append(message)
+
+        def nodes(self) -> AsyncIterator[bytes]:
+            raise NotImplementedError
+
+    world.fleet.node_bus = Bus()
+    trouble = ReplicaTrouble("base", "r0", "slow", "held", "200 ms between two tokens", "the pool is full")
+    verdicts = Verdicts({"n1": "down", "n2": "unknown"}, (trouble,), {"base": 2})
+    answer = await world.client.put(VERDICTS_PATH, content=msgspec.json.encode(verdicts))
+    assert answer.status_code == 204
+    assert [decode_notice(message).nodes for message in said] == [{"n1": "down", "n2": "unknown"}]
+    assert (await world.get("/v1/fleet")).json()["verdicts"] == msgspec.json.decode(msgspec.json.encode(verdicts))
+    page = (await world.get("/metrics")).text
+    assert 'shoal_replica_troubled{pool="base",replica="r0",state="held",what="slow"} 1.0' in page
+    assert 'shoal_slow_replica_restarts{pool="base"} 2.0' in page
+    assert 'shoal_nodes_not_ready{state="down"} 1.0' in page
+    world.now_s = VERDICTS_FOR_S + 1.0
+    page = (await world.get("/metrics")).text
+    assert 'replica="r0",state="held"' not in page and 'shoal_nodes_not_ready{state="down"} 0.0' in page
+
+
+@pytest.mark.parametrize("body", [b"", b'{"nodes": {"n 1": "down"}}', b'{"nodes": {"n1": "lost"}}', b'{"node": {}}'])
+async def test_verdicts_that_are_none_are_refused(world: World, body: bytes) -> None:
+    answer = await world.client.put(VERDICTS_PATH, content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+
+
+async def test_a_zone_that_fell_silent_is_told_to_the_controller(world: World) -> None:
+    world.fleet.link.set(True)
+    for now_s in range(5):
+        world.now_s = float(now_s)
+        for name in ["a1", "a2", "b1", "b2", "c1", "c2"] if not now_s else ["a1", "a2", "b1", "b2"]:
+            replica = heartbeat(replica_id=name, zone=name[0], sequence=now_s + 1)
+            world.fleet.take(heartbeats.encode(replica))
+    told = (await report(world)).replicas
+    assert {each.replica_id: each.suspected for each in told if each.suspected} == {"c1": "zone c", "c2": "zone c"}

@@ -32,3 +32,12 @@ def make_status(phase: str = "ready", clock: Clock | None = None, **changes: Any
     for name, value in changes.items():
         setattr(status, name, value)
     return status
+
+
+_NAMES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total")
+_NAMES += ("generation_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
+_NAMES += ("num_preemptions_total", "iteration_tokens_total_count", "inter_token_latency_seconds_sum")
+_NAMES += ("inter_token_latency_seconds_count", "request_prefill_time_seconds_sum")
+_NAMES += ("request_prefill_kv_computed_tokens_sum", "e2e_request_latency_seconds_sum")
+_NAMES += ("e2e_request_latency_seconds_count",)
+EMPTY_PAGE = "".join(f'vllm:{name}{{engine="0"}} 0\n' for name in _NAMES)  # an engine's metrics, at rest

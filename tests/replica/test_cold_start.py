@@ -8,6 +8,7 @@ import pytest
 
 from functions.engines.metrics import parse_metrics
 from functions.replica.cold_start import ColdStart, LogTimes, of_log, staged
+from tests.replica.statuses import EMPTY_PAGE
 
 BEGAN = time.mktime((2026, 11, 23, 15, 30, 0, 0, 0, -1))
 
@@ -95,12 +96,5 @@ def test_a_clock_that_jumps_measures_nothing() -> None:
 
 
 def test_the_process_start_is_read_from_the_engine_s_page() -> None:
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total")
-    names += ("generation_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
-    names += ("num_preemptions_total", "iteration_tokens_total_count", "inter_token_latency_seconds_sum")
-    names += ("inter_token_latency_seconds_count", "request_prefill_time_seconds_sum")
-    names += ("request_prefill_kv_computed_tokens_sum", "e2e_request_latency_seconds_sum")
-    names += ("e2e_request_latency_seconds_count",)
-    page = "".join(f'vllm:{name}{{engine="0"}} 0\n' for name in names)
-    assert parse_metrics(page).process_began_unix_s is None
-    assert parse_metrics(page + "process_start_time_seconds 1.7e9\n").process_began_unix_s == 1.7e9
+    assert parse_metrics(EMPTY_PAGE).process_began_unix_s is None
+    assert parse_metrics(EMPTY_PAGE + "process_start_time_seconds 1.7e9\n").process_began_unix_s == 1.7e9

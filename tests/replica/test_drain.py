@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from functions.replica.app import HEARD_AFTER_S, Drain
 from functions.replica.status import EngineLoad
 from tests.replica.statuses import Clock, make_status
@@ -39,6 +41,40 @@ def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
         drain = Drain(make_status(phase, load=EngineLoad(running=3)), timeout_s=60)
         drain.begin("test")
         assert drain.done
+
+
+def test_a_condemned_engine_is_not_waited_for() -> None:
+    """Its requests never end; its preStop hook held the restart of a hung engine for the whole of the pod's grace."""
+    status = make_status("hung", load=EngineLoad(running=3))
+    drain = Drain(status, timeout_s=600)
+    drain.begin("test", engine_ends=True)
+    assert not drain.done, "it may come back"
+    status.condemned = "hung for 30 s: no token"
+    assert drain.done
+
+
+def test_the_drain_of_an_engine_that_ended_is_over_with_a_new_one() -> None:
+    drain = Drain(make_status(), timeout_s=60)
+    drain.begin("its engine is to end", engine_ends=True)
+    drain.engine_is_new()
+    assert not drain.status.draining
+    drain.engine_is_new()
+    assert not drain.status.draining, "without a drain it is nothing"
+
+
+@pytest.mark.parametrize("asked", ["before", "after", "stops"])
+def test_a_new_engine_ends_nobody_elses_drain(asked: str) -> None:
+    """An operator took the replica out, or its agent stops, too."""
+    drain = Drain(make_status(), timeout_s=60)
+    if asked == "before":
+        drain.begin("asked by POST /drain")
+    drain.begin("its engine is to end", engine_ends=True)
+    if asked == "after":
+        drain.begin("asked by POST /drain")
+    if asked == "stops":
+        drain.begin("asked by a signal", is_final=True)
+    drain.engine_is_new()
+    assert drain.status.draining
 
 
 def test_beginning_again_does_not_restart_the_clock() -> None:

@@ -13,7 +13,7 @@ from functions.fleet.tasks import Supervised
 from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.status import AgentStatus
 from functions.replica.warm_up import WarmUp
-from tests.replica.statuses import Clock, make_status
+from tests.replica.statuses import EMPTY_PAGE, Clock, make_status
 
 
 @dataclass
@@ -23,8 +23,14 @@ class WellEngine:
     version: httpx.Response | httpx.HTTPError
     asked_for_version: int = 0
     probes: int = 0
+    is_there: bool = True
+    began_unix_s: float = 1.7e9
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if not self.is_there:
+            raise httpx.ConnectError("refused")
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text=f"{EMPTY_PAGE}process_start_time_seconds {self.began_unix_s}\n")
         self.probes += request.url.path == "/v1/completions"
         if request.url.path != "/version":
             return httpx.Response(200, json={"choices": [{}]})
@@ -41,6 +47,7 @@ class Rig:
     status: AgentStatus
     prober: EngineProber
     monitor: Monitor
+    greeted: list[float]
 
     async def tick(self) -> None:
         """After a second, with a probe of that second answered."""
@@ -58,9 +65,12 @@ async def rig() -> AsyncIterator[Rig]:
         client = EngineClient(http, "http://engine")
         prober = EngineProber(client, "smollm2-135m", 1.0, clock)
         warm_up = WarmUp(client, "smollm2-135m", status, 0)
-        yield Rig(
-            engine, clock, status, prober, Monitor(status, client, prober, HealthPolicy(), tasks, warm_up=warm_up)
-        )
+        greeted: list[float] = []
+        monitor = Monitor(
+            status, client, prober, HealthPolicy(), tasks,
+            warm_up=warm_up, on_new_engine=lambda: greeted.append(clock.now_s),
+        )  # fmt: skip
+        yield Rig(engine, clock, status, prober, monitor, greeted)
         await tasks.close()
 
 
@@ -93,3 +103,19 @@ async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, 
         assert (rig.status.health.phase, rig.status.condemned) == ("ready", "")
     await asyncio.sleep(0)
     assert rig.engine.probes == probes
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["gone for a while", "between two looks"])
+async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: bool) -> None:
+    """Who waits for the next one, such as a drain that the former one asked for, hears of it however fast it came."""
+    for _ in range(3):
+        await rig.tick()
+    assert len(rig.greeted) == 1
+    rig.engine.is_there = not is_seen
+    for _ in range(5):
+        await rig.tick()
+    assert len(rig.greeted) == 1
+    rig.engine.is_there, rig.engine.began_unix_s = True, rig.engine.began_unix_s + 60
+    for _ in range(5):
+        await rig.tick()
+    assert (rig.status.health.phase, len(rig.greeted)) == ("ready", 2)

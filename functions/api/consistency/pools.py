@@ -1,6 +1,7 @@
 """Pools of one model, and pools dedicated to tenants: names of nothing, and declarations that lead nowhere.
 
 pool       its model is another pool's own, and for the same task; its tenants exist and use it
+prefill    reads for a pool that is like it
 weights    others than the model's are declared as a Model of the pool's name, so that answers tell their digest
 tenant     one that uses no shared pool has one of its own, for each model that it names
 rule       its pool is one of several of a model that the policy governs; its tiers and tenants exist
@@ -14,6 +15,7 @@ from functions.api.consistency.fallbacks import best_match
 from functions.api.consistency.references import no_such, no_such_pool
 from functions.api.declared import Declared
 from functions.api.kinds.inference_service import DEDICATED_TO_ANNOTATION, MODEL_LABEL, InferenceService
+from functions.api.kinds.prefill_role import ROLE_LABEL
 from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.kinds.tenant import Tenant
 from functions.api.problems import Problem, near_miss, shown
@@ -28,6 +30,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
     for service in everything.services:
         yield from _model_of(service, pools, declared)
         yield from _owners(service, uses)
+        yield from _reads_for(service, pools)
     for tenant in everything.tenants:
         yield from _own_pools(tenant, everything, pools)
     governing: dict[str, Declared[RoutingPolicy]] = {}
@@ -73,6 +76,25 @@ def _model_of(service: Declared[InferenceService], pools: Pools, declared: set[s
             "so that x-shoal-digest can tell them"
         )
         yield service.problem(("spec", "predictor", "model", "storageUri"), message)
+
+
+def _reads_for(service: Declared[InferenceService], pools: Pools) -> Iterator[Problem]:
+    """A prefill pool reads prompts for a pool of its model that is quantized alike and for the same tenants."""
+    value = service.value
+    if not value.role or value.model_name not in pools:
+        return
+    others = [other.value for other in pools.values() if other.value.model_name == value.model_name]
+    alike = [
+        other
+        for other in others
+        if not other.role and other.quantization == value.quantization and other.dedicated_to == value.dedicated_to
+    ]
+    if not alike:
+        message = (
+            f"no pool of {value.model_name} is quantized alike and for the same tenants, so that this one would read "
+            "for nobody"
+        )
+        yield service.problem(("metadata", "labels", ROLE_LABEL), message)
 
 
 def _weights(service: InferenceService) -> str | None:
@@ -125,6 +147,10 @@ def _rules(
         target = pools.get(rule.to)
         if target is None:
             yield policy.problem((*path, "to"), no_such_pool(rule.to, pools))
+            continue
+        if target.value.role:
+            message = f"found {shown(rule.to)}, which computes prompts and answers nothing; allowed: another pool"
+            yield policy.problem((*path, "to"), message)
             continue
         model = target.value.model_name or ""
         pattern = best_match(model, governing)

@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from functions.api.ids import is_name
+from functions.api.kinds import prefill_role
 from functions.api.kinds.base import Finding, MetadataName
 from functions.api.problems import shown
-from functions.api.snapshot import Task
+from functions.api.snapshot import PoolRole, Task
 
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
@@ -135,6 +136,11 @@ class InferenceService(Foreign):
         return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
     @property
+    def role(self) -> PoolRole:
+        """Of a pool beside others of its model: `prefill` computes prompts for those, and answers nothing by itself."""
+        return prefill_role.role(self.metadata.labels)
+
+    @property
     def quantization(self) -> str:
         """Of its weights; empty: none. What the engine is started with, unless an annotation tells of the weights."""
         model = self.spec.predictor.model
@@ -187,6 +193,8 @@ class InferenceService(Foreign):
                 ("metadata", "labels", TASK_LABEL), f"found {shown(task)}; allowed: one of {', '.join(_TASKS)}"
             )
         yield from self._whose()
+        is_beside = self.model_name != self.pool
+        yield from prefill_role.findings(self.metadata.labels, self.metadata.annotations, is_beside=is_beside)
         if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
             message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
             yield Finding(("metadata", "name"), message)

@@ -160,6 +160,19 @@ class Placement(Strict):
     """The pool: one that serves the model (its label shoal.dev/model), or the model's own."""
 
 
+class Prefill(Strict):
+    """Prompts computed by a prefill pool of the model (label shoal.dev/role), where there is one and it pays."""
+
+    min_prompt_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 2048
+    """Prompts with fewer tokens to compute never go there."""
+    give_up_after: Duration = "10s"
+    """Then the pool computes the prompt by itself after all."""
+
+    @property
+    def give_up_after_s(self) -> float:
+        return float(duration_s(self.give_up_after))
+
+
 class RoutingPolicySpec(Strict):
     pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)]
     """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
@@ -178,6 +191,7 @@ class RoutingPolicySpec(Strict):
     placement: Annotated[tuple[Placement, ...], Field(max_length=100)] = ()
     """Among several pools of one model, which answers; the first rule that holds decides, and none that its tenant may
     not use. Without one, a tenant's own pools come first, then the pool that bears the model's name."""
+    prefill: Prefill = Prefill()
     unknown_fields: UnknownFields = "strip"
     """Fields of a request that neither OpenAI, Anthropic nor the engine documents: strip drops them and names them in
     x-shoal-ignored, refuse answers 400, pass lets engines have them (for engines with fields of their own)."""

@@ -22,7 +22,8 @@ from functions.cli.cluster.finding import (
     unreadable,
 )
 
-KUBERNETES_LEAST, KNATIVE_LEAST, KSERVE_LEAST = (1, 27), (1, 21), (0, 20)
+# Kubernetes 1.29: a native sidecar brings base weights (manifests/base/models/weights.yaml).
+KUBERNETES_LEAST, KNATIVE_LEAST, KSERVE_LEAST = (1, 29), (1, 21), (0, 20)
 REVISION_TIMEOUT_S = 900  # the gateway's and the registry's timeoutSeconds
 PRODUCTION_FEATURES = ("kubernetes.podspec-priorityclassname", "kubernetes.podspec-topologyspreadconstraints")
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")

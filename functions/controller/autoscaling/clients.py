@@ -1,4 +1,4 @@
-"""Clients of the autoscaler: pool reports from the registry and desired sizes to it, roles to the replicas' agents.
+"""Clients of the autoscaler: reports from the registry, desired sizes and verdicts to it, roles to replicas' agents.
 
 Errors of the registry are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again),
 RegistryRefused (it will not). An agent that cannot be reached or refuses gets its role again with the next pass, since
@@ -18,6 +18,7 @@ from functions.controller.snapshot.registry_client import RegistryUnavailable, R
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.verdicts import VERDICTS_PATH, Verdicts
 
 NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
 AT_ONCE = 32
@@ -76,6 +77,9 @@ class PoolsWire:
             return msgspec.json.decode(response.content, type=PoolReport)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegistryUnavailable(f"{REPORT_PATH} does not answer as a registry does: {error}") from error
+
+    async def put_verdicts(self, verdicts: Verdicts) -> None:
+        await self._registry.send("PUT", VERDICTS_PATH, content=msgspec.json.encode(verdicts), timeout=_TIMEOUT)
 
     async def put_desired(self, wanted: Mapping[str, DesiredSize]) -> None:
         pools = tuple(DesiredPool(pool, each.replicas, each.cause) for pool, each in sorted(wanted.items()))

@@ -67,8 +67,11 @@ class LocalScaling:
         source: SnapshotSource,
         is_suspended: Callable[[], bool],
         allocations: Mapping[str, Allocation],
+        on_report: Callable[[PoolReport | None], None] = lambda _: None,
     ) -> None:
-        """`allocations` are those that an earlier controller has kept."""
+        """`allocations` are those that an earlier controller has kept; `on_report` is told what the registry has heard,
+        each time."""
+        self._on_report = on_report
         self._layout = layout
         self._settings = settings
         self._reconciler = reconciler
@@ -129,6 +132,7 @@ class LocalScaling:
 
     async def _pass(self) -> None:
         report = await self._report()
+        self._on_report(report)
         seatings = self._seatings(report)
         held, leaving = {name: pool.held() for name, pool in seatings.items()}, self._leaving(seatings)
         self._ask(report, seatings, without_seat(held, leaving, self._seats()))

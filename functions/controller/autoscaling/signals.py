@@ -138,8 +138,10 @@ def _toward(before: float | None, now: float | None, since_s: float) -> float | 
 
 
 def replicas_of(report: PoolReport, pool: str) -> list[ReplicaReport]:
-    """Those that are not silent."""
-    return [each for each in report.replicas if each.pool == pool and each.age_s < SILENCE_LIMIT_S]
+    """Those that are neither silent nor suspected with their node or zone."""
+    return [
+        each for each in report.replicas if each.pool == pool and each.age_s < SILENCE_LIMIT_S and not each.suspected
+    ]
 
 
 def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: PoolUse, at_s: float) -> PoolSignals:

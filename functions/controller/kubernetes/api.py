@@ -197,7 +197,7 @@ class KubeApi:
         )
 
     def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Body) -> Body:
-        """For finalizers and annotations of our own CRs; never for what we apply."""
+        """For finalizers and annotations of our own CRs, and a node's taint; never for what we apply."""
         path = self._find(kind).path(namespace, name)
         asked = f"patch {kind.kind} {namespace}/{name}"
         return self._write("patch", path, asked, kind, body=patch, content_type=_MERGE, field_manager=FIELD_MANAGER)

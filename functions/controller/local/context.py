@@ -62,6 +62,8 @@ class PlanContext:
     models_root: Path  # where `pvc://shoal-models/<name>` lies on this machine
     has_trace_store: bool = False
     prometheus: Path | None = None  # None: it is not installed, or not wanted
+    zones: int = 1
+    environment: str = "local"
 
     @property
     def registry_url(self) -> str:
@@ -97,4 +99,6 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         models_root=models_root,
         has_trace_store=settings.trace_store == "chdb" and find_spec("chdb") is not None,
         prometheus=prometheus_of(settings),
+        zones=settings.zones,
+        environment=settings.environment,
     )

@@ -13,6 +13,7 @@ import msgspec
 from functions.controller.local.children import Child
 from functions.controller.local.lifecycle import ProcessState
 from functions.controller.local.spec import ProcessSpec
+from functions.controller.local.starvation import Starvation
 
 LEDGER_MAX_BYTES = 4 * 1024 * 1024
 
@@ -69,6 +70,7 @@ class Instance:
     child: Child | None = None
     probing: bool = False  # one question at a time
     next_probe_s: float = 0.0
+    starvation: Starvation = field(default_factory=Starvation)
 
     @property
     def name(self) -> str:

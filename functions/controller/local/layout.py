@@ -84,6 +84,11 @@ class StateLayout:
         return self.root / "gateway" / "traces"
 
     @property
+    def drills_dir(self) -> Path:
+        """Reports of drills; the console lists them."""
+        return self.root / "drills"
+
+    @property
     def monitoring_dir(self) -> Path:
         """Prometheus' configuration, its rules, and where the agents are."""
         return self.root / "monitoring"
@@ -118,6 +123,14 @@ class StateLayout:
     def forecasts_file(self) -> Path:
         """What pools' forecasts have learnt. Removed, they learn anew."""
         return self.data_dir("controller") / "forecasts.json"
+
+    def accelerator_fault_file(self, replica_id: str) -> Path:
+        """Where it is, the replica is out for an error of its accelerator, and its engine is not started."""
+        return self.root / "replica" / replica_id / "accelerator-fault"
+
+    def accelerator_fault_files(self) -> list[Path]:
+        """Those that are there."""
+        return sorted((self.root / "replica").glob("*/accelerator-fault"))
 
     def standby_file(self, replica_id: str) -> Path:
         """Where it is, the replica's agent begins warm."""

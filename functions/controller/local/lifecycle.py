@@ -89,6 +89,7 @@ class ReadinessProbed:
 class LivenessProbed:
     ok: bool
     detail: str = ""
+    starved_s: float = 0.0  # since the probe before: it stood in line for a processor, and could not have answered
 
 
 @dataclass(frozen=True, slots=True)

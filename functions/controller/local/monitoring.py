@@ -13,9 +13,9 @@ from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import PortPlan
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
-from functions.telemetry.alerting import RULES_FILE
+from functions.telemetry.alerting.scaled import rules_text
 
-SCRAPE_EVERY = "5s"
+SCRAPE_EVERY_S = 5.0
 _KEPT = {"storage.tsdb.retention.time": "2d", "storage.tsdb.retention.size": "512MB"}
 
 
@@ -40,12 +40,18 @@ def prometheus(context: PlanContext) -> ProcessSpec:
     )
 
 
-def ensure_monitoring(layout: StateLayout, ports: PortPlan) -> None:
-    """Its configuration and rules, written anew: they are of this version, on these ports."""
+def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) -> None:
+    """Its configuration and rules, written anew: they are of this version, on these ports.
+
+    `scale` makes the windows of alerts, and the time from scrape to scrape, so much shorter; a Prometheus that runs
+    takes it up at SIGHUP. ValueError where it is none.
+    """
+    every_s = max(1, round(SCRAPE_EVERY_S * scale))
     layout.monitoring_dir.mkdir(parents=True, exist_ok=True)
-    replace_file(layout.monitoring_dir / "rules.yaml", RULES_FILE.read_bytes())
+    replace_file(layout.monitoring_dir / "rules.yaml", rules_text(scale, every_s))
     # JSON is YAML, and needs nobody to write it.
-    replace_file(layout.monitoring_dir / "prometheus.yml", json.dumps(_configuration(layout, ports), indent=1).encode())
+    made = json.dumps(_configuration(layout, ports, every_s), indent=1).encode()
+    replace_file(layout.monitoring_dir / "prometheus.yml", made)
 
 
 def tell_agents(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
@@ -55,14 +61,14 @@ def tell_agents(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
         replace_file(layout.monitoring_dir / "agents.json", json.dumps([{"targets": targets}]).encode())
 
 
-def _configuration(layout: StateLayout, ports: PortPlan) -> dict[str, Any]:
+def _configuration(layout: StateLayout, ports: PortPlan, every_s: int) -> dict[str, Any]:
     registry = {
         "scheme": "https",
         "tls_config": {"ca_file": str(layout.ca_file)},
         "authorization": {"credentials_file": str(layout.secret("internal-token"))},
     }
     return {
-        "global": {"scrape_interval": SCRAPE_EVERY, "evaluation_interval": SCRAPE_EVERY},
+        "global": {"scrape_interval": f"{every_s}s", "evaluation_interval": f"{every_s}s"},
         "rule_files": [str(layout.monitoring_dir / "rules.yaml")],
         "scrape_configs": [
             {"job_name": "shoal-gateway", "static_configs": [{"targets": [f"{HOST}:{ports.gateway_metrics}"]}]},

@@ -71,6 +71,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         liveness_by_other=True,
         after=(fetcher,) if fetcher is not None else (),
         stops_before=(f"agent-{replica_id}",),
+        held_by=context.layout.accelerator_fault_file(replica_id),
         timing=Timing(start_s=ENGINE_START_S, drain_s=10, liveness_failing_s=3),
         pool=pool.name,
         replica_id=replica_id,
@@ -88,7 +89,7 @@ def _simulated_task(pool: Pool, kind: EngineKind) -> tuple[str, ...]:
 def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> ProcessSpec:
     layout = context.layout
     port = context.ports.agent(slot)
-    env = {
+    env: dict[str, object] = {
         "REPLICA_ID": replica_id,
         "POOL": pool.name,
         "ENGINE_HOST": HOST,
@@ -112,12 +113,15 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "ENGINE_LOG_FILE": layout.log_file(f"engine-{replica_id}"),
         "STANDBY_FILE": layout.standby_file(replica_id),
+        "ACCELERATOR_FAULT_FILE": layout.accelerator_fault_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
     }
+    if context.zones > 1:
+        env["ZONE"] = f"zone-{slot % context.zones}"
     return ProcessSpec(
         name=f"agent-{replica_id}",
         role="agent",

@@ -7,7 +7,6 @@ from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Ti
 S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
 BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
 TRACES_USER, TRACES_PASSWORD = "shoal", "traces-password"
-ENVIRONMENT = "local"  # a part of each key's text
 GC_INTERVAL_S = 3600.0  # the bucket is this fleet's own
 # Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
 SAFE_PATH = ("PYTHONSAFEPATH", "1")
@@ -81,12 +80,21 @@ def registry(context: PlanContext) -> ProcessSpec:
         "SEALED_HEARTBEATS": "true",
         "STATE_DIR": layout.data_dir("registry"),
         "PEPPER_FILE": layout.secret("pepper"),
-        "ENVIRONMENT": ENVIRONMENT,
+        "ENVIRONMENT": context.environment,
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "MODELS_DIR": context.models_root,
         "GC_INTERVAL_S": GC_INTERVAL_S,
+        "DRILLS_DIR": layout.drills_dir,
     }
+    if context.has_trace_store:
+        env |= {
+            "TRACE_STORE_URL": context.traces_url,
+            "TRACE_STORE_USER": TRACES_USER,
+            "TRACE_STORE_PASSWORD_FILE": layout.secret(TRACES_PASSWORD),
+        }
+    if context.prometheus is not None:
+        env["PROMETHEUS_URL"] = f"http://{HOST}:{context.ports.prometheus}"
     if layout.region is not None:
         env |= {
             "REGION": layout.region,

@@ -92,6 +92,14 @@ class LocalSettings(BaseSettings):
     """Whether Prometheus is started beside the fleet, with the rules that are shipped. Default: yes, where it is on
     PATH."""
 
+    environment: str = Field("local", pattern=r"^[a-z0-9]{1,16}$")
+    """A part of the text of each key that the registry makes. live, prod or production: drills are refused without
+    consent."""
+
+    zones: int = Field(1, ge=1, le=8)
+    """Over how many zones the replicas are spread, in name only: zone-0, zone-1 and so on, so that the loss of one can
+    be played. Default: 1, they name none."""
+
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a
     stream of some hundred tokens on CPU needs."""
@@ -132,6 +140,14 @@ class ControllerSettings(BaseSettings):
 
     rollout_load_patience_s: float = Field(20.0, ge=0, le=3600)
     """Seconds that all replicas may say that they cannot load it: a store may be away for a moment. Default: 20."""
+
+    slow_after_s: float = Field(60.0, ge=0, le=3600)
+    """Seconds that a replica has to be slow by itself, by its fellows' measure, until it is drained and restarted. 0:
+    not. Default: 60, six of the agents' measurements."""
+
+    slow_backoff_s: float = Field(600.0, ge=1, le=86400)
+    """Seconds after any start in a pool in which nobody of it is restarted for being slow; twice as many after each
+    such restart of the last six hours. Default: 600."""
 
     @property
     def patience(self) -> RolloutTimeouts:

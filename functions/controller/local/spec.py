@@ -69,6 +69,7 @@ class ProcessSpec:
     liveness_by_other: bool = False
     after: tuple[str, ...] = ()  # must have been ready once before the first start
     stops_before: tuple[str, ...] = ()  # these are drained before this one is, and started again with it
+    held_by: Path | None = None  # while this file is there, it is not started
     takes_over: bool = False  # replaced by starting the next generation beside it, not by stopping it first
     door: Path | None = None  # the unix socket that whoever serves listens on; the proof of a takeover
     timing: Timing = Timing()

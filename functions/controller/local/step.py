@@ -41,8 +41,8 @@ def step(state: ProcessState, event: Event, now_s: float, timing: Timing, backof
             return _process_news(state, event, now_s, timing, backoff)
         case ReadinessProbed(ok=ok, detail=detail):
             return _readiness(state, ok, detail, now_s), ()
-        case LivenessProbed(ok=ok, detail=detail):
-            return _liveness(state, ok, detail, now_s, timing)
+        case LivenessProbed():
+            return _liveness(state, event, now_s, timing)
         case Ticked():
             return _tick(state, now_s, timing)
         case _:
@@ -129,17 +129,21 @@ def _readiness(state: ProcessState, ok: bool, detail: str, now_s: float) -> Proc
     return state
 
 
-def _liveness(state: ProcessState, ok: bool, detail: str, now_s: float, timing: Timing) -> Step:
-    """Counts only once the process was ready in this run: a slow start is `start_s`'s affair."""
+def _liveness(state: ProcessState, probed: LivenessProbed, now_s: float, timing: Timing) -> Step:
+    """Counts only once the process was ready in this run: a slow start is `start_s`'s affair. What it stood in line for
+    a processor (`starvation`) does not count either.
+    """
     if state.phase not in ("ready", "unready"):
         return state, ()
-    if ok:
+    if probed.ok:
         return replace(state, not_live_since_s=None), ()
-    since_s = state.not_live_since_s if state.not_live_since_s is not None else now_s
+    since_s = now_s
+    if state.not_live_since_s is not None:
+        since_s = min(now_s, state.not_live_since_s + probed.starved_s)
     if now_s - since_s < timing.liveness_failing_s:
         return replace(state, not_live_since_s=since_s), ()
     # Counting starts over: the kill is repeated only if the process is still there after another whole period.
-    return replace(state, not_live_since_s=None, reason=f"not live: {detail}"), ("kill_group",)
+    return replace(state, not_live_since_s=None, reason=f"not live: {probed.detail}"), ("kill_group",)
 
 
 def _exit(state: ProcessState, how: str, now_s: float, backoff: BackoffPolicy) -> Step:

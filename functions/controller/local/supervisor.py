@@ -123,7 +123,8 @@ class Supervisor:
         for instance in list(self.instances.values()):
             self._notice_exit(instance)
             self._sweep(instance)
-            self.apply(instance, Ticked())
+            if not (instance.state.phase == "backoff" and _is_held(instance.spec)):
+                self.apply(instance, Ticked())
             if instance.state.phase == "pending" and self._may_start(instance.spec):
                 self.apply(instance, Permitted())
             self._ask(instance)
@@ -201,6 +202,8 @@ class Supervisor:
         self.apply(instance, GroupSwept())
 
     def _may_start(self, spec: ProcessSpec) -> bool:
+        if _is_held(spec):
+            return False
         waited_for = [self.current(name) for name in spec.after]
         return all(instance is None or instance.state.ever_ready for instance in waited_for)
 
@@ -226,12 +229,17 @@ class Supervisor:
             return  # the answer is about a process that is no more
         self.apply(instance, ReadinessProbed(readiness.ok, readiness.detail))
         if liveness is not None and (liveness.answered or not spec.liveness_by_other):
-            self.apply(instance, LivenessProbed(liveness.ok, liveness.detail))
+            starved_s = instance.starvation.since_last_s(asked.pid) if asked is not None else 0.0
+            self.apply(instance, LivenessProbed(liveness.ok, liveness.detail, starved_s))
 
     async def _liveness(self, probe: Probe | None, readiness: ProbeOutcome, spec: ProcessSpec) -> ProbeOutcome | None:
         if probe is None:
             return None
         return readiness if probe == spec.readiness else await self._prober.probe(probe)
+
+
+def _is_held(spec: ProcessSpec) -> bool:
+    return spec.held_by is not None and spec.held_by.exists()
 
 
 def _is_over(instance: Instance) -> bool:

@@ -75,6 +75,8 @@ def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
         classifier=_classifier(spec.classifier) if spec.classifier is not None else None,
         unknown_fields=spec.unknown_fields,
         placement=tuple(_placement(rule) for rule in spec.placement),
+        prefill_min_prompt_tokens=spec.prefill.min_prompt_tokens,
+        prefill_give_up_after_s=spec.prefill.give_up_after_s,
     )
 
 

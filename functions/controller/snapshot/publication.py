@@ -156,6 +156,9 @@ class SnapshotSource:
         except OSError as error:
             return f"the registry cannot be asked: {error}"
 
+    async def wire(self) -> RegistryWire:
+        return await self._wire()
+
     async def rows_wire(self) -> RowsWire:
         return RowsWire(await self._wire())
 

@@ -7,6 +7,10 @@ Each gain moves the estimate by an exponential average whose weight grows with t
 Worked example (test_worked_example_from_the_prologue): 4 requests finished, 2.0 s end to end in all, 1 or 3 running
 at the two looks: 500 ms / 2 = 250 ms each. From 50 ms with weight 1 - 0.8^4 = 0.59 the estimate becomes 168 ms.
 
+Prompts of which next to nothing was computed tell nothing about reading: a replica that decodes what others have read
+(`routing.disaggregation`) computes one token of each, in a whole step, and would seem to take ten times as long for
+every token (test_prompts_that_others_have_read_teach_nothing_about_reading).
+
 Who was slow once is asked no more, and so would never be measured again. While nothing runs and nothing ends, the
 prefill estimate goes back to the best that was measured, by a twentieth at each look: an engine that a neighbour on its
 machine held up for a burst is tried again within a minute (test_an_idle_engine_is_given_another_chance). The best
@@ -19,6 +23,7 @@ _KEEP_RATIO = 0.8  # of the old estimate per finished request: ten requests repl
 _MAX_WEIGHED = 64  # the power underflows long before that matters
 _RELAX_RATIO = 0.05  # of the way back to the best, at each look at an idle engine: half after 14 looks
 _BEST_FADES = 1.01
+_TELLING_TOKENS = 8  # computed a prompt, on the mean: with fewer, the time is the step's and not the tokens'
 MIN_MS, MAX_MS = 0.001, 600_000.0
 
 
@@ -55,7 +60,7 @@ def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
         measured_ms = (counters.e2e_s - last.e2e_s) / finished * 1000 / running
         seen = replace(seen, service_ms=_average(rates.service_ms, measured_ms, finished))
     tokens = counters.computed_prompt_tokens - last.computed_prompt_tokens
-    if finished > 0 and tokens > 0:
+    if finished > 0 and tokens >= _TELLING_TOKENS * finished:
         measured_ms = (counters.prefill_s - last.prefill_s) / tokens * 1000
         best_ms = (
             measured_ms if rates.best_prefill_ms is None else min(measured_ms, rates.best_prefill_ms * _BEST_FADES)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackEntry, FallbackWhen
-from functions.decisions.routing.prediction import CROWD
+from functions.decisions.routing.crowding import CROWD
 from functions.decisions.routing.request import Prediction
 
 MAX_HOPS = 3

@@ -70,6 +70,8 @@ def usable(pools: Iterable[PoolEntry], tenant: TenantEntry) -> Usable:
     own: list[PoolName] = []
     shared: list[PoolName] = []
     for entry in sorted(pools, key=lambda entry: (bool(entry.model), entry.name)):
+        if entry.role:
+            continue  # it computes prompts for the others, and answers nothing by itself
         if not entry.dedicated_to:
             shared.append(entry.name)
         elif tenant.name in entry.dedicated_to:
@@ -130,6 +132,6 @@ def takeovers(
 
 def takes_over(pool: PoolEntry, pools: Iterable[PoolEntry], tenants: Mapping[TenantId, TenantEntry]) -> list[PoolName]:
     """Of the model's `pools`, those that would get what this one cannot take, of one tenant or another."""
-    shared = [other.name for other in pools if other.name != pool.name and not other.dedicated_to]
+    shared = [other.name for other in pools if other.name != pool.name and not (other.dedicated_to or other.role)]
     owners = [tenants[owner] for owner in pool.dedicated_to if owner in tenants]
     return shared if not pool.dedicated_to or any(owner.pools == "preferred" for owner in owners) else []

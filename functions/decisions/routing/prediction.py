@@ -27,19 +27,20 @@ The constants were measured on the Mooncake trace (docs/explanation/routing.md):
 to 4.6 s and the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains
 nothing there; where conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
 
-Neighbours: `choice` takes the least of the scores; `own_load`, `replicas` and `request` are what goes in.
+Neighbours: `choice` takes the least of the scores; `crowding` has the part that a row keeps; `own_load`, `replicas` and
+`request` are what goes in.
 """
 
 from collections.abc import Mapping, Sequence
 from math import inf
 
 from functions.api.ids import ReplicaId
+from functions.decisions.routing.crowding import CROWD
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import ReplicaView, Row
 from functions.decisions.routing.request import Prediction, RouteReason, RouteRequest
 
 BEHIND = 2.0  # requests that wait for each token computed, on average: what a cached token saves them, too
-CROWD = 20.0  # so many requests that run delay a newcomer as much as one that waits
 KV_FULL_RATIO = 0.95  # above it, prompts wait for others to end
 SESSION_CREDIT_MS = 50.0  # what going back is worth besides the cache: it is known to answer this session
 FIRST_TURN_CREDIT_MS = 20.0  # of a conversation that begins where every gateway will look for it: no word is needed
@@ -101,7 +102,7 @@ def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
     return max(0.0, (1.0 - utilization_ratio) / (1.0 - spread_above_ratio))
 
 
-def least(
+def least(  # noqa: C901  one loop without calls: each branch is a term of the formula
     request: RouteRequest, rows: Sequence[Row], load: OwnLoad, kept: float, penalties_ms: Mapping[ReplicaId, float]
 ) -> tuple[list[Row], int]:
     """The rows with the least `score_ms`, and the sum of all outstanding.
@@ -111,31 +112,34 @@ def least(
     in_flight, ahead_tokens, cached = load.in_flight, load.ahead_tokens, request.cached_tokens
     attraction = (1.0 + BEHIND) * kept
     prompt_tokens, session, zone = request.prompt_tokens, request.session_replica, request.zone
+    has_credits = bool(session or zone or penalties_ms)
     least, tied, outstanding_sum = inf, [], 0
     for row in rows:
-        replica_id, outstanding, waiting, service_ms, prefill_ms, _, view = row
-        own, tokens = 0, float(prompt_tokens)
-        if replica_id in in_flight:  # no `get` and no `min`: what is no call takes a third
+        replica_id, outstanding, waiting, service_ms, prefill_ms, _, view, token_ms, base_ms = row
+        tokens: float = prompt_tokens
+        if replica_id in in_flight:  # no `get`, no `min`, and not `line`: what is no call takes a third
             own = in_flight[replica_id]
             tokens += ahead_tokens.get(replica_id, 0)
             if own > outstanding:  # noqa: PLR1730  max() is a call, and 32 of them 2 us
                 outstanding = own
-        if waiting and view.kv_usage_ratio < KV_FULL_RATIO and waiting > outstanding - own:
-            waiting = outstanding - own
+            if waiting > outstanding - own and view.kv_usage_ratio < KV_FULL_RATIO:
+                waiting = outstanding - own
+            crowd = outstanding / CROWD
+            token_ms, base_ms = prefill_ms * (1.0 + crowd), (waiting + crowd) * service_ms
         outstanding_sum += outstanding
         if cached and replica_id in cached:
             hit = cached[replica_id]
             tokens -= attraction * (hit if hit < prompt_tokens else prompt_tokens)
-        crowd = outstanding / CROWD
-        score = tokens * prefill_ms + (waiting + crowd) * service_ms
-        if tokens > 0:
-            score += tokens * prefill_ms * crowd
-        if replica_id == session:
-            score -= session_credit_ms(request, prefill_ms)
-        if zone and view.zone != zone:
-            score += CROSS_ZONE_MS
-        if penalties_ms:
-            score += penalties_ms.get(replica_id, 0.0)
+            if tokens < 0.0:  # what spares time takes none from those that run
+                token_ms = prefill_ms
+        score = tokens * token_ms + base_ms
+        if has_credits:
+            if replica_id == session:
+                score -= session_credit_ms(request, prefill_ms)
+            if zone and view.zone != zone:
+                score += CROSS_ZONE_MS
+            if penalties_ms:
+                score += penalties_ms.get(replica_id, 0.0)
         if score < least:
             least, tied = score, [row]
         elif score == least:

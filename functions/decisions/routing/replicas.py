@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId, TenantId
 from functions.decisions.distribution.bloom import Bloom
+from functions.decisions.routing.crowding import line
 
 # warm: the base is loaded, nothing is routed there until it is promoted
 ReplicaPhase = Literal["starting", "ready", "warm", "draining", "hung", "dead"]
@@ -60,9 +61,10 @@ class PoolView:
     dedicated_to: frozenset[TenantId] = frozenset()  # empty: everybody's
 
 
-# id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view: unpacked at once in the one
-# loop that runs for each request, where 32 objects' attributes would cost twice as much.
-Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView]
+# id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view, the `crowding` line's two
+# numbers: unpacked at once in the one loop that runs for each request, where 32 objects' attributes would cost twice
+# as much.
+Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView, float, float]
 
 
 class PoolIndex:
@@ -211,12 +213,6 @@ class PoolIndex:
 
 
 def _row_of(view: ReplicaView, lot: int) -> Row:
-    return (
-        view.id,
-        view.running + view.waiting,
-        view.waiting,
-        view.service_ms,
-        view.prefill_ms_per_token,
-        lot,
-        view,
-    )
+    outstanding, service_ms, prefill_ms = view.running + view.waiting, view.service_ms, view.prefill_ms_per_token
+    token_ms, base_ms = line(outstanding, view.waiting, service_ms, prefill_ms)
+    return (view.id, outstanding, view.waiting, service_ms, prefill_ms, lot, view, token_ms, base_ms)

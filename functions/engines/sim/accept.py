@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 
 from functions.engines.sim import reply as plan
 from functions.engines.sim.blocks import CacheScope
+from functions.engines.sim.kv_transfer import NOTHING_RECEIVED, Received
 from functions.engines.sim.model import Adapter, AdapterTable, ServedModel
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message, check_sampling
 from functions.engines.sim.refusals import invalid, unknown_model
@@ -44,6 +45,10 @@ class Work:
     n: int
     prompts: tuple[Prompt, ...]
     choices: tuple[Choice, ...]
+    received: Received = NOTHING_RECEIVED  # of the prompt's KV blocks, from another engine
+    hold_as: str = (
+        ""  # the name under which they are held for another engine when they are computed; empty: they are not
+    )
 
     @property
     def prompt_tokens(self) -> int:

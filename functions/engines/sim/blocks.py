@@ -75,6 +75,8 @@ BlockEvent = Remembered | Evicted | Cleared
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.events: list[BlockEvent] | None = None  # None: nobody wants to know
+        self.withheld_blocks = 0  # taken by nobody and given to nobody, as by a leak (`faults`)
+        self.finds_nothing = False  # what is remembered is not found, and nobody is told (`faults`)
         self._num_blocks = num_blocks
         self._holders = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -87,17 +89,17 @@ class BlockPool:
 
     @property
     def free_blocks(self) -> int:
-        return len(self._free)
+        return max(0, len(self._free) - self.withheld_blocks)
 
     @property
     def usage_ratio(self) -> float:
         """Held share of all blocks; free blocks count as free even while they still cache something."""
-        return 1.0 - len(self._free) / self._num_blocks
+        return 1.0 - self.free_blocks / self._num_blocks
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
         """The blocks that hold the longest known prefix of this chain."""
         found: list[int] = []
-        for name in hashes:
+        for name in hashes if not self.finds_nothing else ():
             block = self._block_of.get(name)
             if block is None:
                 break
@@ -107,7 +109,7 @@ class BlockPool:
     def take(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
         """Hold the `shared` cached blocks and `new_blocks` fresh ones: all of them, or None and nothing changes."""
         revived = sum(1 for block in shared if self._holders[block] == 0)
-        if revived + new_blocks > len(self._free):
+        if revived + new_blocks > self.free_blocks:
             return None
         for block in shared:
             self._free.pop(block, None)

@@ -67,6 +67,8 @@ class EngineStats:
         self.generation_tokens = 0
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
+        self.external_queries_tokens = 0
+        self.external_hits_tokens = 0
         self.preemptions = 0
         self.finished: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
@@ -145,7 +147,7 @@ class EngineCore:
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("end_step without begin_step")
-        given = self.scheduler.finish_step(step)
+        given = self.scheduler.finish_step(step, now_s)
         if step.chunks:
             self.stats.iteration_tokens.observe(step.total_tokens)
         self.stats.generation_tokens += len(given)
@@ -163,7 +165,9 @@ class EngineCore:
         if seq.marks.scheduled_s is None:
             seq.marks.scheduled_s = now_s
             self.stats.prefix_queries_tokens += seq.prompt_tokens
-            self.stats.prefix_hits_tokens += seq.cached_tokens
+            self.stats.prefix_hits_tokens += seq.cached_tokens - seq.remote_cached_tokens
+            self.stats.external_queries_tokens += seq.received_tokens
+            self.stats.external_hits_tokens += seq.external_tokens
 
     def _count_token(self, seq: Sequence, now_s: float) -> None:
         marks, stats = seq.marks, self.stats
@@ -171,7 +175,7 @@ class EngineCore:
             marks.first_token_s = now_s
             stats.ttft_s.observe(now_s - marks.arrived_s)
             stats.prompt_tokens += seq.prompt_tokens
-            stats.cached_prompt_tokens += seq.cached_tokens
+            stats.cached_prompt_tokens += seq.cached_tokens - seq.remote_cached_tokens
         else:
             stats.itl_s.observe(now_s - marks.last_token_s)
         marks.last_token_s = now_s

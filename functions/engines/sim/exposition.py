@@ -53,14 +53,21 @@ class VllmCollector(Collector):
         stats = self._engine.core.stats
         queries = "Prefix cache queries, in terms of number of queried tokens."
         hits = "Prefix cache hits, in terms of number of cached tokens."
-        computed = stats.prompt_tokens - stats.cached_prompt_tokens
-        sources = {"local_compute": computed, "local_cache_hit": stats.cached_prompt_tokens, "external_kv_transfer": 0}
-        tiers = dict.fromkeys(_CACHE_SOURCES, 0) | {"device": stats.prefix_hits_tokens}
+        computed = stats.prompt_tokens - stats.cached_prompt_tokens - stats.external_hits_tokens
+        sources = {
+            "local_compute": computed,
+            "local_cache_hit": stats.cached_prompt_tokens,
+            "external_kv_transfer": stats.external_hits_tokens,
+        }
+        tiers = dict.fromkeys(_CACHE_SOURCES, 0) | {
+            "device": stats.prefix_hits_tokens,
+            "p2p": stats.external_hits_tokens,
+        }
         finished = {reason: stats.finished[reason] for reason in _FINISHED_REASONS}
         yield self._counter("prefix_cache_queries", queries, stats.prefix_queries_tokens)
         yield self._counter("prefix_cache_hits", hits, stats.prefix_hits_tokens)
-        yield self._counter("external_prefix_cache_queries", f"External {queries}", 0)
-        yield self._counter("external_prefix_cache_hits", f"External {hits}", 0)
+        yield self._counter("external_prefix_cache_queries", f"External {queries}", stats.external_queries_tokens)
+        yield self._counter("external_prefix_cache_hits", f"External {hits}", stats.external_hits_tokens)
         yield self._counter("mm_cache_queries", "Multi-modal cache queries.", 0)
         yield self._counter("mm_cache_hits", "Multi-modal cache hits.", 0)
         preemptions = "Cumulative number of preemption from the engine."

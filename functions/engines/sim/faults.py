@@ -48,8 +48,14 @@ class Faults(BaseModel):
     """Accept and never answer (everything but /sim)."""
     freeze: bool = False
     """The step loop stands still: requests wait for ever, /health stays 200 (as a hung vLLM's does)."""
+    lose_kv_blocks: bool = False
+    """Whatever it holds for other engines cannot be read."""
     slow_factor: float = Field(1.0, gt=0)
     """Every step takes so many times longer."""
+    kv_held_ratio: float = Field(0.0, ge=0, lt=1)
+    """That share of the KV blocks is taken and serves nobody, as after a leak; what one sequence needs must be left."""
+    forget_prefixes: bool = False
+    """No prefix is found in the cache, and no event says that it went: what follows the events foresees too much."""
     engine_dead: bool = False
     """The engine process died: /health 503, requests 500, then the server exits."""
 

@@ -90,7 +90,7 @@ def generation_routes(parts: EngineParts) -> APIRouter:
         parts.engine.check_admission(body.n or 1)
         _refuse_text_while_draining(parts)
         try:
-            work = parts.acceptor.chat(body, request.headers)
+            work = await _with_blocks(parts, body, parts.acceptor.chat(body, request.headers))
         except Refusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
         envelope = envelope_of(parts, work, body, request, "chatcmpl")
@@ -98,7 +98,7 @@ def generation_routes(parts: EngineParts) -> APIRouter:
         chunks = ChatChunks(envelope, replace(_stream_options(parts, body), logprobs=logprobs))
 
         def whole(replies: Sequence[Progress]) -> dict[str, Any]:
-            return chat_response(envelope, body, work.prompt_tokens, replies)
+            return chat_response(envelope, body, work.prompt_tokens, replies) | _handed_over(parts, work)
 
         return await answer(parts, request, work, chunks if body.stream else whole)
 
@@ -109,18 +109,37 @@ def generation_routes(parts: EngineParts) -> APIRouter:
         if isinstance(body.prompt, str):
             _refuse_text_while_draining(parts)
         try:
-            work = parts.acceptor.completion(body, request.headers)
+            work = await _with_blocks(parts, body, parts.acceptor.completion(body, request.headers))
         except Refusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
         envelope = envelope_of(parts, work, body, request, "cmpl")
         options = replace(_stream_options(parts, body), logprobs=body.logprobs, echo=bool(body.echo))
 
         def whole(replies: Sequence[Progress]) -> dict[str, Any]:
-            return completion_response(envelope, body, work.prompt_tokens, replies, parts.model.tokenizer)
+            answered = completion_response(envelope, body, work.prompt_tokens, replies, parts.model.tokenizer)
+            return answered | _handed_over(parts, work)
 
         return await answer(parts, request, work, CompletionChunks(envelope, options) if body.stream else whole)
 
     return router
+
+
+async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> Work:
+    """With what another engine has computed of the prompt, or asked to hold it for one."""
+    params, transfers = body.kv_transfer_params, parts.kv_transfers
+    if not params:
+        return work
+    received = await transfers.receive(params, work.prompt_tokens) if len(work.choices) == 1 else work.received
+    return replace(work, received=received, hold_as=transfers.hold_as(params, body.request_id or uuid4().hex[:16]))
+
+
+def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
+    """What the engine that is to decode needs, in a prefill's answer."""
+    held = parts.engine.core.scheduler.held.look(work.hold_as) if work.hold_as else None
+    if held is None:
+        return {}
+    params = parts.kv_transfers.handed_over(work.hold_as, held.blocks, held.tokens, held.cached_tokens)
+    return {"kv_transfer_params": params}
 
 
 async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:

@@ -36,6 +36,8 @@ class EngineLimits:
     """Unfinished sequences beyond which a request is answered 503; None: the queue is unbounded."""
     max_num_queued_tokens: int | None = None
     priority_scheduling: bool = False
+    kv_lease_s: float = 30.0
+    """For so long a prompt's blocks are held for another engine that has not read them."""
 
     def __post_init__(self) -> None:
         if self.num_kv_blocks * self.block_size_tokens < self.max_model_len_tokens:

@@ -149,6 +149,13 @@ class LiveEngine:
         self._halt()
         self._owners.clear()
 
+    def apply_faults(self) -> None:
+        """Those of the KV cache, after the switches were changed; what one sequence may need is always left."""
+        faults, blocks, limits = self._faults.now, self.core.scheduler.blocks, self.core.limits
+        spared = -(-limits.max_model_len_tokens // limits.block_size_tokens)
+        blocks.withheld_blocks = min(int(faults.kv_held_ratio * blocks.num_blocks), blocks.num_blocks - spared)
+        blocks.finds_nothing = faults.forget_prefixes
+
     async def drained(self) -> None:
         """Returns when nothing runs and nothing waits."""
         while self.core.has_work:
@@ -156,6 +163,7 @@ class LiveEngine:
             await self._empty.wait()
 
     async def run(self) -> None:
+        self.apply_faults()
         ended_s = self._clock.now_s()
         while not self.dead:
             if not self.core.has_work or self._faults.now.freeze:
@@ -173,6 +181,7 @@ class LiveEngine:
         await self._wake.wait()
 
     async def _step(self, start_s: float) -> float:
+        self.core.scheduler.held.expire(self._clock.now_s())
         begun = self.core.begin_step(self._clock.now_s())
         if any(not self._is_on_disk(adapter) for adapter in begun.disk_reads):
             self.die()
@@ -232,7 +241,7 @@ class LiveEngine:
 
     def _sequence(self, work: Work, index: int) -> Sequence:
         choice = work.choices[index]
-        return Sequence.arrive(
+        seq = Sequence.arrive(
             next(self._seq_ids),
             choice.prompt.ids,
             choice.plan.ids,
@@ -241,3 +250,6 @@ class LiveEngine:
             adapter=work.adapter.adapter_id if work.adapter else None,
             priority=work.priority if self.core.limits.priority_scheduling else 0,
         )
+        seq.received_tokens, seq.remote_cached_tokens = work.received.tokens, work.received.cached_tokens
+        seq.hold_as = work.hold_as
+        return seq

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from functions.engines.sim.accept import Acceptor
 from functions.engines.sim.faults import FaultBox
+from functions.engines.sim.kv_transfer import KvTransfers
 from functions.engines.sim.lifecycle import Lifecycle
 from functions.engines.sim.live import Clock, LiveEngine
 from functions.engines.sim.model import AdapterTable, ServedModel
@@ -23,4 +24,5 @@ class EngineParts:
     clock: Clock
     registry: CollectorRegistry
     fingerprint: str
+    kv_transfers: KvTransfers
     lifecycle: Lifecycle = field(default_factory=Lifecycle)

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from functions.engines.sim.accept import spoken
 from functions.engines.sim.guards import json_only
+from functions.engines.sim.kv_transfer import READ_PATH
 from functions.engines.sim.lifecycle import Level, Mode, Phase
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.protocol import (
@@ -106,12 +107,25 @@ def fault_routes(parts: EngineParts) -> APIRouter:
             }
         )
 
+    @router.post(READ_PATH)
+    async def give_blocks(request: Request) -> Response:
+        """Another engine reads a prompt's blocks: the side channel of `kv_transfer`."""
+        asked = orjson.loads(await request.body() or b"{}")
+        is_ours = type(asked) is dict and asked.get("engine_id") == parts.kv_transfers.engine_id
+        name = str(asked.get("request_id")) if is_ours else ""
+        tokens = parts.engine.core.scheduler.held.read(name, parts.clock.now_s())
+        if not tokens or parts.faults.now.lose_kv_blocks:
+            return JSONResponse({"error": "no such blocks, or no more"}, status_code=404)
+        await parts.clock.sleep_until(parts.clock.now_s() + parts.kv_transfers.link.transfer_s(tokens))
+        return JSONResponse({"tokens": tokens})
+
     @router.post("/sim/faults")
     async def change(request: Request) -> Response:
         try:
             changed = parts.faults.merge(orjson.loads(await request.body() or b"{}"))
         except (ValidationError, orjson.JSONDecodeError, TypeError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
+        parts.engine.apply_faults()
         return JSONResponse(changed.model_dump(mode="json"))
 
     return router

@@ -65,6 +65,7 @@ class GenerationBody(Body):
     request_id: str | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod

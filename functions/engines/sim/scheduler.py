@@ -19,6 +19,7 @@ from typing import Literal
 
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.blocks import BlockPool, Remembered, block_hash, chain
+from functions.engines.sim.held_blocks import HeldBlocks
 from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
 
@@ -57,6 +58,7 @@ class Scheduler:
         self.blocks = BlockPool(limits.num_kv_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.held = HeldBlocks(self.blocks, limits.kv_lease_s)
         self.pause: Pause = ""
         self.deferred_seqs = 0
         """Waiting sequences that the last pass skipped because their adapter would have been one too many."""
@@ -99,9 +101,10 @@ class Scheduler:
         for seq in self.running:
             self._set_back(seq)
         self.running = []
+        self.held.forget()
         self.blocks.forget()
 
-    def finish_step(self, step: Step) -> list[Sequence]:
+    def finish_step(self, step: Step, now_s: float = 0.0) -> list[Sequence]:
         """The sequences that got their next token, in order of service; the finished ones have left the engine."""
         given: list[Sequence] = []
         for seq, tokens in step.chunks.items():
@@ -113,6 +116,9 @@ class Scheduler:
                 given.append(seq)
         finished = [seq for seq in given if seq.emitted_tokens == seq.reply_tokens]
         for seq in finished:
+            if seq.hold_as:
+                self.held.hold(seq.hold_as, seq.blocks, seq.prompt_tokens, seq.cached_tokens, now_s)
+                seq.blocks = []
             self._leave(seq, Status.FINISHED)
         if finished:
             self.running = [seq for seq in self.running if seq.status is Status.RUNNING]
@@ -155,14 +161,16 @@ class Scheduler:
     def _start(self, seq: Sequence, step: Step) -> bool:
         size = self.limits.block_size_tokens
         hashes, shared = self._cached_prefix(seq)
-        cached_tokens = len(shared) * size
-        tokens = min(seq.known_tokens - cached_tokens, step.budget_tokens)
-        blocks = self.blocks.take(shared, _ceil(cached_tokens + tokens, size) - len(shared))
+        cached_tokens = present_tokens = len(shared) * size
+        if seq.received_tokens and not seq.preemptions:  # all but the last, from which the first token is made
+            present_tokens = max(cached_tokens, min(seq.received_tokens, seq.known_tokens - 1))
+        tokens = min(seq.known_tokens - present_tokens, step.budget_tokens)
+        blocks = self.blocks.take(shared, _ceil(present_tokens + tokens, size) - len(shared))
         if blocks is None:
             return False
-        seq.blocks, seq.hashes, seq.computed_tokens = blocks, hashes[: len(shared)], cached_tokens
+        seq.blocks, seq.hashes, seq.computed_tokens = blocks, hashes[: len(shared)], present_tokens
         if not seq.preemptions:
-            seq.cached_tokens = cached_tokens
+            seq.cached_tokens = cached_tokens + seq.remote_cached_tokens
         seq.status = Status.RUNNING
         self.running.append(seq)
         step.admitted.append(seq)

@@ -48,6 +48,12 @@ class Sequence:
     """Prompt tokens found in the prefix cache when it was first scheduled."""
     created_cache_tokens: int = 0
     preemptions: int = 0
+    received_tokens: int = 0
+    """Prompt tokens whose KV blocks came from another engine."""
+    remote_cached_tokens: int = 0
+    """Of these, what that engine had cached."""
+    hold_as: str = ""
+    """Where not empty, its blocks are held under this name when it is finished, for another engine."""
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
 
@@ -86,6 +92,11 @@ class Sequence:
     @property
     def missing_tokens(self) -> int:
         return self.prompt_tokens + self.emitted_tokens - self.computed_tokens
+
+    @property
+    def external_tokens(self) -> int:
+        """Prompt tokens that were neither computed nor cached here."""
+        return max(0, self.received_tokens - (self.cached_tokens - self.remote_cached_tokens))
 
     @property
     def reply_tokens(self) -> int:

@@ -27,6 +27,7 @@ from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.kv_events import KvEventPublisher
+from functions.engines.sim.kv_transfer import KvTransfers
 from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.live import Clock, LiveEngine, SystemClock
 from functions.engines.sim.model import AdapterTable, ServedModel
@@ -65,6 +66,7 @@ def assemble(settings: Settings, clock: Clock) -> EngineParts:
         clock=clock,
         registry=registry_of(collector),
         fingerprint=f"vllm-{VLLM_VERSION}-{config}",
+        kv_transfers=KvTransfers(settings.kv_link),
     )
 
 

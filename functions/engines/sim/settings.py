@@ -16,6 +16,7 @@ import msgspec
 
 from functions.engines.sim.faults import Faults, Malformed
 from functions.engines.sim.kv_events import KvEventsConfig
+from functions.engines.sim.kv_transfer import KvLink, KvTransferConfig
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.model import model_config
 
@@ -55,6 +56,7 @@ class Settings:
     """What the model is for: `--runner pooling` with `--sim-task`."""
     embedding_dimensions: int
     kv_events: KvEventsConfig
+    kv_link: KvLink
     usage_log: Path | None
     """A line for each answer that was finished (`usage_log`)."""
     ignored: tuple[str, ...]
@@ -92,6 +94,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
         task=flags.sim_task if flags.runner == "pooling" else "generate",
         embedding_dimensions=flags.sim_embedding_dimensions,
         kv_events=flags.kv_events_config,
+        kv_link=_kv_link(flags),
         usage_log=flags.sim_usage_log,
         ignored=tuple(ignored),
     )
@@ -147,6 +150,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-queued-tokens", type=parse_size)
     parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
     parser.add_argument("--kv-events-config", type=_kv_events_config, default=KvEventsConfig(), metavar="JSON")
+    parser.add_argument("--kv-transfer-config", type=_kv_transfer_config, default=KvTransferConfig(), metavar="JSON")
     parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; no memory is freed here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", help="accepted; nothing is computed")
@@ -162,6 +166,8 @@ def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sim-decode-us-per-seq", type=float, default=costs.decode_s_per_seq * 1e6)
     group.add_argument("--sim-adapter-load-ms", type=float, default=costs.adapter_load_s * 1e3, help="from disk")
     group.add_argument("--sim-adapter-activate-ms", type=float, default=costs.adapter_activate_s * 1e3)
+    group.add_argument("--sim-kv-bytes-per-token", type=int, default=131_072, help="that a KV transfer moves")
+    group.add_argument("--sim-kv-gigabits-per-s", type=float, default=100.0, help="of a KV transfer")
     group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
     group.add_argument("--sim-seed", type=int, help="default: --seed")
     group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
@@ -190,6 +196,7 @@ def _limits(flags: argparse.Namespace) -> EngineLimits:
         max_lora_rank=flags.max_lora_rank,
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
+        kv_lease_s=flags.kv_transfer_config.kv_connector_extra_config.kv_lease_duration,
         priority_scheduling=flags.scheduling_policy == "priority",
     )
 
@@ -202,6 +209,12 @@ def _costs(flags: argparse.Namespace) -> StepCosts:
         adapter_load_s=flags.sim_adapter_load_ms / 1e3,
         adapter_activate_s=flags.sim_adapter_activate_ms / 1e3,
         jitter_ratio=flags.sim_jitter_ratio,
+    )
+
+
+def _kv_link(flags: argparse.Namespace) -> KvLink:
+    return KvLink(
+        flags.kv_transfer_config, flags.sim_kv_bytes_per_token, flags.sim_kv_gigabits_per_s, flags.host, flags.port
     )
 
 
@@ -220,6 +233,10 @@ def _context_of(model: str | None) -> int:
 
 def _kv_events_config(text: str) -> KvEventsConfig:
     return msgspec.json.decode(text, type=KvEventsConfig)  # argparse says what is wrong: a ValueError
+
+
+def _kv_transfer_config(text: str) -> KvTransferConfig:
+    return msgspec.json.decode(text, type=KvTransferConfig)
 
 
 def _static_adapter(text: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
 from functions.gateway.gateway import Gateway
+from functions.gateway.http.cors import Headers
 from functions.gateway.http.headers import check_headers, request_id_of
 from functions.gateway.http.plain import PlainEndpoint
 from functions.gateway.intake.callers import identify_lookup
@@ -52,29 +53,34 @@ class Envelope:
             return  # no websockets here: returning without accepting refuses them
         if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
             scope["headers"] = _with_host(scope["headers"])
-        request_id = request_id_of(scope["headers"])
+        request_id, origins = request_id_of(scope["headers"]), self._services.origins
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
+        readable = origins.answer_headers(scope["headers"])
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = _with_request_id(message.get("headers", []), request_id)
+                message["headers"] = _with_request_id(message.get("headers", []), request_id) + readable
                 if scope["path"].startswith(_ANTHROPICS):
                     message["headers"].append((b"request-id", request_id.encode()))
             await send(message)
 
         try:
             self._check(scope)
+            if (allowed := origins.preflight(scope["method"], scope["headers"])) is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": allowed})
+                await send({"type": "http.response.body", "body": b""})
+                return
             await self._app(scope, receive, send_with_id)
         except Refused as refused:
-            await self._refuse(send, scope["path"], request_id, refused.answer)
+            await self._refuse(send, scope["path"], request_id, refused.answer, readable)
         except Exception:
             _log.exception("request %s failed", request_id)
             if started:
                 raise  # an answer is under way: the server must cut it, not append to it
-            await self._refuse(send, scope["path"], request_id, errors.internal_error())
+            await self._refuse(send, scope["path"], request_id, errors.internal_error(), readable)
 
     def _check(self, scope: Scope) -> None:
         check_headers(scope["headers"], self._services.limits)
@@ -84,10 +90,10 @@ class Envelope:
         if encoded or any(trick in path for trick in _TRICKS):
             raise Refused(errors.not_found(scope["method"], scope["path"]))
 
-    async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer) -> None:
+    async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer, readable: Headers) -> None:
         self._services.metrics.refused(answer.status)
         body = dialect_of(path).error_body(answer, request_id)
-        headers = [*replies.error_headers(request_id, answer), (b"content-length", b"%d" % len(body))]
+        headers = [*replies.error_headers(request_id, answer), (b"content-length", b"%d" % len(body)), *readable]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

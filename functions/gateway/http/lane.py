@@ -24,6 +24,7 @@ from functions.api.ids import TenantId
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.gateway import Gateway
+from functions.gateway.http.cors import names_origin
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.http.sink import Answering, Headers
@@ -218,6 +219,8 @@ class LaneProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         route = _HOT.get(self._url)
         if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
+            raise _NotHot
+        if self._services.origins and names_origin(self._headers):  # a browser's: what it may read is said elsewhere
             raise _NotHot
         if self._parser.should_upgrade():  # it comes again, without
             return

@@ -69,6 +69,7 @@ SERVED: tuple[Header, ...] = (
         "server-timing", "Milliseconds of `auth`, `queue`, `route`, `connect`, `ttft`; `load`, `wake` if one waited."
     ),
     Header("x-shoal-degraded", "`from=…;reason=…`: another model answered, by the pool's fallback policy."),
+    Header("x-shoal-prefill", "`path=split;replica=…` or `path=one;why=…`, of pools that have a prefill pool."),
     Header("x-shoal-wake", "`waited=N`, or `expected=N` on a stream's early head: seconds; the pool was at zero."),
     Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
     Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),

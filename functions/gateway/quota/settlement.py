@@ -24,7 +24,16 @@ from functions.fleet.view import FleetView
 from functions.gateway.quota.accounts import Charged
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
+from functions.gateway.request.request import (
+    NOTHING_SPENT,
+    Admitted,
+    CascadeSpend,
+    Ended,
+    PrefillSpend,
+    Spent,
+    Timeline,
+)
+from functions.gateway.request.split import Split
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 
@@ -38,6 +47,7 @@ class Served(Protocol):
     cascade_spend: CascadeSpend | None
     tries: Tries
     begun: bool
+    split: Split | None
 
 
 class _Period(NamedTuple):
@@ -88,7 +98,17 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
         usage = Usage(exchange.admitted.features.prompt_tokens, delivered_tokens(exchange, attempt))
     first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0
     period = _Period(timeline.connected_s, first_token_s, timeline.ended_s)
+    if exchange.split is not None and exchange.split.is_handed(attempt):  # it has computed nothing of the prompt
+        usage = msgspec.structs.replace(usage, cached_tokens=usage.prompt_tokens)
     return _spent_on(usage, attempt, period, fleet, exchange.admitted.model)
+
+
+def prefill_spend(exchange: Served, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
+    """A prefill replica's work for the answer, or for a client that left before it; any other is the platform's."""
+    split = exchange.split
+    if split is None or not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
+        return None
+    return split.spend(exchange.timeline.ended_s)
 
 
 def both(one: Spent, other: Spent) -> Spent:

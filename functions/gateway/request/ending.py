@@ -54,6 +54,10 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
     gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)
     beside = exchange.cascade_spend
+    split = exchange.split
+    prefill = settlement.prefill_spend(exchange, spent, client_left=status == CLIENT_LEFT or gave_up)
+    if prefill is not None:
+        spent = settlement.both(spent, prefill.spent)
     gaps = attempt.gaps if attempt is not None else None
     is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
     return Ended(
@@ -84,6 +88,8 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         last=attempt.last if attempt is not None else (),
         cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
         degraded_from=plan.requested_model if plan is not None else "",
+        prefill=prefill,
+        split=split.notes() if split is not None else None,
     )
 
 

@@ -33,6 +33,7 @@ from functions.gateway.request import ending, replies
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
+from functions.gateway.request.split import Split
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
@@ -47,8 +48,8 @@ _log = logging.getLogger(__name__)
 class Exchange:
     __slots__ = (
         "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_services", "_sink", "_wake", "admitted",
-        "begun", "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "tenant", "ticket", "timeline",
-        "tries", "usage",
+        "begun", "cascade_spend", "catalogue", "due_s", "ended", "entry", "plan", "split", "tenant", "ticket",
+        "timeline", "tries", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Exchange:
         self._cold: ColdWait | None = None
         self._wake: WakeWait | None = None
         self.plan: FallbackPlan | None = None  # where there are other ways than its own pool
+        self.split: Split | None = None  # where its pool has a prefill pool
         self._paused_at_s: float | None = None
         self.due_s = 0.0  # before this `check` has nothing to do; 0: not known
         self.usage: Usage | None = None  # of the answer
@@ -176,7 +178,37 @@ class Exchange:
         self.timeline.routed_s = services.clock()
         self.due_s = 0.0
         judge = self.plan.judge(self.admitted) if self.plan is not None else None
-        self.tries.begin(judge or self, self.admitted, decision, self._renaming)
+        if self.split is not None:
+            self._decode(self.split, judge, decision)
+        elif self.admitted.model.pool in self.catalogue.prefill_of and judge is None:
+            self._split(decision)
+        else:
+            self.tries.begin(judge or self, self.admitted, decision, self._renaming)
+
+    def _split(self, decision: Prediction) -> None:
+        """Its pool has a prefill pool: where that pays, it computes the prompt first, and `split_over` is called."""
+        split = self.split = Split(self._services, self, self.catalogue)
+        if split.begin(self.admitted, decision):
+            self._services.admission.defer(self)  # the prompts that its pool reads meanwhile are others'
+        else:
+            self.tries.begin(self, self.admitted, decision, self._renaming)
+
+    def _decode(self, split: Split, judge: CascadeJudge | None, decision: Prediction) -> None:
+        """On with the answer, by the blocks that a prefill replica has, if any are of use."""
+        handed = split.handed_to(self.admitted, decision) if judge is None else None
+        if handed is None:
+            self.tries.begin(judge or self, self.admitted, decision, self._renaming)
+        else:
+            self.tries.begin(self, *handed, self._renaming, begins=split.handed)
+
+    def split_over(self) -> None:
+        """The prompt is computed, or is not going to be by that pool."""
+        try:
+            self.check(self._services.clock())  # its deadline may have passed
+            if not self.ended:
+                self._route()
+        except Exception:
+            self.failed_here()
 
     def _decide(self, admitted: Admitted) -> Prediction | NoReplica:
         """The one place that asks for a replica."""
@@ -297,6 +329,10 @@ class Exchange:
         self.due_s = 0.0
         if self.tries.goes_on_without(attempt):
             return
+        if self.split is not None and self.split.decode_failed(attempt, failure):
+            self.tries.forgive(attempt, failure)
+            self._route()
+            return
         held = services.quarantine.after_failures(self, now_s)
         if held is not None:  # in another pool it would go on as it went here
             self._give_up(held)
@@ -347,6 +383,8 @@ class Exchange:
             more = self.plan.headers(more)
         if self._wake is not None:
             more = self._wake.header(), *more
+        if self.split is not None:
+            more = self.split.header(), *more
         return replies.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
     # what the sweep, the fleet and the snapshots bring: this is an OpenRequest
@@ -366,6 +404,16 @@ class Exchange:
             if not self.tries.give_up_silent(now_s, stream=self.admitted.stream):
                 self._hedge_if_late(now_s)
             self.due_s = min(self._deadline_s, self.tries.due_s(self.admitted, now_s))
+            if self.split is not None and not self.begun:
+                self._look_at_split(self.split, now_s)
+
+    def _look_at_split(self, split: Split, now_s: float) -> None:
+        self.due_s = min(self.due_s, split.due_s)
+        split.check(now_s)
+        slow = split.gives_up(now_s) if not self.ended else None
+        if slow is not None and not self.tries.goes_on_without(slow):
+            self.tries.tried.pop(slow.replica.id, None)
+            self._route()
 
     def _hedge_if_late(self, now_s: float) -> None:
         """A second attempt beside a late first one, where there is a replica and budget for it."""
@@ -382,6 +430,8 @@ class Exchange:
 
         If there is an elsewhere. When a whole pool looks hung it is usually starved, and waiting is the better bet.
         """
+        if self.split is not None:
+            self.split.replica_lost(replica_id)
         attempt = self.tries.at(replica_id) if not self.begun else None
         if attempt is not None and (
             self.tries.second is not None or not isinstance(self._decide(self.admitted), NoReplica)
@@ -482,6 +532,8 @@ class Exchange:
         if self._wake is not None:
             self._wake.leave()
         self.tries.drop()
+        if self.split is not None:
+            self.split.drop()
         attempt = self.tries.attempt
         if attempt is not None:
             self.timeline.connected_s = attempt.connected_s

@@ -120,6 +120,13 @@ class CascadeSpend(NamedTuple):
     attempt: object  # that gave it
 
 
+class PrefillSpend(NamedTuple):
+    """What a prefill pool's replica has done for an answer that another pool's gave."""
+
+    model: ResolvedModel  # in the prefill pool
+    spent: Spent
+
+
 class CascadeOutcome(NamedTuple):
     """What became of a small model's answer; the first three are metric labels."""
 
@@ -165,6 +172,8 @@ class Ended(msgspec.Struct, frozen=True):
     # how it came where it was answered
     cascade: CascadeOutcome | None
     degraded_from: str  # the model that was asked for, where another pool was asked instead
+    prefill: PrefillSpend | None = None  # where another pool's replica has computed the prompt; part of `spent`
+    split: dict[str, Any] | None = None  # for the trace; None: its pool has no prefill pool
 
 
 EndListener = Callable[[Ended], None]

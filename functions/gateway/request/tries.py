@@ -8,6 +8,7 @@ Neighbours: `exchange` says when to begin one and when to stop; `attempt` is one
 """
 
 import logging
+from collections.abc import Callable
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
@@ -34,10 +35,20 @@ class Tries:
         self.second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
         self.count = 0
 
-    def begin(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
+    def begin(
+        self,
+        owner: Owner,
+        admitted: Admitted,
+        decision: Prediction,
+        renaming: Renaming,
+        begins: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        """`begins` is told of the attempt before anything becomes of it."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self.attempt = Attempt(self._services, owner, admitted, decision, renaming)
+        if begins is not None:
+            begins(self.attempt)
         self.attempt.begin()
 
     def begin_second(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
@@ -88,6 +99,12 @@ class Tries:
             detail,
             out_s,
         )
+
+    def forgive(self, attempt: Attempt, failure: Failure) -> None:
+        """It failed by what the gateway has put into the request: that replica may be asked again, without it."""
+        self.failures = self.failures[:-1]
+        if failure not in EVIDENCE and failure is not Failure.REPLICA_LOST:
+            self.tried.pop(attempt.replica.id, None)
 
     @property
     def pool_is(self) -> FallbackWhen:

@@ -94,6 +94,16 @@ class Router:
         standing = self._fleet.standing(pool, now_s)
         out = standing.out.union(tried) if tried else standing.out
         excluded = out.union(standing.resting_s) if standing.resting_s else out
+        if standing.suspected:  # with their node or zone: they have it only where nobody else can
+            avoiding = self._decide(admitted, standing, excluded | standing.suspected, now_s)
+            if not isinstance(avoiding, NoReplica):
+                return avoiding
+        return self._decide(admitted, standing, excluded, now_s)
+
+    def _decide(
+        self, admitted: Admitted, standing: OutlierStatus, excluded: Collection[ReplicaId], now_s: float
+    ) -> Prediction | NoReplica:
+        pool = admitted.model.pool
         if self._other is not None:
             features, model = admitted.features, admitted.model
             request = RouteRequest(

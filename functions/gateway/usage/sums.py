@@ -24,7 +24,7 @@ from functions.decisions.routing.choice import Prediction
 from functions.fleet.usage_report import REPORT_ROWS, SECONDS_PER_HOUR, UsageKey, UsageRow, merge
 from functions.gateway.quota.accounts import Charged
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.request import Admitted, CascadeSpend, Ended
+from functions.gateway.request.request import Admitted, CascadeSpend, Ended, PrefillSpend
 
 ROWS = REPORT_ROWS // 2  # 2 MB; taken once a second
 _LEFT = 499
@@ -81,6 +81,10 @@ class UsageSums:
             kv_token_s -= beside.spent.kv_token_seconds
             accelerator_s -= beside.spent.gpu_seconds
             self._count_beside(beside, key)
+        if ended.prefill is not None:
+            kv_token_s -= ended.prefill.spent.kv_token_seconds
+            accelerator_s -= ended.prefill.spent.gpu_seconds
+            self._count_prefill(ended.prefill, key)
         if charged is not None:
             row.prompt_tokens += charged[0]
             row.cached_tokens += charged[1]
@@ -141,6 +145,15 @@ class UsageSums:
         row.kv_token_seconds += beside.spent.kv_token_seconds
         row.accelerator_seconds += beside.spent.gpu_seconds
         row.cost += beside.spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
+
+    def _count_prefill(self, prefill: PrefillSpend, of_answer: UsageKey) -> None:
+        """In the prefill pool's row, at its price; the tokens are counted where they were answered."""
+        model, spent = prefill.model, prefill.spent
+        key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
+        row = self._rows.get(key) or self._begun(key)
+        row.kv_token_seconds += spent.kv_token_seconds
+        row.accelerator_seconds += spent.gpu_seconds
+        row.cost += spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
 
     def _left_at_work(self, ended: Ended) -> None:
         """The platform gave up before anything came: an engine has worked, and nobody is charged."""

@@ -82,7 +82,15 @@ class SettingCatalogue(Catalogue):
 
 
 def _entry(pool: PoolSetting) -> PoolEntry:
-    return PoolEntry(pool.name, _WINDOW_TOKENS, model=pool.model, dedicated_to=pool.dedicated_to)
+    return PoolEntry(
+        pool.name,
+        _WINDOW_TOKENS,
+        model=pool.model,
+        dedicated_to=pool.dedicated_to,
+        role=pool.role,
+        kv_bytes_per_token=pool.kv_bytes_per_token if pool.role else 0,
+        kv_transfer_bytes_per_s=pool.kv_transfer_bytes_per_s if pool.role else 0.0,
+    )
 
 
 def _quota_of(setting: Setting, tenant: TenantId) -> QuotaEntry | None:

@@ -41,10 +41,15 @@ class EngineRoom:
         asked, is_adapter = connection.asking.asked, connection.is_adapter
         self._works += 1
         blocks = connection.asking.blocks_for(is_adapter=is_adapter)
+        output_tokens = 1 if connection.is_prefill else asked.output_tokens
         work = connection.work = Work(
-            self._works, asked.prompt_tokens, asked.output_tokens, connection, blocks=blocks, priority=asked.band
+            self._works, asked.prompt_tokens, output_tokens, connection, blocks=blocks, priority=asked.band
         )
-        if replica.adapters is None or not is_adapter:
+        source = connection.handed_over.remote_engine_id
+        if source is not None:
+            transfer_s = self._transfer_s(source, work)
+            self._events.after(transfer_s, partial(self._add, replica, replica.engine, work))
+        elif replica.adapters is None or not is_adapter:
             replica.engine.add(work, self._events.now_s)
             self.tell(replica)
         elif not replica.adapters.has(connection.model):
@@ -53,6 +58,14 @@ class EngineRoom:
         else:
             load_s = replica.adapters.enter(connection.model)
             self._events.after(load_s, partial(self._add, replica, replica.engine, work))
+
+    def _transfer_s(self, source: ReplicaId, work: Work) -> float:
+        """Until the blocks of its prompt have come; one that is gone gives none, and the prompt is computed again."""
+        holder = self._replicas.get(source)
+        if holder is None or not holder.answers:
+            return self._connect_s
+        work.is_received = True
+        return holder.pool.transfer_s(work.prompt_tokens)
 
     def abort(self, connection: Connection) -> None:
         """Its client or its gateway has left it; does nothing where it is in no engine."""

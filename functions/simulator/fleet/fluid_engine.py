@@ -43,6 +43,7 @@ class Work:
         "computed_tokens",
         "holds_tokens",
         "is_over",
+        "is_received",
         "joined_steps",
         "left_tokens",
         "number",
@@ -78,6 +79,7 @@ class Work:
         self.arrived_s = self.admitted_s = 0.0
         self.preemptions = 0
         self.is_over = False
+        self.is_received = False  # its KV blocks have come from another engine, but for the last token's
 
 
 class FluidEngine:
@@ -99,6 +101,8 @@ class FluidEngine:
         "e2e_s",
         "finished",
         "first",
+        "gap_s",
+        "gap_tokens",
         "gaps",
         "is_frozen",
         "kv_tokens",
@@ -106,6 +110,7 @@ class FluidEngine:
         "now_s",
         "over",
         "prefill_s",
+        "queue_s",
         "reading_tokens",
     )
 
@@ -120,7 +125,10 @@ class FluidEngine:
         self.first: list[Work] = []
         self.over: list[Work] = []
         self.busy_s = 0.0
-        self.finished = 0  # this and the next three as vLLM's histograms sum them up
+        self.finished = 0  # this and the next six as vLLM's histograms sum them up
+        self.queue_s = 0.0
+        self.gap_s = 0.0
+        self.gap_tokens = 0.0
         self.e2e_s = 0.0
         self.prefill_s = 0.0
         self.computed_tokens = 0
@@ -268,6 +276,8 @@ class FluidEngine:
 
     def _count_gaps(self, steps: float, tokens: float, seconds: float, decoding: int) -> None:
         """Steps that read as much as they can are longer than the last one of a prompt."""
+        self.gap_s += seconds * decoding
+        self.gap_tokens += steps * decoding
         chunk = self._profile.step_budget_tokens - decoding
         full = float(int(tokens / chunk + _NEARLY))
         if 0.0 < full < steps:
@@ -287,6 +297,7 @@ class FluidEngine:
         if not work.started:
             work.started = True
             self.prefill_s += self.now_s - work.admitted_s
+            self.queue_s += max(0.0, work.admitted_s - work.arrived_s)
             self.computed_tokens += work.computed_tokens
             if self.cache is not None:
                 self.cache.enter(work.blocks)
@@ -355,6 +366,8 @@ class FluidEngine:
             if self.cache is not None and not work.preemptions:
                 work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens)
                 work.unread_tokens = work.computed_tokens
+            if work.is_received and not work.preemptions:
+                work.unread_tokens = work.computed_tokens = min(1, work.computed_tokens)
             work.admitted_s = self.now_s
             self._reading.append(work)
             self.reading_tokens += work.unread_tokens

@@ -13,6 +13,7 @@ from typing import Any
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.quantile_sketch import QuantileSketch
+from functions.gateway.request.request import Ended
 from functions.simulator.fleet.token_gaps import TokenGaps
 
 
@@ -97,6 +98,7 @@ class Outcome:
     preemptions: int = 0
     routes: Counter[str] = field(default_factory=Counter)  # by reason
     events: int = 0
+    splits: Counter[str] = field(default_factory=Counter)  # of pools with a prefill pool: paths, by why
     retries: int = 0
     adapter_loads: int = 0
 
@@ -111,6 +113,11 @@ class Outcome:
             for band, part in zip(merged, pool.bands, strict=True):
                 band.merge(part)
         return merged
+
+    def request_ended(self, ended: Ended) -> None:
+        """Which path it took, where there were two."""
+        if ended.split is not None:
+            self.splits[ended.split["why"]] += 1
 
     def band(self, pool: PoolName, index: int) -> BandOutcome:
         return self.pools[pool].bands[index]

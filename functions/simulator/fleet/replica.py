@@ -17,6 +17,7 @@ from math import inf
 from functions.api.ids import ReplicaId
 from functions.decisions.health.engine import Counters, EngineHealth, Evidence, HealthPolicy, Probe, begin, judge
 from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.health.pace import PaceMeter, WorkCounters, observe
 from functions.decisions.routing.replicas import ReplicaPhase
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.adapter_tiers import AdapterTiers
@@ -74,6 +75,7 @@ class Replica:
         "_beats",
         "_gaps",
         "_health",
+        "_pace",
         "_past_busy_s",
         "_past_prompts",
         "_rates",
@@ -124,6 +126,7 @@ class Replica:
         self.adapters = adapters
         self._gaps = gaps
         self._told = told
+        self._pace = PaceMeter()
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
         self._begin()
@@ -162,6 +165,7 @@ class Replica:
         engine, adapters = self.engine, self.adapters
         if not engine.is_frozen:
             self._measure()
+            self._pace = observe(self._pace, self._work(), now_s)
         phase = self._phase(now_s)
         self._beats += 1
         waiting = engine.unscheduled
@@ -186,6 +190,7 @@ class Replica:
             zone=self.zone.name,
             adapter_room=adapters.room if adapters is not None and phase == "ready" else 0,
             disk_bloom=adapters.bloom if adapters is not None else "",
+            pace=self._pace.pace,
         )
 
     def is_condemned(self, now_s: float) -> bool:
@@ -205,6 +210,7 @@ class Replica:
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
         self._health: EngineHealth | None = None  # None: there is no doubt
         self._beats = 0
+        self._pace = PaceMeter()
 
     def _measure(self) -> None:
         engine = self.engine
@@ -219,6 +225,20 @@ class Replica:
             running=engine.running,
         )
         self._rates = update(self._rates, counters)
+
+    def _work(self) -> WorkCounters:
+        engine = self.engine
+        waiting = engine.unscheduled
+        return WorkCounters(
+            finished=engine.finished,
+            queue_s=engine.queue_s,
+            prefill_s=engine.prefill_s,
+            computed_tokens=engine.computed_tokens,
+            gap_s=engine.gap_s,
+            gaps=engine.gap_tokens,
+            running=engine.running + engine.waiting - waiting,
+            waiting=waiting,
+        )
 
     def _phase(self, now_s: float) -> ReplicaPhase:
         phase = _PHASES.get(self.life, "dead")

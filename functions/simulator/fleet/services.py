@@ -63,7 +63,7 @@ def modelled_services(
         upstreams=Upstreams(context.engines, clients),
         make_admission=partial(_admission, context.setting),
     )
-    return replace(services, end_listeners=_listeners(services))
+    return replace(services, end_listeners=_listeners(services, context))
 
 
 def _admission(setting: Setting, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
@@ -135,7 +135,7 @@ class _EngineEvents:
         return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
 
 
-def _listeners(services: Services) -> tuple[EndListener, ...]:
+def _listeners(services: Services, context: Context) -> tuple[EndListener, ...]:
     """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
     return (
         services.router.ended,
@@ -143,6 +143,7 @@ def _listeners(services: Services) -> tuple[EndListener, ...]:
         services.intake.features.ended,
         services.admission.ended,
         partial(settlement.settle, services.clock, services.usage),
+        context.outcome.request_ended,
     )
 
 

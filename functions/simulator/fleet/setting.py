@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from functions.api.ids import PoolName, TenantId
-from functions.api.snapshot import AdmissionEntry, PoolUse, QuotaEntry, RoutingEntry
+from functions.api.snapshot import AdmissionEntry, PoolRole, PoolUse, QuotaEntry, RoutingEntry
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.start_times import StartSource, StartTimes
@@ -57,6 +57,14 @@ class PoolSetting:
     model: str = ""
     """The pool whose model it serves beside that one; empty: its own."""
     dedicated_to: tuple[TenantId, ...] = ()
+    role: PoolRole = ""
+    """prefill: it computes prompts for the other pools of its model."""
+    kv_bytes_per_token: int = 131_072
+    """Of a prefill pool: what it hands over, and how fast."""
+    kv_transfer_bytes_per_s: float = 12.5e9
+
+    def transfer_s(self, tokens: int) -> float:
+        return tokens * self.kv_bytes_per_token / self.kv_transfer_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,32 @@ _END_OF_HEAD = b"\r\n\r\n"
 _NOT_FOUND = b'{"error":{"message":"The model does not exist.","code":404}}'
 
 
+class HandedOver(msgspec.Struct):
+    """`kv_transfer_params`, as far as a modelled engine reads them."""
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    remote_engine_id: ReplicaId | None = None
+    remote_prefill_cached_tokens: int = 0
+
+
 class ModelledRequest(msgspec.Struct):
     """What an engine reads of a request: the fields of a completion, whose prompt names who asks."""
 
     model: EngineName
     prompt: str
+    kv_transfer_params: HandedOver = msgspec.field(default_factory=HandedOver)
+
+
+class _Prefilled(msgspec.Struct):
+    """A prefill's answer."""
+
+    kv_transfer_params: HandedOver
+    usage: tuple[int, int]  # prompt and cached tokens
 
 
 _requests = msgspec.json.Decoder(ModelledRequest)
+_prefilled = msgspec.json.Decoder(_Prefilled)
 
 
 class _Relay:
@@ -76,7 +94,9 @@ def _sign(opening: bytes) -> Sign:
 
 
 def _whole(body: bytes, renaming: Renaming) -> WholeAnswer:
-    raise ValueError("a modelled engine streams")
+    """Only a prefill's: modelled engines stream."""
+    prompt_tokens, cached_tokens = _prefilled.decode(body).usage
+    return WholeAnswer(body, Usage(prompt_tokens, 1, cached_tokens), aborted=False)
 
 
 def _error_body(answer: ErrorAnswer, request_id: str) -> bytes:
@@ -112,11 +132,13 @@ class Connection:
     """One attempt's; `functions.gateway.request.upstream` has the one of bytes."""
 
     __slots__ = (
-        "_answer", "_askers", "_engines", "asking", "first_s", "fresh", "model", "replica_id", "retry_after", "work",
+        "_answer", "_askers", "_engines", "asking", "first_s", "fresh", "handed_over", "model", "replica_id",
+        "retry_after", "work",
     )  # fmt: skip
 
     asking: Asking  # from `send` on
     model: EngineName
+    handed_over: HandedOver
 
     def __init__(self, engines: Engines, askers: Mapping[str, Asking], replica_id: ReplicaId) -> None:
         self._engines = engines
@@ -133,7 +155,7 @@ class Connection:
     def send(self, answer: AnswerReceiver, request: bytes) -> None:
         self._answer = answer
         read = _requests.decode(request.partition(_END_OF_HEAD)[2])
-        self.asking, self.model = self._askers[read.prompt], read.model
+        self.asking, self.model, self.handed_over = self._askers[read.prompt], read.model, read.kv_transfer_params
         self._engines.send(self)
 
     def abort(self) -> None:
@@ -154,11 +176,18 @@ class Connection:
         return self.model != BASE
 
     @property
+    def is_prefill(self) -> bool:
+        """Whether one token is all that is wanted, and another engine decodes."""
+        return self.handed_over.do_remote_decode
+
+    @property
     def is_open(self) -> bool:
         return self._answer is not None
 
     def first(self, now_s: float) -> None:
         self.first_s = now_s
+        if self.is_prefill:
+            return
         if self._answer is not None:
             self._answer.on_head(200, b"text/event-stream")
         if self._answer is not None:
@@ -169,9 +198,21 @@ class Connection:
         if answer is None:
             return
         cached_tokens = asked.prompt_tokens - computed_tokens
+        if self.is_prefill:
+            self._answer = None
+            answer.on_head(200, b"application/json")
+            answer.on_body(msgspec.json.encode(self._prefilled(asked.prompt_tokens, cached_tokens)))
+            answer.on_end()
+            return
+        if self.handed_over.do_remote_prefill:
+            cached_tokens = self.handed_over.remote_prefill_cached_tokens
         answer.on_body(b"%d %d %d" % (asked.prompt_tokens, max(1, asked.output_tokens), cached_tokens))
         self._answer = None
         answer.on_end()
+
+    def _prefilled(self, prompt_tokens: int, cached_tokens: int) -> _Prefilled:
+        params = HandedOver(False, True, self.replica_id, cached_tokens)
+        return _Prefilled(params, (prompt_tokens, cached_tokens))
 
     def adapter_missing(self) -> None:
         answer, self._answer = self._answer, None

@@ -130,7 +130,7 @@ def without_secret(name: str) -> dict[Any, Any]:
 
 
 CASES: list[tuple[ClusterFacts, str, Level, str]] = [
-    (changed(version="v1.26.9"), "Kubernetes", "fail", "1.27 or later is needed"),
+    (changed(version="v1.28.15"), "Kubernetes", "fail", "1.29 or later is needed"),
     (changed(version="devel"), "Kubernetes", "unknown", "says 'devel' of its version"),
     (changed(groups={"serving.kserve.io": ("v1beta1",)}), "Knative Serving", "fail", "is not served"),
     (changed(groups={"serving.knative.dev": ("v1",)}), "KServe", "fail", "is not served"),

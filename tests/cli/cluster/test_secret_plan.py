@@ -1,6 +1,7 @@
 """Secrets of an installation: what exists is kept, what is missing made, copied, or asked for."""
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from functions.cli.cluster.access import MODELS, SYSTEM
 from functions.cli.cluster.secret_plan import FOLLOWERS, KINDS, Turn, Where, plan, turned
 from functions.fleet.role_credentials import CredentialsUnusable
+from tests.docs.pages import ROOT
 from tests.manifests.checks.references import documented_secrets
 
 _OPTIONAL = ("git-token", "git-webhook-secret", "regions-token")
@@ -35,6 +37,16 @@ def test_these_are_the_secrets_that_the_manifests_want() -> None:
     wanted = {(namespace, name, key) for namespace, name, key in documented_secrets() if "<" not in key}
     made = {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces}
     assert made | {(*each.place, each.key) for each in FOLLOWERS} == wanted
+
+
+def test_the_installation_page_shows_what_an_empty_cluster_gets() -> None:
+    """Each Secret a line, as `shoal secrets` prints them; it stopped at fifteen when a sixteenth came."""
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
+    shown = re.findall(r"^(shoal(?:-models)?) +(shoal-[a-z0-9-]+) +(made(?: from the file)?)$", page, re.MULTILINE)
+    words = {"make": "made", "give": "made from the file"}
+    offered = dict.fromkeys(("read-s3", "registry-s3", "gateway-s3", "database-password"), b"x")
+    assert shown == [(*place, words[do]) for place, (do, _) in planned({}, offered).items()]
+    assert f"`kept` {len(shown)} times" in page
 
 
 def test_into_an_empty_cluster_goes_everything_and_both_namespaces_agree() -> None:

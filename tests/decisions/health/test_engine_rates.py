@@ -27,6 +27,14 @@ def test_prefill_is_seconds_over_tokens_computed() -> None:
     assert rates.prefill_ms_per_token == pytest.approx(2.0, rel=0.01)
 
 
+def test_prompts_that_others_have_read_teach_nothing_about_reading() -> None:
+    """One that only decodes computes a token of each in 10 ms: it would seem to read at a fiftieth of its rate."""
+    rates = engine_rates.update(EngineRates(), counters())
+    rates = engine_rates.update(rates, counters(finished=50, prefill_s=50 * 0.2, tokens=50 * 1000))
+    alone = engine_rates.update(rates, counters(finished=90, prefill_s=10.0 + 40 * 0.01, tokens=50_000 + 40))
+    assert alone.prefill_ms_per_token == rates.prefill_ms_per_token
+
+
 def test_the_first_look_and_a_restart_teach_nothing() -> None:
     first = engine_rates.update(EngineRates(), counters(finished=1000, e2e_s=9999.0))
     assert first.service_ms == EngineRates().service_ms

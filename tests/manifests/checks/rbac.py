@@ -7,14 +7,15 @@ from tests.manifests.workloads import workloads
 
 _FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
 _FORBIDDEN_RESOURCES = {"*", "secrets", "pods/exec", "serviceaccounts/token", "nodes/proxy"}
-_BEYOND = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]  # their zones; nodes are in no namespace
+# Their zones, whether they are ready, and a taint where an accelerator has failed; nodes are in no namespace.
+_BEYOND = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]}]
 _CONTROLLER = {"kind": "ServiceAccount", "name": "controller", "namespace": "shoal"}
 
 
 def rbac_findings(rendering: Rendering) -> Iterator[str]:
     for role in rendering.of("Role", "ClusterRole"):
         if role["kind"] == "ClusterRole" and role["rules"] != _BEYOND:
-            yield f"{name_of(role)}: rights end at a namespace, but for the listing of nodes"
+            yield f"{name_of(role)}: rights end at a namespace, but for looking at nodes and tainting them"
         for rule in role["rules"]:
             for wrong in sorted(_FORBIDDEN_VERBS & set(rule["verbs"])):
                 yield f"{name_of(role)}: the verb {wrong}"

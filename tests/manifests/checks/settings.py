@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings
 
 from functions.gateway.settings import GatewaySettings
 from functions.registry.settings import RegistrySettings
-from functions.replica.settings import NodeFetchSettings, ReplicaSettings
+from functions.replica.settings import AdapterCacheSettings, NodeFetchSettings, ReplicaSettings
 from tests.manifests.containerfiles import read
 from tests.manifests.rendering import PROJECT, Rendering
 from tests.manifests.workloads import Workload, workloads
@@ -34,6 +34,7 @@ def settings_classes() -> Mapping[str, tuple[type[BaseSettings], ...]]:
         "functions.gateway": (GatewaySettings,),
         "functions.registry": (RegistrySettings,),
         "functions.replica": (ReplicaSettings,),
+        "functions.replica.adapter_cache": (AdapterCacheSettings,),
         "functions.replica.node_fetch": (NodeFetchSettings,),
         "functions.controller.kubernetes": (controller.KubernetesSettings,),
     }

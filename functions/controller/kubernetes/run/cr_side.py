@@ -21,6 +21,7 @@ from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
+from functions.controller.kubernetes.run.branch_side import of_objects
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -37,6 +38,7 @@ from functions.controller.kubernetes.run.writes import PublicationState, writes_
 from functions.controller.rollouts.merging import without_api
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable
+from functions.fleet.branch_report import BranchReport
 
 PLURALS = {kind.__name__: plural(kind.__name__) for kind in OUR_KINDS}
 
@@ -77,6 +79,11 @@ class CustomResourceSide:
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
         self._remembered_for = 0  # the token of the term for which the past was read
+
+    def word(self) -> BranchReport:
+        """For whoever has the console open."""
+        published = self._publishing.published
+        return of_objects(self.looked, published[0] if published is not None else "")
 
     def not_ready_reason(self) -> str:
         """Why the view of the cluster is not complete; empty where it is."""

@@ -26,6 +26,7 @@ from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryReco
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
+from functions.controller.kubernetes.run.branch_side import of_git
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.event_notes import (
@@ -38,6 +39,7 @@ from functions.controller.kubernetes.run.finalizers import release
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.decisions.rollout.lifecycle import Rollout
+from functions.fleet.branch_report import BranchReport
 
 _NAMED_MAX = 3
 _FETCH_APART_S = 1.0  # at least, however many pushes are told
@@ -64,6 +66,7 @@ class GitSide:
         """`on_notes` is told what became of a revision."""
         self._on_notes = on_notes
         self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
+        self._record = InventoryRecord()  # as of the last pass
         self._history: tuple[ReconcileAttempt, ...] = ()  # as of the last pass, or as the term began
         self._rollouts: dict[RolloutId, Rollout] = {}  # the same
         self._settings = settings
@@ -88,6 +91,11 @@ class GitSide:
         self._published = ""  # the revision
         self._trouble = "the branch was not read yet"
         self._appliers: tuple[KubeApi, Applier] | None = None
+
+    def word(self) -> BranchReport:
+        """For whoever has the console open."""
+        desired = self._wanted.revision if self._wanted is not None else ""
+        return of_git(self._settings.git_branch, self._observed, desired, self._trouble, self._record)
 
     def not_ready_reason(self) -> str:
         return self._trouble if self._observed is None else ""
@@ -135,6 +143,7 @@ class GitSide:
 
     def _tell(self, record: InventoryRecord) -> None:
         """What is new in the record, and of rollouts, as Events about the record."""
+        self._record = record
         if record.uid:
             about = self.record = Regarding(CONFIG_MAP, self._settings.namespace, RECORD_NAME, record.uid)
             rollouts = self._known_rollouts()

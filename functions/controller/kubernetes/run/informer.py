@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """One kind in one namespace; `label_selector` and `field_selector` as Kubernetes writes them."""
+    """One kind in one namespace, or of none (empty); the selectors as Kubernetes writes them."""
 
     api_version: str
     kind: str
@@ -41,7 +41,8 @@ class WatchedKind:
     @property
     def path(self) -> str:
         root = "/apis/" if "/" in self.api_version else "/api/"
-        return f"{root}{self.api_version}/namespaces/{self.namespace}/{self.plural}"
+        within = f"namespaces/{self.namespace}/" if self.namespace else ""
+        return f"{root}{self.api_version}/{within}{self.plural}"
 
     @property
     def selectors(self) -> dict[str, str]:

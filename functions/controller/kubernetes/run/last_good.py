@@ -32,6 +32,7 @@ from functions.api.kinds.inference_service import (
     ServiceMetadata,
 )
 from functions.api.kinds.model import Model, ModelSpec, Version
+from functions.api.kinds.prefill_role import ROLE_LABEL
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy
 from functions.api.kinds.routing_policy import (
@@ -217,6 +218,8 @@ def _service(name: str, entry: PoolEntry) -> InferenceService:
     model = _unchecked(ServedModel, args=(f"{MAX_MODEL_LEN}={entry.context_window_tokens}",))
     predictor = _unchecked(Predictor, max_replicas=entry.max_replicas, model=model)
     labels = {POOL_LABEL: entry.name, MODEL_LABEL: entry.model or entry.name}
+    if entry.role:
+        labels[ROLE_LABEL] = entry.role
     annotations = {DEDICATED_TO_ANNOTATION: ",".join(entry.dedicated_to)} if entry.dedicated_to else {}
     metadata = _unchecked(ServiceMetadata, name=name, labels=labels, annotations=annotations)
     spec = _unchecked(InferenceServiceSpec, predictor=predictor)

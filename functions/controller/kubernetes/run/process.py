@@ -26,12 +26,15 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes.dynamic import DynamicClient
 
+from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.run.branch_side import BranchSide
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
@@ -39,9 +42,11 @@ from functions.controller.kubernetes.run.elector import Elector, TermGuard
 from functions.controller.kubernetes.run.event_notes import Regarding, note_of_finding
 from functions.controller.kubernetes.run.event_recorder import EventRecorder
 from functions.controller.kubernetes.run.git_side import GitSide
+from functions.controller.kubernetes.run.health_side import HealthSide
 from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.node_watch import NodeInformer
 from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.pushes import Pushes
@@ -52,6 +57,7 @@ from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
+from functions.decisions.health.slow_replica import SlowPolicy
 from functions.decisions.rollout.report import stages_of
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
@@ -123,6 +129,8 @@ class KubernetesController:
         self._publishing = Publishing(
             settings, self._elector.guard, self._elector.outranked, on_rows=self._rows_changed
         )
+        self._nodes_changed = asyncio.Event()
+        self._nodes = NodeInformer(WatchWire(self._client.client), self._from_thread(self._nodes_changed.set))
         self._driver = RolloutDriver(
             self._publishing.rows,
             self._publishing.rows_wire,
@@ -210,6 +218,7 @@ class KubernetesController:
 
     def _start(self) -> None:
         self._thread("lease", self._elector.run)
+        self._thread("watch nodes", self._nodes.run)
         if isinstance(self._side, CustomResourceSide):
             for informer in self._side.informers:
                 self._thread(f"watch {informer.watched.plural}", informer.run)
@@ -237,7 +246,9 @@ class KubernetesController:
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
                 parts.create_task(self._zones().run(api))
+                parts.create_task(self._health().run(api))
                 parts.create_task(self._events.run(api))
+                parts.create_task(self._branch().run())
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
@@ -249,6 +260,22 @@ class KubernetesController:
 
     def _zones(self) -> ZoneSide:
         return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
+
+    def _health(self) -> HealthSide:
+        policy = SlowPolicy(self._settings.slow_after_s, self._settings.slow_backoff_s)
+        return HealthSide(
+            self._settings.models_namespace,
+            PoolsWire(self._publishing.wire),
+            FleetHealth(policy),
+            report=lambda: self._report,
+            nodes=self._nodes.nodes,
+            changed=self._nodes_changed,
+            is_suspended=lambda: self._pacer.suspended,
+            on_notes=self._events.record,
+        )
+
+    def _branch(self) -> BranchSide:
+        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
@@ -345,6 +372,7 @@ class KubernetesController:
     async def _stop(self) -> None:
         await self._tasks.close()
         self._elector.stop()
+        self._nodes.stop()
         if isinstance(self._side, CustomResourceSide):
             for informer in self._side.informers:
                 informer.stop()

@@ -115,6 +115,18 @@ class KubernetesSettings(BaseSettings):
     zones_interval_s: float = Field(
         15.0, ge=1, le=600, description="Seconds between two looks at the nodes' zones and the gateways' nodes."
     )
+    slow_after_s: float = Field(
+        60.0,
+        ge=0,
+        le=3600,
+        description="A replica that is slow by itself for so long is replaced, one of a pool at a time; 0: not.",
+    )
+    slow_backoff_s: float = Field(
+        600.0,
+        ge=1,
+        le=86400,
+        description="Nobody is, for so long after any start in its pool; twice as long after each such restart.",
+    )
     max_accelerators: int | None = Field(
         None,
         ge=1,

@@ -119,7 +119,10 @@ def test_it_may_do_nothing_else(rig: Rig, with_git: bool) -> None:
         ("create", "pods", models),
         ("create", "pods:exec", models),
         ("get", "shoal.dev/tenants", "default"),
-        ("get", "nodes", ""),
+        *((verb, "nodes", "") for verb in ("create", "update", "delete", "deletecollection")),
+        ("patch", "nodes:status", ""),
+        *((verb, "pods", models) for verb in ("update", "patch", "deletecollection", "list")),
+        *((verb, "pods", system) for verb in ("get", "delete")),
         ("create", "rbac.authorization.k8s.io/rolebindings", system),
         ("impersonate", "serviceaccounts", system),
     ]

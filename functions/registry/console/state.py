@@ -1,15 +1,11 @@
-"""`/console`: one page for people who run the fleet. It polls `/console/state` every two seconds and draws it.
+"""`/console/state`: pools, replicas, models, rollouts and the last changes in one answer, for the console's page.
 
-The page itself is for everyone who can reach the registry and holds nothing: no names, no figures, no token. What it
-shows needs the operator's token, which is typed in and stays in the tab (sessionStorage). Names of tenants and models,
-and the messages of engines, are hostile: the page puts them in as text, never as markup, and its policy lets no script
-run but its own. The state is bounded, since a browser asks for it every two seconds: what is more is counted.
+Bounded, since a browser asks for it every two seconds: what is more is counted. The database away, the rest is told.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -169,37 +165,13 @@ def _rollout(rollout: Rollout, known: ConsoleInputs) -> dict[str, Any]:
     }
 
 
-PAGE_DIR = Path(__file__).parent / "console_page"
 SHOWN_ACTIVE = 50
-_MEDIA_TYPES = {"console.html": "text/html", "console.css": "text/css", "console.js": "text/javascript"}
-_HEADERS: Mapping[str, str] = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 
 
-def console_routes(
+def state_routes(
     services: RegistryServices, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time
 ) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    page = {name: (PAGE_DIR / name).read_bytes() for name in _MEDIA_TYPES}
-
-    @router.get("/console")
-    async def console() -> Response:
-        return _static(page, "console.html")
-
-    @router.get("/console/console.css")
-    async def style() -> Response:
-        return _static(page, "console.css")
-
-    @router.get("/console/console.js")
-    async def script() -> Response:
-        return _static(page, "console.js")
 
     @router.get("/console/state", dependencies=[Depends(services.authenticator.operator)])
     async def state(response: Response, search: Annotated[str, Query(max_length=130)] = "") -> dict[str, Any]:
@@ -217,10 +189,6 @@ def console_routes(
         return state_of(known, search)
 
     return router
-
-
-def _static(page: Mapping[str, bytes], name: str) -> Response:
-    return Response(page[name], media_type=f"{_MEDIA_TYPES[name]}; charset=utf-8", headers=dict(_HEADERS))
 
 
 async def _stored(services: RegistryServices) -> StoredState:

@@ -1,0 +1,181 @@
+"""`shoal drill`: chooses, plays, reports. One at a time on a fleet, by a lock in its state directory."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.charts import PictureImpossible
+from functions.cli.context import CliContext, current_context
+from functions.cli.drill import picture
+from functions.cli.drill.catalogue import DRILLS, named
+from functions.cli.drill.declared import Drill
+from functions.cli.drill.journal import Journal, JournalUnreadable
+from functions.cli.drill.judging import judge
+from functions.cli.drill.report import checks_table, keep, markdown, report, summary_table
+from functions.cli.drill.runner import Performance
+from functions.cli.drill.stage import Stage
+from functions.cli.drill.undoing import undo
+from functions.cli.refused import Refused
+from functions.cli.terminal import make_console, make_error_console
+from functions.controller.local.files import LockTaken, lock_held
+from functions.controller.local.prepare.secret_files import read_demo_keys
+from functions.telemetry.alerting.scaled import LEAST
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRequest:
+    names: tuple[str, ...]
+    all_of_them: bool
+    tenant: str | None
+    scale: float  # of the alerts' windows
+    consents: tuple[str, ...]
+    plot: Path | None
+    as_json: bool
+
+
+def ls(*, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "drill": drill.name,
+                "summary": drill.summary,
+                "fault": drill.fault,
+                "taken_back": drill.taken_back,
+                "alert": drill.alert,
+                "simulated_only": drill.simulated_only,
+                "min_replicas": drill.min_replicas,
+                "heals_itself": drill.heals_itself,
+            }
+            for drill in DRILLS
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    table = Table("drill", "alert", "fault", "needs", box=None, pad_edge=False)
+    for drill in DRILLS:
+        needs = [f"{drill.min_replicas} replicas"] if drill.min_replicas > 1 else []
+        needs += ["simulated engines"] if drill.simulated_only else []
+        table.add_row(drill.name, drill.alert, escape(drill.fault), ", ".join(needs))
+    make_console().print(table)
+
+
+def play(wanted: DrillRequest) -> None:
+    """Refused where one of them failed, after all were played and shown."""
+    drills = DRILLS if wanted.all_of_them else tuple(named(name) for name in wanted.names)
+    if not drills:
+        raise Refused("name a drill, or --all; `shoal drill --list` shows what there is")
+    _check(wanted, len(drills))
+    context = current_context(clones=True)
+    if not context.layout.ca_file.is_file():
+        raise Refused(f"there is no fleet in {context.layout.root}: start one with `shoal up --engine sim`")
+    folder = context.layout.run_dir
+    try:
+        with lock_held(folder / "drill.lock"):
+            stage = Stage(context, Journal(folder), _tenant(context, wanted.tenant))
+            _take_back_earlier(stage)
+            reports, skipped = _play_all(drills, stage, wanted)
+    except LockTaken as error:
+        raise Refused("another drill is played on this fleet: wait for its end") from error
+    except JournalUnreadable as error:
+        raise Refused(str(error)) from error
+    _show(reports, skipped, wanted)
+    failed = [made["drill"] for made in reports if not made["passed"]]
+    if failed:
+        raise Refused(f"not everything held in: {', '.join(failed)}")
+    if not reports:
+        raise Refused("nothing was played: " + "; ".join(f"{name}: {why}" for name, why in skipped))
+
+
+def _check(wanted: DrillRequest, count: int) -> None:
+    if not LEAST <= wanted.scale <= 1.0:
+        raise Refused(f"--windows {wanted.scale:g}: from {LEAST} to 1, which is as on production")
+    if wanted.plot is not None:
+        if count > 1:
+            raise Refused("--plot draws one drill: each report keeps its figures, `shoal drill NAME --plot` draws one")
+        try:
+            picture.check(wanted.plot)
+        except PictureImpossible as error:
+            raise Refused(f"--plot: {error}") from error
+
+
+def _tenant(context: CliContext, wanted: str | None) -> str:
+    known = sorted(read_demo_keys(context.layout))
+    if wanted is not None:
+        return wanted
+    if not known:
+        raise Refused("whose key shall the drill use? --tenant names one")
+    return known[0]
+
+
+def _take_back_earlier(stage: Stage) -> None:
+    """What a drill left that was killed."""
+    if stage.journal.entries:
+        make_error_console().print(f"taking back {len(stage.journal.entries)} changes of a drill that was ended")
+        wrong = stage.journal.take_back(lambda undoing: undo(stage.context, undoing))
+        if wrong:
+            raise Refused("an earlier drill's changes could not be taken back: " + "; ".join(wrong))
+
+
+def _play_all(
+    drills: Sequence[Drill], stage: Stage, wanted: DrillRequest
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    reports: list[dict[str, Any]] = []
+    skipped: list[tuple[str, str]] = []
+    progress = make_error_console()
+    for drill in drills:
+        progress.print(f"[bold]{drill.name}[/]: {escape(drill.summary)}")
+        try:
+            made = _play_one(drill, stage, wanted, progress)
+        except Refused as error:
+            if len(drills) == 1:
+                raise
+            skipped.append((drill.name, str(error)))
+            progress.print(f"  [yellow]not played:[/] {escape(str(error))}")
+            continue
+        reports.append(made)
+        if wanted.plot is not None:
+            picture.draw(wanted.plot, made)
+    return reports, skipped
+
+
+def _play_one(drill: Drill, stage: Stage, wanted: DrillRequest, progress: Console) -> dict[str, Any]:
+    def say(words: str) -> None:
+        progress.print(f"  [dim]{escape(words)}[/]")
+
+    performance = Performance(drill, stage, scale=wanted.scale, consents=list(wanted.consents), say=say)
+    played = asyncio.run(_interruptible(performance))
+    made = report(drill, played, judge(drill, played.timeline))
+    say(f"report: {keep(stage.context.layout.drills_dir, made)}")
+    progress.print(checks_table(made))
+    return made
+
+
+async def _interruptible(performance: Performance) -> Any:
+    """SIGTERM ends it as Ctrl-C does: by taking everything back."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await performance.play()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _show(reports: Sequence[dict[str, Any]], skipped: Sequence[tuple[str, str]], wanted: DrillRequest) -> None:
+    if wanted.as_json:
+        document = {"reports": list(reports), "not_played": [{"drill": name, "why": why} for name, why in skipped]}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        return
+    console = make_console()
+    console.print(summary_table(reports, skipped))
+    if wanted.all_of_them and reports:
+        console.print("\nfor docs/measurements:\n", style="dim")
+        console.print(markdown(reports), markup=False, soft_wrap=True)

@@ -1,0 +1,97 @@
+"""Drills of processes that are away: controller, bus, registry, object store, gateway.
+
+On one machine the controller starts a dead process again within a second. Where a process is to stay away as a lost
+node's does, the controller is stopped meanwhile (SIGSTOP), and starts it once it goes on.
+"""
+
+from functions.cli.drill.declared import Drill, Effect, Load
+from functions.cli.drill.stage import CONTROLLER, Stage
+
+CONTROLLER_AWAY = Drill(
+    name="controller-away",
+    summary="The controller dies; what runs goes on, and a new one takes it over.",
+    fault="the controller is killed (SIGKILL), and nobody starts another one",
+    taken_back="a controller is started, as `shoal up` does",
+    alert="ControllerAway",
+    effect=Effect("no controller answers", "controller", "answers", lambda value: value == 0.0),
+    inject=Stage.kill_controller,
+    fires_within_s=90.0,
+    clears_within_s=90.0,
+)
+
+BUS_AWAY = Drill(
+    name="bus-away",
+    summary="The bus hangs: gateways, registry and agents go on with what they last knew.",
+    fault="Valkey is stopped (SIGSTOP): connections stay open and nothing is answered",
+    taken_back="it goes on (SIGCONT)",
+    alert="BusAway",
+    effect=Effect("the gateway is out of touch with the bus", "gateway", "shoal_bus_up", lambda value: value == 0.0),
+    inject=lambda stage: stage.stop("bus"),
+    hold_s=15.0,
+)
+
+
+def _registry_away(stage: Stage) -> None:
+    stage.stop(CONTROLLER)
+    stage.kill("registry")
+
+
+REGISTRY_AWAY = Drill(
+    name="registry-away",
+    summary="The registry is away: gateways serve by the last snapshot.",
+    fault="the registry is killed, and the controller is stopped so that it does not start it again",
+    taken_back="the controller goes on and starts the registry",
+    alert="RegistryAway",
+    effect=Effect(
+        "the gateway's snapshot gets old",
+        "gateway",
+        "shoal_snapshot_age_seconds",
+        lambda value: value is not None and value > 45.0,
+    ),
+    inject=_registry_away,
+    fires_within_s=120.0,
+    clears_within_s=90.0,
+)
+
+
+def _store_away(stage: Stage) -> None:
+    stage.stop(CONTROLLER)  # it would take a hanging store for dead after half a minute
+    stage.stop("s3")
+
+
+STORE_AWAY = Drill(
+    name="store-away",
+    summary="The object store hangs: what is loaded is served, nothing new can be loaded.",
+    fault="SeaweedFS is stopped (SIGSTOP)",
+    taken_back="it goes on (SIGCONT)",
+    alert="StoreAway",
+    effect=Effect("the registry gets no answer", "registry", "shoal_store_up", lambda value: value == 0.0),
+    inject=_store_away,
+    hold_s=15.0,
+    fires_within_s=120.0,
+    clears_within_s=90.0,
+)
+
+
+def _gateway_away(stage: Stage) -> None:
+    stage.stop(CONTROLLER)
+    stage.kill("gateway")
+
+
+GATEWAY_AWAY = Drill(
+    name="gateway-away",
+    summary="The only gateway dies: nothing is answered until it is started again.",
+    fault="the gateway is killed, and the controller is stopped so that it does not start it again",
+    taken_back="the controller goes on and starts a gateway",
+    alert="GatewayAway",
+    effect=Effect(
+        "the gateway's page is gone", "gateway", "shoal_snapshot_epoch", lambda value: value is None or value == 0.0
+    ),
+    inject=_gateway_away,
+    load=Load(requests_per_s=2.0),
+    tolerates=frozenset({"failed", "refused", "broken_off"}),
+    hold_s=10.0,
+    recovers_within_s=90.0,
+)
+
+DRILLS = (CONTROLLER_AWAY, BUS_AWAY, REGISTRY_AWAY, STORE_AWAY, GATEWAY_AWAY)

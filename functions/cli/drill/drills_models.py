@@ -1,0 +1,211 @@
+"""Drills of models and what is known of them: a bad version, many cold adapters, caches that forget, a stale follower.
+
+What a push changes is pushed as a person does, and taken back by its revert.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from functions.cli.drill.commits import read_branch
+from functions.cli.drill.declared import Drill, Effect, Load
+from functions.cli.drill.stage import Stage
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
+from functions.fleet.role_credentials import document
+
+CATALOGUE = "registry"  # of the repository
+COLD_MODELS = 24  # two replicas of the demo hold eight each
+ROLLOUT = "drill"
+_HALF = {
+    "apiVersion": "shoal.dev/v1alpha1",
+    "kind": "RolloutPolicy",
+    "metadata": {"name": ROLLOUT},
+    "spec": {
+        "stages": [{"percent": 50, "duration": "5m", "autoHalt": ["error_rate > 5%"]}, {"percent": 100}],
+        "minRequests": 20,
+    },
+}
+
+
+def _some(value: float | None) -> bool:
+    return value is not None and value > 0.0
+
+
+def adapters_in(clone: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each lora Model of the branch with the file that it stands in."""
+    for file in sorted((clone / CATALOGUE).rglob("*.yaml")):
+        for found in yaml.safe_load_all(file.read_text()):
+            if isinstance(found, dict) and found.get("kind") == "Model" and found["spec"].get("type") == "lora":
+                yield file, found
+
+
+def _bad_version(stage: Stage) -> None:
+    """A version that is declared and not in use gets half of the traffic, and fails at every engine."""
+    model, other = _model_with_two_versions(stage)
+    with Registry(stage.context) as registry:
+        known = registry.get(f"/v1/models/{model}/versions")
+    digest = next(str(each["digest"]) for each in known["data"] if each["version"] == other)
+    for replica in stage.replicas():
+        stage.switch(replica, model=digest, error_status=500, ratio=1.0)
+
+    def change(clone: Path) -> None:
+        for file, found in list(adapters_in(clone)):
+            if found["spec"]["id"] == model:
+                documents = list(yaml.safe_load_all(file.read_text()))
+                for each in documents:
+                    if each == found:
+                        each["spec"]["channels"]["stable"] = other
+                        each["spec"]["rollout"] = ROLLOUT
+                file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
+        (clone / "policies" / "drill.yaml").write_text(yaml.safe_dump(_HALF, sort_keys=False))
+
+    stage.push(change, f"drill: {model} moves to {other}, which fails")
+
+
+def _model_with_two_versions(stage: Stage) -> tuple[str, str]:
+    with read_branch(stage.context.layout.gitops_dir) as clone:
+        for _, found in adapters_in(clone):
+            spec = found["spec"]
+            others = [v["name"] for v in spec["versions"] if v["name"] not in spec["channels"].values()]
+            if spec["id"].startswith(f"{stage.tenant}/") and others:
+                return str(spec["id"]), str(others[0])
+    raise Refused(f"no adapter of {stage.tenant} has a version that no channel points at: the drill moves one to it")
+
+
+BAD_VERSION = Drill(
+    name="bad-version",
+    summary="A new version fails: half of the traffic meets it until the rollout takes it back by itself.",
+    fault="an adapter's channel moves to a version that answers 500, by stages, half of the traffic first",
+    taken_back="the push is reverted; the rollout has been taken back by then",
+    alert="BadVersion",
+    effect=Effect(
+        "requests to the candidate fail", "gateway", "shoal_rollout_failures_total", _some, fold="sum", grows=True
+    ),
+    inject=_bad_version,
+    load=Load(requests_per_s=6.0, models=("acme/support-bot",)),
+    tolerates=frozenset({"failed", "refused"}),
+    simulated_only=True,
+    fires_within_s=90.0,
+    recovers_within_s=90.0,
+)
+
+_COLD = tuple(f"acme/drill-{number:02d}" for number in range(COLD_MODELS))
+
+
+def _many_models(stage: Stage) -> None:
+    def change(clone: Path) -> None:
+        base = next(found for _, found in adapters_in(clone) if found["spec"]["id"].startswith("acme/"))["spec"]
+        version = base["versions"][0]
+        documents = [
+            {
+                "apiVersion": "shoal.dev/v1alpha1",
+                "kind": "Model",
+                "metadata": {"name": model.replace("/", ".")},
+                "spec": {
+                    "id": model,
+                    "type": "lora",
+                    "base": base["base"],
+                    "versions": [version],
+                    "channels": {"stable": version["name"]},
+                },
+            }
+            for model in _COLD
+        ]
+        (clone / CATALOGUE / "drill.yaml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
+
+    stage.push(change, f"drill: {COLD_MODELS} adapters, more than the replicas have places for")
+
+
+COLD_START_STORM = Drill(
+    name="cold-start-storm",
+    summary="More adapters are asked for at once than there are places: each load throws out another.",
+    fault=f"{COLD_MODELS} adapters in turn, 30 requests a second",
+    taken_back="they stop, and the adapters go out of the branch",
+    alert="ColdStartStorm",
+    effect=Effect(
+        "adapters are loaded for requests that wait",
+        "gateway",
+        "shoal_cold_load_seconds_count",
+        _some,
+        fold="sum",
+        grows=True,
+    ),
+    inject=lambda stage: None,
+    prepare=_many_models,
+    load=Load(requests_per_s=2.0),
+    spike=(Load(requests_per_s=30.0, max_tokens=16, models=_COLD, traffic="cold"),),
+    hold_s=20.0,
+    fires_within_s=75.0,
+)
+
+
+def _forget(stage: Stage) -> None:
+    for replica in stage.replicas():
+        stage.switch(replica, forget_prefixes=True)
+
+
+ROUTING_THRASH = Drill(
+    name="routing-thrash",
+    summary="Caches are emptied and nobody is told: requests go where their prefix no longer is.",
+    fault="engines find no prefix in their caches, and no event says so",
+    taken_back="they find them again",
+    alert="RoutingThrash",
+    effect=Effect(
+        "prompt tokens foreseen in a cache were not there",
+        "gateway",
+        "shoal_prefix_misjudged_tokens_total",
+        lambda value: value is not None and value > 1_000.0,
+        labels=MappingProxyType({"direction": "over"}),
+        fold="sum",
+        grows=True,
+    ),
+    inject=_forget,
+    load=Load(requests_per_s=6.0, words=120, shared_words=100, max_tokens=8),
+    simulated_only=True,
+    hold_s=20.0,
+    fires_within_s=120.0,
+    clears_within_s=120.0,
+)
+
+
+def _stale_agents(stage: Stage) -> None:
+    """Credentials that the registry does not know, as after a rotation that did not reach the nodes; then a push."""
+    stage.replace(stage.context.layout.credentials("agent"), document("agent", ("0" * 64,)))
+    stage.wait(8.0)  # files are read again every five seconds
+
+    def change(clone: Path) -> None:
+        tier = {
+            "apiVersion": "shoal.dev/v1alpha1",
+            "kind": "QuotaPolicy",
+            "metadata": {"name": "drill"},
+            "spec": {"weight": 1, "limits": {"requestsPerMinute": 60}},
+        }
+        (clone / "policies" / "drill.yaml").write_text(yaml.safe_dump(tier, sort_keys=False))
+
+    stage.push(change, "drill: a tier that nobody has, so that there is a new snapshot")
+
+
+VERSION_DRIFT = Drill(
+    name="version-drift",
+    summary="Agents are refused by the registry and stay at an old snapshot while gateways go on.",
+    fault="the agents' credentials are replaced by ones that the registry does not know, then something is pushed",
+    taken_back="the credentials are put back and the push is reverted",
+    alert="VersionDrift",
+    effect=Effect(
+        "an agent is not vouched for by the registry",
+        "agents",
+        "shoal_snapshot_age_seconds",
+        lambda value: value is not None and value > 20.0,
+    ),
+    inject=_stale_agents,
+    tolerates=frozenset(),
+    fires_within_s=150.0,
+    clears_within_s=120.0,
+    recovers_within_s=120.0,
+)
+
+DRILLS = (VERSION_DRIFT, ROUTING_THRASH, BAD_VERSION, COLD_START_STORM)

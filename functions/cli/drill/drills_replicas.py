@@ -1,0 +1,143 @@
+"""Drills of replicas: one that crashes, one that is slow, a node and a zone that are lost.
+
+A lost node's agent and engine are gone at once and nothing starts them, as on a cluster before its eviction time:
+on one machine they are killed, and the controller is stopped (SIGSTOP) until the node is back.
+"""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from functions.cli.drill.declared import Drill, Effect, Load
+from functions.cli.drill.stage import CONTROLLER, Stage
+from functions.cli.refused import Refused
+
+STREAMS = Load(requests_per_s=6.0, words=60, max_tokens=200)
+
+
+def _some(value: float | None) -> bool:
+    return value is not None and value > 0.0
+
+
+REPLICA_CRASH = Drill(
+    name="replica-crash",
+    summary="An engine dies in the middle of its work and is started again.",
+    fault="the engine of the first replica is killed (SIGKILL)",
+    taken_back="nothing: the controller starts it again",
+    alert="ReplicaCrash",
+    effect=Effect(
+        "an engine is reported dead",
+        "gateway",
+        "shoal_pool_replicas",
+        _some,
+        labels=MappingProxyType({"state": "dead"}),
+        fold="sum",
+    ),
+    inject=lambda stage: stage.kill(f"engine-{stage.replicas()[0]}"),
+    load=STREAMS,
+    tolerates=frozenset({"broken_off"}),
+    min_replicas=2,
+    hold_s=0.0,
+    fires_within_s=30.0,
+    heals_itself=True,
+)
+
+
+def _slow(stage: Stage) -> None:
+    stage.switch(stage.replicas()[0], slow_factor=12.0)
+
+
+SLOW_REPLICA = Drill(
+    name="slow-replica",
+    summary="One replica answers, and twelve times as slowly as its fellows.",
+    fault="every step of the first replica's engine takes twelve times as long",
+    taken_back="it is as fast as before",
+    alert="SlowReplica",
+    effect=Effect(
+        "a request adds over 50 ms to the next one's time at it",
+        "gateway",
+        "shoal_replica_service_seconds",
+        lambda value: value is not None and value > 0.05,
+    ),
+    inject=_slow,
+    load=STREAMS,
+    simulated_only=True,
+    min_replicas=2,
+    hold_s=15.0,
+    fires_within_s=90.0,
+    clears_within_s=120.0,
+    recovers_within_s=120.0,
+)
+
+
+def _lose(stage: Stage, replicas: Sequence[str]) -> None:
+    stage.stop(CONTROLLER)
+    stage.kill(*(f"{role}-{replica}" for replica in replicas for role in ("agent", "engine")))
+
+
+NODE_LOSS = Drill(
+    name="node-loss",
+    summary="A node is gone: a replica's engine and agent fall silent at once.",
+    fault="engine and agent of the first replica are killed; the controller is stopped, so nothing starts them",
+    taken_back="the controller goes on and starts them",
+    alert="NodeLoss",
+    effect=Effect(
+        "a replica is silent",
+        "gateway",
+        "shoal_pool_replicas",
+        _some,
+        labels=MappingProxyType({"state": "silent"}),
+        fold="sum",
+    ),
+    inject=lambda stage: _lose(stage, stage.replicas()[:1]),
+    load=STREAMS,
+    tolerates=frozenset({"broken_off"}),
+    min_replicas=2,
+    recovers_within_s=120.0,
+    clears_within_s=120.0,
+)
+
+
+def _lose_zone(stage: Stage) -> None:
+    zones = zones_of(stage)
+    _lose(stage, zones[min(zones)])
+
+
+def zones_of(stage: Stage) -> dict[str, list[str]]:
+    """Ready replicas by zone, as their heartbeats say."""
+    found: dict[str, list[str]] = {}
+    for replica in stage.status()["replicas"]:
+        if replica["phase"] == "ready":
+            found.setdefault(str(replica.get("zone", "")), []).append(str(replica["replica_id"]))
+    return found
+
+
+def _need_zones(stage: Stage) -> None:
+    if len(zones_of(stage)) < 2:
+        raise Refused("all replicas are in one zone: start the fleet with SHOAL_ZONES=2")
+
+
+ZONE_LOSS = Drill(
+    name="zone-loss",
+    summary="All replicas of a zone are gone at once; the other zone takes everything.",
+    fault="engines and agents of the first zone are killed; the controller is stopped, so nothing starts them",
+    taken_back="the controller goes on and starts them",
+    alert="ZoneLoss",
+    effect=Effect(
+        "replicas of a zone are silent",
+        "gateway",
+        "shoal_zone_replicas",
+        _some,
+        labels=MappingProxyType({"state": "silent"}),
+        fold="sum",
+    ),
+    inject=_lose_zone,
+    prepare=_need_zones,
+    load=STREAMS,
+    tolerates=frozenset({"broken_off"}),
+    min_replicas=2,
+    recovers_within_s=120.0,
+    clears_within_s=120.0,
+)
+
+
+DRILLS = (REPLICA_CRASH, SLOW_REPLICA, NODE_LOSS, ZONE_LOSS)

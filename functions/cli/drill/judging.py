@@ -1,0 +1,159 @@
+"""Judgement of a drill by its timeline: when the alert fired and cleared, what failed that should not have, recovery.
+
+Law: pure. Times are seconds: of the alert and the effect since the fault was injected, of clearing and recovery since
+it was taken back.
+
+    recovery = the later of  when the fleet was well for good
+                             when the last request ended that was not whole, of the steady traffic
+               minus when the fault was taken back, at least 0
+
+Worked example (test_recovery_is_when_the_last_of_both_is_well): taken back at 30 s, the fleet well from 34 s on, the
+last refusal at 36.5 s: 6.5 s.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from functions.cli.drill.declared import STEADY, Drill
+from functions.cli.drill.timeline import Ending, Outcome, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    what: str
+    ok: bool | None  # None: it was not checked, and why stands in `words`
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    checks: tuple[Check, ...]
+    effect_after_s: float | None
+    fired_after_s: float | None
+    cleared_after_s: float | None
+    recovered_after_s: float | None
+    endings: dict[str, int]
+    wrongly_failed: int
+    examples: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return all(check.ok is not False for check in self.checks)
+
+
+_EXAMPLES = 5
+
+
+def judge(drill: Drill, seen: Timeline) -> Judgement:
+    effect_s = shown_s(seen)
+    fired_s, cleared_s = fired_and_cleared(drill.alert, seen)
+    recovered_s = recovery_s(seen)
+    wrong = wrongly_failed(drill, seen, recovered_s)
+    effect_after_s = _since(effect_s, seen.injected_s)
+    fired_after_s = _since(fired_s, seen.injected_s)
+    cleared_after_s = _since(cleared_s, seen.taken_back_s)
+    checks = (
+        Check(f"seen: {drill.effect.words}", effect_s is not None, _after(effect_after_s)),
+        _requests(seen.outcomes, wrong),
+        _mixed(seen.outcomes),
+        _alert(f"{drill.alert} fires", seen, fired_after_s, drill.fires_within_s),
+        _alert(f"{drill.alert} clears", seen, cleared_after_s, drill.clears_within_s),
+        _bounded("recovered", recovered_s, drill.recovers_within_s),
+    )
+    return Judgement(
+        checks=checks,
+        effect_after_s=effect_after_s,
+        fired_after_s=fired_after_s,
+        cleared_after_s=cleared_after_s,
+        recovered_after_s=recovered_s,
+        endings=dict(sorted(Counter(each.ending for each in seen.outcomes).items())),
+        wrongly_failed=len(wrong),
+        examples=tuple(_example(each) for each in wrong[:_EXAMPLES]),
+    )
+
+
+def shown_s(seen: Timeline) -> float | None:
+    """When the effect was first seen after the fault, by the drill's own looks or by Prometheus."""
+    points = [*((look.at_s, look.shows_effect) for look in seen.looks), *seen.shown]
+    return min((at_s for at_s, shows in points if shows and at_s >= seen.injected_s), default=None)
+
+
+def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float | None]:
+    """When it began to fire after the fault, and when it no longer did for good."""
+    changes = [change for change in seen.alerts if change.name == alert and change.at_s >= seen.injected_s]
+    fired_s = next((change.at_s for change in changes if change.state == "firing"), None)
+    if fired_s is None or changes[-1].state == "firing":
+        return fired_s, None
+    last_s = max(change.at_s for change in changes if change.state == "firing")
+    return fired_s, next(change.at_s for change in changes if change.at_s > last_s)
+
+
+def recovery_s(seen: Timeline) -> float | None:
+    """None: at the end it was still not as before."""
+    well_s = well_from_s(seen)
+    if well_s is None:
+        return None
+    bad = [each.ended_s for each in _steady(seen.outcomes) if each.ending != "whole" and each.ended_s > seen.injected_s]
+    return max(0.0, max([well_s, *bad]) - seen.taken_back_s)
+
+
+def well_from_s(seen: Timeline) -> float | None:
+    """From when on each look found the fleet well; None: the last one did not."""
+    since_s: float | None = None
+    for look in seen.looks:
+        if not look.is_well:
+            since_s = None
+        elif since_s is None:
+            since_s = look.at_s
+    return since_s
+
+
+def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> list[Outcome]:
+    """Requests that ended otherwise than the drill tolerates, or at a time when it tolerates nothing."""
+    until_s = seen.taken_back_s + min(drill.recovers_within_s, recovered_s if recovered_s is not None else 1e9)
+    found = []
+    for each in seen.outcomes:
+        allowed: frozenset[Ending] = drill.tolerates if each.traffic == STEADY else drill.spike_tolerates
+        is_within = each.ended_s >= seen.injected_s and each.began_s <= until_s
+        if each.ending == "mixed" or (each.ending != "whole" and not (is_within and each.ending in allowed)):
+            found.append(each)
+    return found
+
+
+def _steady(outcomes: tuple[Outcome, ...]) -> list[Outcome]:
+    return [each for each in outcomes if each.traffic == STEADY]
+
+
+def _requests(outcomes: tuple[Outcome, ...], wrong: list[Outcome]) -> Check:
+    words = f"{len(wrong)} of {len(outcomes)} should not have failed"
+    return Check("each request whole, or refused where it may be", bool(outcomes) and not wrong, words)
+
+
+def _mixed(outcomes: tuple[Outcome, ...]) -> Check:
+    mixed = sum(each.ending == "mixed" for each in outcomes)
+    return Check("no answer of another model or tenant", mixed == 0, f"{mixed} mixed" if mixed else "")
+
+
+def _alert(what: str, seen: Timeline, after_s: float | None, within_s: float) -> Check:
+    if not seen.sees_alerts:
+        return Check(what, None, "no Prometheus runs here: not checked")
+    return _bounded(what, after_s, within_s)
+
+
+def _bounded(what: str, after_s: float | None, within_s: float) -> Check:
+    ok = after_s is not None and after_s <= within_s
+    return Check(what, ok, f"{_after(after_s)}, {within_s:.0f} s are allowed")
+
+
+def _after(after_s: float | None) -> str:
+    return f"after {after_s:.1f} s" if after_s is not None else "never"
+
+
+def _since(at_s: float | None, zero_s: float) -> float | None:
+    return max(0.0, at_s - zero_s) if at_s is not None else None
+
+
+def _example(outcome: Outcome) -> str:
+    took_s = outcome.ended_s - outcome.began_s
+    begun = f"{outcome.traffic} at {outcome.began_s:.1f} s"
+    return f"{begun}: {outcome.ending} after {took_s:.1f} s, {outcome.status} {outcome.detail}"

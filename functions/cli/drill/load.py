@@ -1,0 +1,216 @@
+"""Load of a drill: streamed chats at a fixed rate, each judged by what came back, all bounded.
+
+Arrivals do not wait for answers: a client that is slow to be served does not make the others come later. At most
+`MAX_OPEN` requests are open; those that would be more are not sent, and counted as `left_out`. So are those that broke
+without an answer while this process itself got no processor: a gateway closes a connection on which no request comes.
+
+What a whole answer is, is strict where it can be: a simulated engine says the prompt back, behind the adapter's name,
+so that another's text shows. Of any engine, `x-shoal-model` names the model that answered.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import secrets
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from functions.cli.drill.declared import Load
+from functions.cli.drill.timeline import Ending, Outcome
+
+MAX_OPEN = 400  # of one load
+REQUEST_S = 45.0
+CONNECT_S = 10.0
+LATE_S = 1.0  # of arrivals that this process was too busy to send in time, no more are made up for
+PULSE_S, STARVED_S = 0.25, 4.0  # this process got no processor for so long: what it had open then shows nothing
+DETAIL_CHARS = 160
+EVENT_MAX_CHARS = 1024 * 1024
+_REFUSALS = frozenset({429, 503})
+_VOCABULARY = ("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", "harbor", "indigo", "jasper", "kelp")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and as whom."""
+
+    url: str
+    key: str
+    verify: ssl.SSLContext
+    base_model: str
+    echoes: bool  # simulated engines: the text is known
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What came back of one request so far."""
+
+    status: int = 0
+    model: str = ""
+    degraded: bool = False
+    text: str = ""
+    done: bool = False
+    error: str = ""  # of an event in the stream
+    broke: str = ""  # of the connection
+    retry_after: bool = False
+    code: str = ""
+    first_s: float | None = None
+
+
+@dataclass(slots=True)
+class LoadMaker:
+    """One load, from `run` until it is cancelled; `outcomes` grows."""
+
+    load: Load
+    target: Target
+    clock: Callable[[], float]  # seconds since the drill began
+    outcomes: list[Outcome] = field(default_factory=list)
+    left_out: int = 0
+    _open: set[asyncio.Task[None]] = field(default_factory=set)
+    _starved: list[tuple[float, float]] = field(default_factory=list)  # from, to
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; those that are open then get their REQUEST_S. Cancelled, they are dropped."""
+        limits = httpx.Limits(max_connections=MAX_OPEN, max_keepalive_connections=MAX_OPEN)
+        timeout = httpx.Timeout(REQUEST_S, connect=CONNECT_S, pool=REQUEST_S)
+        models = itertools.cycle(self.load.models or (self.target.base_model,))
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
+        client = httpx.AsyncClient(verify=self.target.verify, timeout=timeout, limits=limits, trust_env=False)
+        async with client, asyncio.TaskGroup() as group:
+            pulse = group.create_task(self._pulse())
+            while not stop.is_set():
+                if len(self._open) < MAX_OPEN:
+                    task = group.create_task(self._one(client, next(models)))
+                    self._open.add(task)
+                    task.add_done_callback(self._open.discard)
+                else:
+                    self.left_out += 1
+                next_s = max(next_s + 1.0 / self.load.requests_per_s, loop.time() - LATE_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(next_s):
+                        await stop.wait()
+            if self._open:
+                await asyncio.wait(self._open)
+            pulse.cancel()
+
+    async def _pulse(self) -> None:
+        """Until cancelled."""
+        while True:
+            before_s = self.clock()
+            await asyncio.sleep(PULSE_S)
+            if self.clock() - before_s > STARVED_S:
+                self._starved.append((before_s, self.clock()))
+
+    def _was_starved(self, began_s: float, ended_s: float) -> bool:
+        return any(first_s <= ended_s and began_s <= last_s for first_s, last_s in self._starved)
+
+    async def _one(self, client: httpx.AsyncClient, model: str) -> None:
+        prompt = _prompt(self.load)
+        began_s, answer = self.clock(), _Answer()
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                await self._ask(client, model, prompt, answer)
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+            answer.broke = repr(error)
+        ending, detail = judged(answer, model, prompt, echoes=self.target.echoes)
+        await asyncio.sleep(PULSE_S if answer.broke and not answer.status else 0.0)  # until the pulse has noticed, too
+        if answer.broke and not answer.status and self._was_starved(began_s, self.clock()):
+            self.left_out += 1
+            return
+        self.outcomes.append(
+            Outcome(
+                traffic=self.load.traffic,
+                began_s=began_s,
+                ended_s=self.clock(),
+                ending=ending,
+                first_s=answer.first_s,
+                status=answer.status,
+                detail=detail[:DETAIL_CHARS],
+            )
+        )
+
+    async def _ask(self, client: httpx.AsyncClient, model: str, prompt: str, answer: _Answer) -> None:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": self.load.max_tokens,
+            "stream": True,
+        }
+        headers = {"authorization": f"Bearer {self.target.key}"}
+        if self.load.priority is not None:
+            headers["x-shoal-class"] = self.load.priority
+        async with client.stream("POST", f"{self.target.url}/v1/chat/completions", json=body, headers=headers) as got:
+            answer.status = got.status_code
+            answer.model = got.headers.get("x-shoal-model", "")
+            answer.degraded = "x-shoal-degraded" in got.headers
+            answer.retry_after = "retry-after" in got.headers
+            if got.status_code != httpx.codes.OK:
+                answer.code = _code(await got.aread())
+                return
+            async for line in got.aiter_lines():
+                self._take(answer, line)
+
+    def _take(self, answer: _Answer, line: str) -> None:
+        if not line.startswith("data:") or len(line) > EVENT_MAX_CHARS:
+            return
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            answer.done = True
+            return
+        event: dict[str, Any] = json.loads(data)
+        if "error" in event:
+            answer.error = str(event["error"].get("code") or event["error"])
+            return
+        for choice in event.get("choices", ()):
+            said = choice.get("delta", {}).get("content") or ""
+            if said and answer.first_s is None:
+                answer.first_s = self.clock()
+            answer.text += said
+
+
+def judged(answer: _Answer, model: str, prompt: str, *, echoes: bool) -> tuple[Ending, str]:
+    """How far the platform kept its word, and in words why not."""
+    if answer.status in _REFUSALS and answer.code:
+        missing = "" if answer.retry_after else ", without retry-after"
+        return "refused", f"{answer.code}{missing}"
+    if answer.broke or answer.status != httpx.codes.OK:
+        return "failed", answer.broke or answer.code
+    if answer.model.partition("@")[0] != model and not answer.degraded:
+        return "mixed", f"{answer.model} answered for {model}"
+    if echoes and not answer.degraded and not _is_own(answer, model, prompt):
+        return "mixed", f"another's text: {answer.text[:60]!r} for {prompt[:40]!r}"
+    if answer.error:
+        return "broken_off", answer.error
+    return ("whole", "") if answer.done else ("failed", "the stream ended without a word")
+
+
+def _is_own(answer: _Answer, model: str, prompt: str) -> bool:
+    """As far as it came: the engine's echo of the prompt, behind the adapter's mark where there is one."""
+    text, marked = answer.text, "/" in model
+    if marked:
+        mark, closed, text = answer.text.partition("] ")
+        if not closed:
+            return f"[{model}@".startswith(mark[: len(model) + 2])
+        if not mark.startswith(f"[{model}@"):
+            return False
+    return prompt.startswith(text.strip())
+
+
+def _prompt(load: Load) -> str:
+    """Never the same twice: the first words say whose it is, unless it is to share them."""
+    words: Iterator[str] = itertools.cycle(_VOCABULARY)
+    shared = [next(words) for _ in range(load.shared_words)]
+    mark = secrets.token_hex(6)
+    return " ".join([*shared, mark, *(next(words) for _ in range(max(0, load.words - load.shared_words - 1)))])
+
+
+def _code(body: bytes) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        error = json.loads(body)["error"]
+        return str(error.get("code") or error.get("type") or "")
+    return ""

@@ -1,0 +1,311 @@
+"""Plays one drill on the fleet and gives back what was seen.
+
+    1  what is there: engine, replicas, no such alert firing     4  the fault, until effect and alert are seen
+    2  short windows, keys, what makes the fleet small           5  the fault is taken back
+    3  the steady load, quiet for a while                        6  until the fleet is well and the alert clears
+
+Law: whatever ends it, all that it changed is taken back, the last change first, before it returns or raises. What runs
+in a thread is waited for before that, so that nothing is changed after it was taken back.
+"""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+
+from functions.cli.drill.consent import environment_of, refusal
+from functions.cli.drill.declared import Drill, Load, needs
+from functions.cli.drill.load import LoadMaker, Target
+from functions.cli.drill.stage import Stage
+from functions.cli.drill.timeline import AlertChange, Look, Outcome, Timeline
+from functions.cli.drill.undoing import undo
+from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, Looks, Pages
+from functions.cli.refused import Refused
+from functions.telemetry.alerting.scaled import held_s
+
+READY_S = 90.0  # for what an earlier drill has ended to be there again
+QUIET_S = 10.0  # of the load alone, before the fault
+KEY_TRAVELS_S = 30.0  # from the registry to the gateway
+CALM_S = 120.0  # for an alert of an earlier failure to clear
+WINDOWS_S = 20.0
+TAIL_S = 3.0  # that all is well again, before the end
+POLL_S = 0.1
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    timeline: Timeline
+    engine: str
+    replicas: int
+    environment: str
+    left_out: int  # requests that were not sent: too many were open
+    load_average: tuple[float, float]  # of the machine, at the beginning and the end
+    window_scale: float
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What grows while it is played."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    began_unix_s: float = field(default_factory=time.time)
+    looks: list[Look] = field(default_factory=list)
+
+    def now_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+
+class Performance:
+    """One drill, once."""
+
+    def __init__(self, drill: Drill, stage: Stage, *, scale: float, consents: list[str], say: Say) -> None:
+        self._drill, self._stage, self._scale, self._consents, self._say = drill, stage, scale, consents, say
+        self._seen = _Seen()
+        self._makers: list[LoadMaker] = []
+        self._alerts: Alerts | None = None
+        self._environment = ""
+
+    async def play(self) -> Played:
+        """Refused where the fleet cannot or may not play it."""
+        stage = self._stage
+        mark, load_before = stage.journal.mark, os.getloadavg()[0]
+        status = await self._ready()
+        engine, replicas = self._checked(status)
+        try:
+            timeline = await self._play(status)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from group
+        finally:
+            self._say("taking back what is left")
+            wrong = stage.journal.take_back(lambda undoing: undo(stage.context, undoing), mark)
+        if wrong:
+            raise Refused("not everything could be taken back: " + "; ".join(wrong) + "; `shoal drill` tries it again")
+        return Played(
+            timeline=timeline,
+            engine=engine,
+            replicas=replicas,
+            environment=self._environment,
+            left_out=sum(maker.left_out for maker in self._makers),
+            load_average=(load_before, os.getloadavg()[0]),
+            window_scale=self._scale,
+        )
+
+    async def _ready(self) -> dict[str, Any]:
+        """The status, once the fleet is ready, or after READY_S as it is."""
+        deadline_s = time.monotonic() + READY_S
+        while True:
+            status = await in_thread(self._stage.status)
+            if status["ready"] or time.monotonic() > deadline_s:
+                return status
+            await asyncio.sleep(1.0)
+
+    def _checked(self, status: dict[str, Any]) -> tuple[str, int]:
+        engine = str(status["target"]["engine"])
+        replicas = sum(each["phase"] == "ready" for each in status["replicas"])
+        if not status["ready"]:
+            raise Refused("the fleet is not ready, or is being changed: `shoal status` says what it waits for")
+        if why := needs(self._drill, engine=engine, replicas=replicas):
+            raise Refused(f"{self._drill.name} cannot be played here: {why}")
+        return engine, replicas
+
+    async def _play(self, status: dict[str, Any]) -> Timeline:
+        drill, stage = self._drill, self._stage
+        target = await self._target(status["target"]["engine"] == "sim")
+        spikes = [(load, await self._target_of(load, target)) for load in drill.spike]
+        await self._watch_alerts()
+        if drill.prepare is not None:
+            await in_thread(lambda: drill.prepare and drill.prepare(stage))
+        pages = self._pages(status)
+        stop_load, stop_spike = asyncio.Event(), asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._maker(drill.load, target).run(stop_load))
+                looks = Looks(pages, drill.effect)
+                await looks.begin()
+                watching = group.create_task(self._watch(looks))
+                self._say(f"load: {drill.load.requests_per_s:g} requests/s")
+                await asyncio.sleep(QUIET_S)
+                self._say(f"fault: {drill.fault}")
+                injected_s = self._seen.now_s()
+                fault = stage.journal.mark
+                for load, its_target in spikes:
+                    group.create_task(self._maker(load, its_target).run(stop_spike))
+                await in_thread(lambda: drill.inject(stage))
+                await self._until(self._is_seen(injected_s), drill.fires_within_s, at_least_s=drill.hold_s)
+                self._say(f"taken back: {drill.taken_back}")
+                stop_spike.set()
+                taken_back_s = self._seen.now_s()
+                wrong = await in_thread(lambda: stage.journal.take_back(lambda it: undo(stage.context, it), fault))
+                limit_s = max(drill.clears_within_s, drill.recovers_within_s)
+                await self._until(self._is_over(taken_back_s), limit_s)
+                await asyncio.sleep(TAIL_S)
+                stop_load.set()
+                watching.cancel()
+            if wrong:
+                self._say("; ".join(wrong))
+            return await self._timeline(injected_s, taken_back_s, looks.zero)
+        finally:
+            await pages.close()
+            if self._alerts is not None:
+                await self._alerts.close()
+
+    # -- before the load ----------------------------------------------------------------------------------------------
+
+    async def _target(self, echoes: bool) -> Target:
+        """With a key of its own, once the gateway knows it; Refused on production without consent."""
+        stage = self._stage
+        key = await self._key({})
+        self._environment = environment_of(key)
+        if why := refusal(self._environment, self._drill.name, self._consents):
+            raise Refused(why)
+        verify = ssl.create_default_context(cafile=str(stage.context.layout.ca_file))
+        base = await self._base_model(key, verify)
+        return Target(url=stage.context.gateway_url, key=key, verify=verify, base_model=base, echoes=echoes)
+
+    async def _target_of(self, load: Load, target: Target) -> Target:
+        if not load.key_limits:
+            return target
+        key = await self._key(dict(load.key_limits))
+        await self._base_model(key, target.verify)
+        return Target(target.url, key, target.verify, target.base_model, target.echoes)
+
+    async def _key(self, limits: dict[str, int]) -> str:
+        key_id = f"drill-{os.urandom(6).hex()}"
+        return await in_thread(lambda: self._stage.mint_key(key_id, limits))
+
+    async def _base_model(self, key: str, verify: ssl.SSLContext) -> str:
+        """The first base that the key may call."""
+        url = f"{self._stage.context.gateway_url}/v1/models"
+        deadline_s = time.monotonic() + KEY_TRAVELS_S
+        async with httpx.AsyncClient(verify=verify, timeout=5.0, trust_env=False) as client:
+            while True:
+                answer = await client.get(url, headers={"authorization": f"Bearer {key}"})
+                if answer.status_code == httpx.codes.OK:
+                    break
+                if time.monotonic() > deadline_s:
+                    raise Refused(f"the gateway does not know the drill's key after {KEY_TRAVELS_S:.0f} s")
+                await asyncio.sleep(0.3)
+        bases = sorted(str(model["id"]) for model in answer.json()["data"] if "/" not in str(model["id"]))
+        if not bases:
+            raise Refused(f"the tenant {self._stage.tenant} may call no base model: choose another one with --tenant")
+        return bases[0]
+
+    async def _watch_alerts(self) -> None:
+        """Short windows, and calm: an alert that fires already shows nothing."""
+        drill, stage = self._drill, self._stage
+        if not await in_thread(lambda: stage.shorten_windows(self._scale)):
+            self._say("no Prometheus runs beside this fleet: the alert is not checked")
+            return
+        alerts = self._alerts = Alerts(f"http://127.0.0.1:{stage.context.ports.prometheus}")
+        deadline_s = time.monotonic() + WINDOWS_S
+        while not await alerts.windows_are(drill.alert, held_s(drill.alert, self._scale)):
+            if time.monotonic() > deadline_s:
+                raise Refused("Prometheus does not take up the short windows: see the log of `prometheus`")
+            await asyncio.sleep(0.5)
+        deadline_s = time.monotonic() + CALM_S
+        while True:
+            await alerts.look(0.0)
+            if alerts.states.get(drill.alert, "inactive") == "inactive":
+                break
+            if time.monotonic() > deadline_s:
+                raise Refused(f"{drill.alert} fires already: mend that first, its runbook says how")
+            await asyncio.sleep(1.0)
+        alerts.changes.clear()
+
+    def _pages(self, status: dict[str, Any]) -> Pages:
+        context = self._stage.context
+        slots = [entry.slot for entry in self._stage.entries("agent") if entry.slot is not None]
+        token = context.layout.secret("internal-token").read_text().strip()
+        return Pages(context, token, tuple(context.ports.agent(slot) for slot in slots))
+
+    # -- while it goes on ---------------------------------------------------------------------------------------------
+
+    def _maker(self, load: Load, target: Target) -> LoadMaker:
+        maker = LoadMaker(load, target, self._seen.now_s)
+        self._makers.append(maker)
+        return maker
+
+    async def _watch(self, looks: Looks) -> None:
+        """Until cancelled."""
+        while True:
+            async with asyncio.TaskGroup() as group:
+                look = group.create_task(looks.look(self._seen.now_s()))
+                if self._alerts is not None:
+                    group.create_task(self._alerts.look(self._seen.now_s()))
+            self._seen.looks.append(look.result())
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _is_seen(self, injected_s: float) -> Callable[[], bool]:
+        def seen() -> bool:
+            shown = any(look.shows_effect for look in self._seen.looks if look.at_s >= injected_s)
+            return shown and (self._alerts is None or self._has_fired(injected_s))
+
+        return seen
+
+    def _has_fired(self, since_s: float) -> bool:
+        changes = self._alerts.changes if self._alerts is not None else []
+        return any(
+            change.name == self._drill.alert and change.state == "firing" and change.at_s >= since_s
+            for change in changes
+        )
+
+    def _is_over(self, taken_back_s: float) -> Callable[[], bool]:
+        def over() -> bool:
+            later = [look for look in self._seen.looks if look.at_s > taken_back_s]
+            is_well = bool(later) and later[-1].is_well
+            fires = self._alerts is not None and self._alerts.states.get(self._drill.alert, "inactive") == "firing"
+            return is_well and not fires
+
+        return over
+
+    async def _until(self, condition: Callable[[], bool], limit_s: float, at_least_s: float = 0.0) -> None:
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + limit_s:
+            if condition() and time.monotonic() >= began_s + at_least_s:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _timeline(self, injected_s: float, taken_back_s: float, zero: float) -> Timeline:
+        outcomes: list[Outcome] = [each for maker in self._makers for each in maker.outcomes]
+        seen, effect, ended_s = self._seen, self._drill.effect, self._seen.now_s()
+        changes: list[AlertChange] = []
+        shown: list[tuple[float, bool]] = []
+        if self._alerts is not None:
+            changes = await self._alerts.history(seen.began_unix_s, ended_s)
+            query = effect.query
+            for series in await self._alerts.range(query, seen.began_unix_s, ended_s) if query is not None else ():
+                shown += [(at_s, effect.is_there(value - zero)) for at_s, value in series["values"]]
+        return Timeline(
+            injected_s=injected_s,
+            taken_back_s=taken_back_s,
+            ended_s=ended_s,
+            outcomes=tuple(sorted(outcomes, key=lambda each: each.began_s)),
+            alerts=tuple(changes),
+            looks=tuple(self._seen.looks),
+            shown=tuple(shown),
+            sees_alerts=self._alerts is not None,
+        )
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Tasks fail together; the first one's error is what people are told."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """As asyncio.to_thread, and to its end: cancelled meanwhile, what was begun is waited for."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

@@ -1,0 +1,160 @@
+"""The fleet as a drill may touch it: processes by pid, engines' own switches, the branch, keys, Prometheus' windows.
+
+Law: a change is in the journal with its undoing before it is made. Everything here blocks.
+Neighbours: `undoing` carries the journal's entries out; `commits` changes the branch.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from functions.cli.context import CliContext
+from functions.cli.drill.commits import push_change
+from functions.cli.drill.journal import (
+    Continue,
+    Journal,
+    PutBack,
+    RestoreWindows,
+    Revert,
+    RevokeKey,
+    SetFaults,
+    StartController,
+)
+from functions.cli.fleet_wait import controller_status
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
+from functions.controller.local.children import is_alive, send_signal, session_members, start_time
+from functions.controller.local.files import replace_file
+from functions.controller.local.instances import LedgerEntry, read_ledger
+from functions.controller.local.monitoring import ensure_monitoring
+
+ENGINE_S = 5.0
+KEY_LASTS = timedelta(hours=6)  # should nobody revoke it
+CONTROLLER = "controller"
+
+
+class Stage:
+    def __init__(self, context: CliContext, journal: Journal, tenant: str) -> None:
+        self.context = context
+        self.journal = journal
+        self.tenant = tenant
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Refused where no controller answers."""
+        found = controller_status(self.context)
+        if found is None:
+            raise Refused(f"no fleet runs in {self.context.layout.root}: start one with `shoal up --engine sim`")
+        return found
+
+    def entries(self, role: str | None = None) -> list[LedgerEntry]:
+        """Processes with a pid, the newest generation first."""
+        found = read_ledger(self.context.layout.ledger_file).processes
+        chosen = [entry for entry in found if entry.pid is not None and role in (None, entry.role)]
+        return sorted(chosen, key=lambda entry: (entry.name.partition(".")[0], -entry.generation))
+
+    def entry(self, name: str) -> LedgerEntry:
+        found = next((each for each in self.entries() if each.name.partition(".")[0] == name), None)
+        if found is None:
+            raise Refused(f"no process {name} runs; `shoal status` shows those that do")
+        return found
+
+    def replicas(self) -> list[str]:
+        """By name, those whose engines have a pid."""
+        return sorted(entry.replica_id for entry in self.entries("engine") if entry.replica_id is not None)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL to each and all that they started; who starts them again is the controller."""
+        for name in names:
+            for pid in self._members(*self._found(name)):
+                send_signal(pid, signal.SIGKILL)
+
+    def kill_controller(self) -> None:
+        pid, started_at = self._controller()
+        self.journal.add(StartController())
+        if is_alive(pid, started_at):
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self, *names: str) -> None:
+        """SIGSTOP: they hang, their ports open; a `controller` that is stopped starts nothing anew."""
+        for name in names:
+            pid, started_at = self._controller() if name == CONTROLLER else self._found(name)
+            self.journal.add(Continue(name, pid, started_at))
+            for member in self._members(pid, started_at):
+                send_signal(member, signal.SIGSTOP)
+
+    def _controller(self) -> tuple[int, float]:
+        pid = int(self.status()["controller"]["pid"])
+        return pid, start_time(pid) or 0.0
+
+    def _found(self, name: str) -> tuple[int, float]:
+        entry = self.entry(name)
+        if entry.pid is None or entry.started_at is None or not is_alive(entry.pid, entry.started_at):
+            raise Refused(f"{name} does not run")
+        return entry.pid, entry.started_at
+
+    @staticmethod
+    def _members(pid: int, started_at: float) -> list[int]:
+        return session_members(pid) if is_alive(pid, started_at) else []
+
+    # -- engines ------------------------------------------------------------------------------------------------------
+
+    def switch(self, replica: str, **faults: bool | float | str | None) -> None:
+        """Switches of a simulated engine, which merge with those that it has."""
+        slot = self.entry(f"engine-{replica}").slot
+        port = self.context.ports.engine(slot if slot is not None else 0)
+        url = f"http://127.0.0.1:{port}/sim/faults"
+        before: dict[str, Any] = httpx.get(url, timeout=ENGINE_S).raise_for_status().json()
+        self.journal.add(SetFaults(port, {name: before[name] for name in faults}))
+        httpx.post(url, json=faults, timeout=ENGINE_S).raise_for_status()
+
+    # -- branch, keys, files, windows ---------------------------------------------------------------------------------
+
+    def push(self, change: Callable[[Path], None], message: str) -> None:
+        """Change files of the branch and push; Refused in the fleet's own words."""
+        push_change(self.context.layout.gitops_dir, change, message, lambda commit: self.journal.add(Revert(commit)))
+
+    def mint_key(self, key_id: str, limits: Mapping[str, int], scopes: Sequence[str] = ("inference",)) -> str:
+        """A key of the drill's tenant, which ends by itself even if nobody revokes it."""
+        expires = (datetime.now(UTC) + KEY_LASTS).isoformat(timespec="seconds")
+        body = {"id": key_id, "scopes": list(scopes), "expires": expires, "limits": dict(limits) or None}
+        self.journal.add(RevokeKey(self.tenant, key_id))
+        with Registry(self.context) as registry:
+            made = registry.send("POST", f"/v1/tenants/{self.tenant}/keys", body)
+        return str(made["key"])
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Other content for a file; what it has is kept beside it."""
+        aside = path.with_name(f"{path.name}.before-drill")
+        self.journal.add(PutBack(str(path), str(aside)))
+        replace_file(aside, path.read_bytes())
+        replace_file(path, content)
+
+    @staticmethod
+    def wait(seconds: float) -> None:
+        time.sleep(seconds)
+
+    def shorten_windows(self, scale: float) -> bool:
+        """Whether a Prometheus runs whose alerts are now evaluated with shorter windows."""
+        running = self.entries("prometheus")
+        if not running:
+            return False
+        self.journal.add(RestoreWindows())
+        ensure_monitoring(self.context.layout, self.context.ports, scale)
+        reload_prometheus(running)
+        return True
+
+
+def reload_prometheus(running: Sequence[LedgerEntry]) -> None:
+    for entry in running:
+        if entry.pid is not None and entry.started_at is not None and is_alive(entry.pid, entry.started_at):
+            send_signal(entry.pid, signal.SIGHUP)

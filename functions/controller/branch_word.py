@@ -1,0 +1,102 @@
+"""The controller's word to the registry on what it follows, for the console: `PUT /v1/branch`.
+
+    a report now ──► is it another than was told, or was that half a minute ago? ──► told; else nothing
+
+A registry that is away is told later: nobody waits for this, and nothing is decided by it.
+Neighbours: `functions.fleet.branch_report` has the report; each target makes its own.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryRefused,
+    RegistryUnavailable,
+    RegistryWire,
+    RowMoved,
+)
+from functions.fleet.branch_report import (
+    BRANCH_PATH,
+    HISTORY_MAX,
+    OBJECTS_MAX,
+    PROBLEMS_MAX,
+    TELL_EVERY_S,
+    BranchReport,
+    PastRevision,
+    UnreadyObject,
+    words,
+)
+
+LOOK_EVERY_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class BranchWord:
+    """Owned by one event loop."""
+
+    def __init__(
+        self, wire: Callable[[], Awaitable[RegistryWire]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._told: BranchReport | None = None
+        self._told_s = float("-inf")
+
+    async def tell(self, report: BranchReport) -> bool:
+        """Whether the registry was told now."""
+        now_s = self._clock()
+        if report == self._told and now_s - self._told_s < TELL_EVERY_S:
+            return False
+        try:
+            await (await self._wire()).send("PUT", BRANCH_PATH, content=msgspec.json.encode(report))
+        except (RegistryUnavailable, RegistryRefused, EpochTaken, RowMoved, OSError) as error:
+            _log.debug("the registry is told of the branch later: %s", error)
+            return False
+        self._told, self._told_s = report, now_s
+        return True
+
+
+def report_of(status: Mapping[str, Any]) -> BranchReport:
+    """Of the controller's own status (`functions.controller.status`), on one machine."""
+    revision, objects = status["revision"], [each for each in status["objects"] if each["state"] != "Ready"]
+    suspended = revision["suspended"]
+    return BranchReport(
+        source=words(revision["branch"]),
+        tip=words(revision["tip"]),
+        tip_message=words(revision["tip_message"]),
+        desired=words(revision["desired"]),
+        desired_message=words(revision["message"]),
+        applied=words(revision["last_applied"]),
+        applied_unix_s=revision["applied_unix_s"],
+        suspended=words(suspended["reason"]) if suspended is not None else None,
+        trouble=words(revision["trouble"]),
+        problems=tuple(words(each) for each in revision["problems"][:PROBLEMS_MAX]),
+        problem_count=revision["problem_count"],
+        history=tuple(_past(each) for each in revision["history"][:HISTORY_MAX]),
+        objects=unready(objects),
+        object_count=len(objects),
+    )
+
+
+def unready(objects: Sequence[Mapping[str, Any]]) -> tuple[UnreadyObject, ...]:
+    return tuple(
+        UnreadyObject(*(words(each.get(name, "")) for name in UnreadyObject.__struct_fields__))
+        for each in objects[:OBJECTS_MAX]
+    )
+
+
+def _past(each: Mapping[str, Any]) -> PastRevision:
+    return PastRevision(
+        revision=words(each["revision"]),
+        result=words(each["result"]),
+        message=words(each["message"]),
+        detail=words(each["detail"]),
+        at_unix_s=each["last_unix_s"],
+        count=each["count"],
+    )

@@ -1,0 +1,91 @@
+"""Health of a local fleet: a slow replica is drained and restarted, one with a failed accelerator stays out.
+
+One look each few seconds, by the report that the autoscaler has just read. A restart is the operator's own
+(`local.operations`): the agent drains, the engine ends, both begin again. Suspended, nobody is restarted.
+
+A replica whose accelerator has failed takes itself out, and the supervisor does not start its engine while the file
+with the error is there (`functions.replica.accelerator_fault`); `clear` deletes it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from functions.controller.health.teller import VerdictTeller
+from functions.controller.health.watch import FleetHealth, SlowReplica
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
+from functions.controller.snapshot.publication import SnapshotSource
+from functions.fleet.pool_board import PoolReport
+from functions.fleet.tasks import Supervised
+from functions.fleet.verdicts import Verdicts
+
+LOOK_EVERY_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class NoFault(Exception):
+    """There is nothing to clear; the message says where there is."""
+
+
+class LocalHealth:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        health: FleetHealth,
+        *,
+        operations: Operations,
+        source: SnapshotSource,
+        tasks: Supervised,
+        is_suspended: Callable[[], bool],
+    ) -> None:
+        self._layout = layout
+        self._health = health
+        self._operations = operations
+        self._source = source
+        self._tasks = tasks
+        self._is_suspended = is_suspended
+        self._teller = VerdictTeller()
+        self._report: PoolReport | None = None
+
+    def take(self, report: PoolReport | None) -> None:
+        """What the registry has heard."""
+        self._report = report
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.step()
+
+    async def step(self) -> None:
+        """One look."""
+        judged = self._health.step(self._report)
+        for replica in judged.restart if not self._is_suspended() else ():
+            self._health.restarting(replica)
+            self._tasks.once(f"restart of {replica.replica_id}", self._restart(replica))
+        verdicts = Verdicts(replicas=judged.troubles, slow_restarts=dict(self._health.slow_restarts))
+        try:
+            wire = await self._source.pools_wire()
+        except OSError as error:
+            _log.debug("verdicts wait for the registry's credentials: %s", error)
+            return
+        await self._teller.tell(wire, verdicts)
+
+    def clear(self, replica_id: str) -> str:
+        """An accelerator was looked after; what was done, in words. Raises NoFault."""
+        faulty = sorted(each.parent.name for each in self._layout.accelerator_fault_files())
+        if replica_id not in faulty:
+            raise NoFault(f"{replica_id} is not out for its accelerator; those that are: {', '.join(faulty) or 'none'}")
+        self._layout.accelerator_fault_file(replica_id).unlink(missing_ok=True)
+        _log.warning("%s: the error of its accelerator was cleared", replica_id)
+        return f"{replica_id} takes requests again as soon as its engine is ready"
+
+    async def _restart(self, replica: SlowReplica) -> None:
+        try:
+            await self._operations.restart(replica.replica_id)
+        except (NoSuchProcess, NotReadyAgain) as error:
+            _log.error("%s was slow and is not back: %s", replica.replica_id, error)

@@ -1,0 +1,66 @@
+"""Nodes as the API server tells of them, kept up to date by a watch: ready or not, tainted, cleared by somebody.
+
+Of a Node only these facts are kept, so that what its kubelet writes every few minutes is no news, and thousands of them
+take no memory. Without the right to watch nodes nothing is known of them, and nothing else changes.
+
+Neighbours: `informer` lists and watches; `health_side` acts.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from functions.controller.kubernetes.objects import Body, Kind, at, mapping_at
+from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.decisions.health.failure_domains import NodeTrouble
+
+NODE = Kind("v1", "Node")
+TAINT = "shoal.dev/accelerator-error"  # also the annotation that says which error
+CLEARED_ANNOTATION = "shoal.dev/accelerator-cleared"
+_TROUBLES: Mapping[str, NodeTrouble] = {"False": "down", "Unknown": "unknown"}
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    trouble: NodeTrouble | None = None  # None: ready
+    is_tainted: bool = False  # by us
+    is_cleared: bool = False  # somebody says that its accelerators were looked after
+
+
+def facts_of(body: Body) -> NodeFacts:
+    conditions = at(body, "status", "conditions")
+    ready = [each for each in conditions if each.get("type") == "Ready"] if isinstance(conditions, list) else []
+    status = str(ready[0].get("status")) if ready else "True"  # one that has just joined says nothing yet
+    is_tainted = any(each.get("key") == TAINT for each in taints_of(body))
+    return NodeFacts(
+        _TROUBLES.get(status), is_tainted, CLEARED_ANNOTATION in mapping_at(body, "metadata", "annotations")
+    )
+
+
+def taints_of(body: Body) -> list[dict[str, Any]]:
+    found = at(body, "spec", "taints")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+class NodeInformer(Informer):
+    """`run` belongs to one thread; the rest to any."""
+
+    def __init__(self, wire: WatchWire, on_change: Callable[[], None], timing: InformerTiming | None = None) -> None:
+        super().__init__(wire, WatchedKind("v1", "Node", "nodes", namespace=""), on_change, timing)
+
+    def nodes(self) -> dict[str, NodeFacts]:
+        """By name; none before they were listed."""
+        return {each.name: msgspec.json.decode(each.document, type=NodeFacts) for each in self.store.objects()}
+
+    def _stored(self, item: dict[str, Any]) -> StoredObject:
+        metadata = item["metadata"]
+        return StoredObject(
+            name=metadata["name"],
+            namespace="",
+            uid=metadata.get("uid", ""),
+            resource_version=metadata.get("resourceVersion", ""),
+            generation=0,
+            document=msgspec.json.encode(facts_of(item)),
+        )

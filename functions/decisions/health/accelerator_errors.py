@@ -1,0 +1,75 @@
+"""Accelerator errors: which of those that the driver tells of take a replica out for good.
+
+An XID is the NVIDIA driver's number of an error. Most are a program's fault, or were dealt with; what is fatal is what
+NVIDIA's catalogue answers with a reset of the device, a restart of the machine, or an inspection (its column
+"Resolution Bucket (Immediate Action)", https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What it
+answers with "restart the application" (8, 11, 13, 31, 32, 94) or "ignore" (43, 63, 92) is not in the table, nor is
+what follows from another error (45): the engine is restarted if it dies, and nothing else. A number that is not in the
+table is counted and told, and takes nobody out: drivers learn new ones.
+
+Memory errors that were not corrected count only where the driver tells no XIDs: where it does, each comes with one (48,
+94, 95), which says whether it was contained.
+
+Worked example (test_worked_example_of_a_device_that_fell_off_the_bus): XID 31, then 79 on device 1: "accelerator 1:
+XID 79, fallen off the bus: the machine has to be restarted". XID 94 alone: nothing.
+
+Neighbours: `functions.replica.accelerators` listens to the driver, `functions.replica.accelerator_fault` keeps the
+verdict.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Remedy = Literal["the device has to be reset", "the machine has to be restarted", "its links have to be looked at"]
+
+
+@dataclass(frozen=True, slots=True)
+class FatalXid:
+    what: str
+    remedy: Remedy
+
+
+FATAL_XIDS: dict[int, FatalXid] = {
+    46: FatalXid("the device stopped processing", "the device has to be reset"),  # RESET_GPU
+    48: FatalXid("a memory error of two bits", "the device has to be reset"),  # WORKFLOW_XID_48: RESET_GPU
+    62: FatalXid("its micro-controller halted", "the device has to be reset"),  # RESET_GPU
+    64: FatalXid("no memory row is left to remap to", "the device has to be reset"),  # RESET_GPU
+    74: FatalXid("an NVLink failed", "its links have to be looked at"),  # WORKFLOW_NVLINK_ERR
+    79: FatalXid("fallen off the bus", "the machine has to be restarted"),  # RESTART_BM
+    95: FatalXid("a memory error that was not contained", "the device has to be reset"),  # RESET_GPU
+    119: FatalXid("its system processor does not answer", "the device has to be reset"),  # RESET_GPU
+    120: FatalXid("its system processor failed", "the device has to be reset"),  # RESET_GPU
+    140: FatalXid("a memory error that was not recovered", "the device has to be reset"),  # RESET_GPU
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceErrors:
+    """One device, since the agent began to listen."""
+
+    device: int
+    xids: tuple[int, ...] = ()  # in order
+    ecc_uncorrected: int = 0  # more than when it began
+    tells_xids: bool = True  # whether the driver lets us listen
+
+
+TAINTED_MAX_RATIO = 0.25
+
+
+def may_taint(nodes: int, tainted: int) -> bool:
+    """Whether one node more may be closed to new pods, of those that have replicas; one always may be."""
+    return tainted < max(1, int(TAINTED_MAX_RATIO * nodes))
+
+
+def fatal(devices: Iterable[DeviceErrors]) -> str:
+    """What takes the replica out, in words; "" where nothing does. The first device that has something, by number."""
+    for each in sorted(devices, key=lambda each: each.device):
+        number = next((xid for xid in each.xids if xid in FATAL_XIDS), None)
+        if number is not None:
+            found = FATAL_XIDS[number]
+            return f"accelerator {each.device}: XID {number}, {found.what}: {found.remedy}"
+        if each.ecc_uncorrected > 0 and not each.tells_xids:
+            count = each.ecc_uncorrected
+            return f"accelerator {each.device}: {count} memory errors that were not corrected; it has to be reset"
+    return ""

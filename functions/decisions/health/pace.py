@@ -1,0 +1,97 @@
+"""Pace of an engine: what a unit of its work takes, over the last few seconds, for the comparison with its fellows.
+
+    queue_ms     waiting in the engine's queue, a request
+    prefill_ms   prefill, a prompt token computed; FLOOR_TOKENS more a request stand for what each costs
+    gap_ms       between two tokens of a stream
+
+With how many requests ran and waited meanwhile, on average: more work than others explains a slower pace. The engine's
+sums are read once a second and are of requests that ended, so a pace of a few seconds is of what ended in them.
+
+Worked example (test_worked_example_of_ten_seconds): 40 requests ended, that had waited 2 s and computed 4 s in all, for
+10,000 tokens; 1,000 gaps took 30 s. Queue 50 ms, prefill 4000 / (10,000 + 40 x 256) = 0.198 ms, gap 30 ms.
+
+Neighbours: the agent measures (`functions.replica.monitor`), heartbeats carry it, `slow_replica` compares.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
+
+PACE_EVERY_S = 10.0
+FLOOR_TOKENS = 256
+
+_Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+_Mean = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Of the last interval; None where nothing was measured."""
+
+    number: _Count  # grows by one with each
+    requests: _Count
+    tokens: _Count  # gaps between tokens
+    running: _Mean
+    waiting: _Mean
+    queue_ms: _Millis | None = None
+    prefill_ms: _Millis | None = None
+    gap_ms: _Millis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCounters:
+    """Sums since the engine started, and what runs and waits now."""
+
+    finished: float
+    queue_s: float
+    prefill_s: float
+    computed_tokens: float
+    gap_s: float
+    gaps: float
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class PaceMeter:
+    """Evolve it with `observe`, about once a second."""
+
+    pace: Pace | None = None  # of the last whole interval
+    base: WorkCounters | None = None
+    base_s: float = 0.0
+    looks: int = 0
+    running_sum: int = 0
+    waiting_sum: int = 0
+
+
+def observe(meter: PaceMeter, counters: WorkCounters, now_s: float, every_s: float = PACE_EVERY_S) -> PaceMeter:
+    """After another look; sums that fell belong to a restarted engine, which is measured anew."""
+    base = meter.base
+    if base is None or counters.finished < base.finished or counters.gap_s < base.gap_s:
+        return PaceMeter(meter.pace if base is None else None, counters, now_s)
+    looks = meter.looks + 1
+    running, waiting = meter.running_sum + counters.running, meter.waiting_sum + counters.waiting
+    if now_s - meter.base_s < every_s:
+        return replace(meter, looks=looks, running_sum=running, waiting_sum=waiting)
+    number = meter.pace.number + 1 if meter.pace is not None else 1
+    return PaceMeter(_pace(number, base, counters, running / looks, waiting / looks), counters, now_s)
+
+
+def _pace(number: int, base: WorkCounters, now: WorkCounters, running: float, waiting: float) -> Pace:
+    requests, gaps = int(now.finished - base.finished), int(now.gaps - base.gaps)
+    tokens = max(0.0, now.computed_tokens - base.computed_tokens)
+    return Pace(
+        number=number,
+        requests=requests,
+        tokens=max(0, gaps),
+        running=running,
+        waiting=waiting,
+        queue_ms=_ratio(now.queue_s - base.queue_s, requests),
+        prefill_ms=_ratio(now.prefill_s - base.prefill_s, tokens + FLOOR_TOKENS * requests if requests else 0.0),
+        gap_ms=_ratio(now.gap_s - base.gap_s, gaps),
+    )
+
+
+def _ratio(seconds: float, units: float) -> float | None:
+    return min(1e9, max(0.0, seconds) * 1000 / units) if units > 0 else None

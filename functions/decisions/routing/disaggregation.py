@@ -1,0 +1,125 @@
+"""Prefill and decode apart: whether a prompt is computed by another pool's replica, and its KV cache handed over.
+
+A long prompt is bound by compute and stops every stream of the replica that reads it; decoding is bound by memory
+bandwidth. Where a model has a prefill pool beside the pool that answers, the gateway compares, in milliseconds to the
+first token, what both ways take:
+
+    one     = queue  +  own x prefill_ms  +  stall,      stall   = own x prefill_ms x outstanding / CROWD
+    arrival = queue' +  own' x prefill_ms'  +  own x transfer_ms  +  HANDOVER_MS
+    split   = max(queue, arrival)
+    split pays where  split + GAIN_MS <= one
+
+Without a dash: the replica that decodes; with one: the prefill replica. `own` are the prompt's tokens that it has not
+cached. The stall is what the prompt takes from the streams that run there, at the price that routing has for it
+(`prediction`): each waits for its next token while the prompt is read. What waits at the decoding replica drains while
+the prompt is computed elsewhere, hence the maximum. A replica that decodes has the prompt's KV blocks only once all of
+them have come, so the transfer counts whole.
+
+Worked example (test_worked_example_of_the_prologue): a prompt of 8,000 tokens, nothing cached; the pool's replica reads
+a token in 0.1 ms, 10 streams run there, its queue is 50 ms: one = 50 + 800 + 800 x 10 / 20 = 1,250 ms. The prefill
+replica reads as fast, and 300 ms are ahead there; a token's 128 KiB take 0.0105 ms at 100 Gbit/s: split = 300 + 800 +
+84 + 10 = 1,194. That pays. With 6 streams one = 1,090, and the prompt stays.
+
+Short prompts, and those that are cached where they would be answered, are not looked at: most requests cost two
+comparisons here. Both replicas have loaded the same weights, or the blocks of one mean nothing to the other.
+
+Neighbours: `catalogue` says which pool computes for which (`prefill_pools`); `functions.gateway.request.split` asks and
+goes; the simulated fleet runs both. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import PoolEntry
+from functions.decisions.routing.prediction import CROWD
+from functions.decisions.routing.request import NoReplica, Prediction
+
+HANDOVER_MS = 10.0  # a second request, and the two engines' handshake
+GAIN_MS = 20.0  # less than this is no gain: predictions are not so exact
+
+SplitWhy = Literal[
+    "pays",  # the only one that is `split`; all others are answered by one engine
+    "short",
+    "cached",
+    "slower",
+    "unsuited",  # several answers, log probabilities of the prompt, a route without KV blocks
+    "no_prefill_replica",
+    "other_weights",
+    "prefill_failed",
+    "prefill_refused",
+    "prefill_slow",
+    "no_params",
+    "transfer_failed",
+    "transfer_slow",
+    "decode_lost",
+]
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """The comparison, for the request's trace; milliseconds to first token."""
+
+    why: SplitWhy
+    one_ms: float = 0.0
+    split_ms: float = 0.0
+    prefill_ms: float = 0.0  # at the prefill pool, its queue included
+    transfer_ms: float = 0.0
+
+    @property
+    def pays(self) -> bool:
+        return self.why == "pays"
+
+
+def at_once(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: int) -> SplitWhy | None:
+    """Why a prompt is not looked at any further, or None."""
+    if prompt_tokens < min_prompt_tokens:
+        return "short"
+    return "cached" if prompt_tokens - cached_tokens < min_prompt_tokens else None
+
+
+def transfer_ms(tokens: int, prefill_pool: PoolEntry) -> float:
+    """What the KV blocks of so many tokens are on their way for."""
+    if not prefill_pool.kv_transfer_bytes_per_s:
+        return 0.0
+    return tokens * prefill_pool.kv_bytes_per_token / prefill_pool.kv_transfer_bytes_per_s * 1000.0
+
+
+def weigh(prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplica, prefill_pool: PoolEntry) -> Weighed:
+    """The comparison of the prologue, for one request and the best replica of each pool."""
+    if isinstance(prefill, NoReplica):
+        why: SplitWhy = "other_weights" if prefill.reason == "weights_not_loaded" else "no_prefill_replica"
+        return Weighed(why)
+    if not same_weights(decode, prefill):
+        return Weighed("other_weights")
+    stall_ms = decode.prefill_ms * decode.outstanding / CROWD
+    one_ms = decode.total_ms + stall_ms
+    moved_ms = transfer_ms(max(0, prompt_tokens - decode.cached_tokens), prefill_pool)
+    arrival_ms = prefill.total_ms + moved_ms + HANDOVER_MS
+    split_ms = max(decode.queue_ms, arrival_ms)
+    return Weighed("pays" if split_ms + GAIN_MS <= one_ms else "slower", one_ms, split_ms, prefill.total_ms, moved_ms)
+
+
+def same_weights(decode: Prediction, prefill: Prediction) -> bool:
+    """As far as both replicas tell what they have loaded."""
+    one, other = decode.replica.weights, prefill.replica.weights
+    return one is None or other is None or one == other
+
+
+def prefill_pools(pools_of: Mapping[PoolName, Iterable[PoolEntry]]) -> dict[PoolName, PoolEntry]:
+    """By the pool that answers, the one that computes prompts for it: of the same model, quantized alike, and for the
+    same tenants. Of several, the first by name."""
+    found: dict[PoolName, PoolEntry] = {}
+    for entries in pools_of.values():
+        those = sorted((entry for entry in entries if entry.role == "prefill"), key=lambda entry: entry.name)
+        for entry in entries if those else ():
+            if not entry.role:
+                its = [pool for pool in those if _alike(pool, entry)]
+                if its:
+                    found[entry.name] = its[0]
+    return found
+
+
+def _alike(one: PoolEntry, other: PoolEntry) -> bool:
+    return one.quantization == other.quantization and set(one.dedicated_to) == set(other.dedicated_to)

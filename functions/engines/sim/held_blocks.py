@@ -1,0 +1,52 @@
+"""KV blocks of prompts that were computed for another engine, held until that has read them (`kv_transfer`)."""
+
+from typing import NamedTuple
+
+from functions.engines.sim.blocks import BlockPool
+
+
+class Held(NamedTuple):
+    blocks: list[int]
+    tokens: int
+    cached_tokens: int
+    until_s: float
+
+
+class HeldBlocks:
+    """Blocks of prompts that are finished here, for other engines to read: each once, and until its lease ends."""
+
+    def __init__(self, pool: BlockPool, lease_s: float) -> None:
+        self._pool = pool
+        self._lease_s = lease_s
+        self._held: dict[str, Held] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, name: str, blocks: list[int], tokens: int, cached_tokens: int, now_s: float) -> None:
+        self._held[name] = Held(blocks, tokens, cached_tokens, now_s + self._lease_s)
+
+    def look(self, name: str) -> "Held | None":
+        return self._held.get(name)
+
+    def read(self, name: str, now_s: float) -> int:
+        """Tokens whose blocks are given away now; 0: there are none of that name any more."""
+        self.expire(now_s)
+        held = self._held.pop(name, None)
+        if held is None:
+            return 0
+        self._pool.release(held.blocks)
+        return held.tokens
+
+    def expire(self, now_s: float) -> None:
+        while self._held:
+            name, oldest = next(iter(self._held.items()))
+            if now_s < oldest.until_s:
+                return
+            self._pool.release(self._held.pop(name).blocks)
+
+    def forget(self) -> None:
+        """All of them: the cache is dropped."""
+        for held in self._held.values():
+            self._pool.release(held.blocks)
+        self._held.clear()

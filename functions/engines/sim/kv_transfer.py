@@ -1,0 +1,131 @@
+"""KV blocks between two simulated engines, by vLLM 0.32's contract for its NixlConnector.
+
+    prefill  `kv_transfer_params: {do_remote_decode: true}`; the answer carries the parameters that decode needs, and
+             the prompt's blocks stay held until they are read, or their lease ends (`kv_lease_duration`, 30 s)
+    decode   the same parameters: the blocks are read from `remote_host:remote_port`, and only the prompt's last token
+             is computed; its `cached_tokens` are those that the prefill had cached
+    failure  no such blocks any more, or nobody there: `kv_load_failure_policy` recompute computes the prompt here,
+             fail answers 500
+
+    transfer_s = tokens not cached here x kv bytes a token / bytes a second
+
+Read once, blocks are free: a second reader finds nothing. (vLLM does not notice that; what it then reads is another
+request's.) The side channel is the engine's own HTTP port. Recorded from vLLM 0.32 for CPU with NIXL 1.5.1 over TCP.
+
+Neighbours: `scheduler` keeps held blocks and starts sequences whose blocks have come; `generation_routes` calls.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import msgspec
+
+from functions.engines.sim.refusals import Refusal
+
+BYTES_PER_GIGABIT = 125_000_000
+HANDSHAKE_TIMEOUT_S = 5.0
+READ_PATH = "/sim/kv_blocks"
+
+
+class KvTransferExtra(msgspec.Struct, frozen=True):
+    kv_lease_duration: float = 30.0
+
+
+class KvTransferConfig(msgspec.Struct, frozen=True):
+    """vLLM's `--kv-transfer-config`, as far as it is played; without a connector nothing is handed over."""
+
+    kv_connector: str = ""
+    kv_role: str = "kv_both"
+    kv_load_failure_policy: str = "fail"
+    kv_connector_extra_config: KvTransferExtra = KvTransferExtra()
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.kv_connector)
+
+    @property
+    def recomputes(self) -> bool:
+        return self.kv_load_failure_policy == "recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class KvLink:
+    """How fast blocks travel, and where from."""
+
+    config: KvTransferConfig
+    bytes_per_token: int
+    gigabits_per_s: float
+    host: str
+    port: int
+
+    def transfer_s(self, tokens: int) -> float:
+        return max(0, tokens) * self.bytes_per_token / (self.gigabits_per_s * BYTES_PER_GIGABIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a decoding engine got of a prompt."""
+
+    tokens: int  # whose KV blocks have come; 0: it computes them itself
+    cached_tokens: int = 0  # of these, what the prefill had cached
+
+
+NOTHING_RECEIVED = Received(0)
+
+
+class KvTransfers:
+    """One engine's end."""
+
+    def __init__(self, link: KvLink) -> None:
+        self.link = link
+        self.engine_id = str(uuid4())
+
+    def hold_as(self, params: dict[str, Any] | None, request_id: str) -> str:
+        """The name under which the prompt's blocks are held when it is computed; empty: they are not."""
+        is_prefill = self.link.config.is_on and bool(params) and bool((params or {}).get("do_remote_decode"))
+        return f"{request_id}-{uuid4().hex[:8]}" if is_prefill else ""
+
+    def handed_over(self, name: str, blocks: list[int], tokens: int, cached_tokens: int) -> dict[str, Any]:
+        """`kv_transfer_params` of a prefill's answer."""
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": name,
+            "remote_host": self.link.host,
+            "remote_port": self.link.port,
+            "tp_size": 1,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_num_tokens": tokens,
+            "remote_blocks_expiry_time": None,
+            "transfer_mode": "pull",
+            "remote_prefill_cached_tokens": cached_tokens,
+        }
+
+    async def receive(self, params: dict[str, Any] | None, prompt_tokens: int) -> Received:
+        """Ask the engine that has computed the prompt for its blocks; Refusal where that fails and may not."""
+        if not self.link.config.is_on or not params or not params.get("do_remote_prefill"):
+            return NOTHING_RECEIVED
+        try:
+            tokens, cached = await _read(params)
+        except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
+            if self.link.config.recomputes:
+                return NOTHING_RECEIVED
+            raise Refusal(
+                "KV load failure: the blocks could not be read", kind="InternalServerError", status=500
+            ) from error
+        return Received(min(tokens, prompt_tokens), min(cached, prompt_tokens))
+
+
+async def _read(params: dict[str, Any]) -> tuple[int, int]:
+    """Tokens whose blocks the other engine gives, and how many of them it had cached."""
+    base = f"http://{params['remote_host']}:{int(params['remote_port'])}"
+    asking = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
+    async with httpx.AsyncClient(timeout=HANDSHAKE_TIMEOUT_S, trust_env=False) as client:
+        response = await client.post(f"{base}{READ_PATH}", json=asking)
+    response.raise_for_status()
+    return int(response.json()["tokens"]), int(params.get("remote_prefill_cached_tokens") or 0)

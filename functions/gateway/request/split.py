@@ -1,0 +1,317 @@
+"""Split of one request: its prompt computed by a prefill pool, its answer decoded in the pool that it came to.
+
+    consider -> prefill (max_tokens 1, do_remote_decode) -> handed over: kv_transfer_params for who decodes -> answer
+           |            |_ refused, failed, slow, no parameters            |_ transfer failed or slow, replica lost
+           |_ does not pay
+    each of these leads to: one engine does all
+
+The decision is `decisions.routing.disaggregation`'s. The prefill's attempt has this as its owner, is not streamed, and
+passes nothing on: until the decoding replica's first event all may begin anew, and does, at most once. A handover
+that fails costs no retry, since it was the gateway's idea; nor does it cost the tenant anything: what the prefill
+replica did for it is among the lost. What was handed over is used once: later those blocks are others'. An engine
+that cannot reach the other one waits for up to half a minute before it computes the prompt itself (measured, vLLM
+0.32), so a stream that does not begin within the policy's `giveUpAfter` is begun anew without.
+
+Paid by the tenant: the prompt once, as the decoding engine counts it (vLLM hands on what the prefill had cached), and
+the accelerator time of both replicas, each at its pool's price (`spend`).
+
+Neighbours: `exchange` begins it and is told `split_over`; `attempt` is the prefill on the wire; `settlement` and
+`usage.sums` count.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from functions.api.ids import ReplicaId
+from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
+from functions.decisions.routing.choice import NoReplica, Prediction
+from functions.decisions.routing.disaggregation import SplitWhy, Weighed, at_once, same_weights, weigh
+from functions.decisions.routing.retry import EVIDENCE, REFUSALS, Failure
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake.features import for_other_model
+from functions.gateway.intake.routes import CHAT, COMPLETIONS
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
+from functions.gateway.request.request import Admitted, PrefillSpend, Spent
+from functions.gateway.services import Services
+
+_REMOTE_DECODE = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+_PARAMS_MAX_BYTES = 1024 * 1024  # block ids of a prompt of a million tokens, and more
+_NOT_FOR_ONE_TOKEN = (
+    "max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "logprobs", "top_logprobs",
+    "n", "best_of", "stop", "stop_token_ids",
+)  # fmt: skip
+_NEEDS_ALL_OF_THE_PROMPT = ("prompt_logprobs", "echo", "use_beam_search")
+_PATHS = (CHAT.path, COMPLETIONS.path)
+_NEVER_S = float("inf")
+
+
+class Splitting(Protocol):
+    """The exchange, as its split sees it."""
+
+    def split_over(self) -> None:
+        """Go on with the answer: with the blocks that were handed over, or without."""
+
+
+class Split:
+    __slots__ = (
+        "_attempt", "_catalogue", "_exchange", "_give_up_s", "_handed", "_params", "_services", "prefill", "usage",
+        "weighed", "why",
+    )  # fmt: skip
+
+    def __init__(self, services: Services, exchange: Splitting, catalogue: Catalogue) -> None:
+        self._services = services
+        self._exchange = exchange
+        self._catalogue = catalogue
+        self._attempt: Attempt | None = None  # the prefill, under way or over
+        self._give_up_s = _NEVER_S  # monotonic
+        self._params = b""  # what the prefill replica has handed over
+        self._handed: Attempt | None = None  # that decodes by it
+        self.prefill: Prediction | None = None  # why that replica
+        self.usage: Usage | None = None  # of the prefill
+        self.weighed: Weighed | None = None
+        self.why: SplitWhy = "short"
+
+    # before
+
+    def begin(self, admitted: Admitted, decode: Prediction) -> bool:
+        """Whether a prefill replica computes the prompt first; then `split_over` is called, unless it is dropped."""
+        routing, tokens = admitted.routing, admitted.features.prompt_tokens
+        at_once_why = at_once(tokens, decode.cached_tokens, routing.prefill_min_prompt_tokens)
+        if at_once_why is not None:
+            return self._one(at_once_why)
+        parsed = _splittable(admitted)
+        if parsed is None:
+            return self._one("unsuited")
+        asking = _for_prefill(admitted, parsed, self._catalogue.for_prefill(admitted.model, decode.replica.weights))
+        found = self._services.router.decide(asking, ())
+        self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
+        if not self.weighed.pays or isinstance(found, NoReplica):
+            return self._one(self.weighed.why)
+        self.why, self.prefill = "pays", found
+        self._give_up_s = self._services.clock() + routing.prefill_give_up_after_s
+        name = asking.model.engine_name
+        self._attempt = Attempt(self._services, self, asking, found, Renaming(name, name))
+        self._attempt.begin()
+        return True
+
+    # while the prompt is computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self._attempt is not None and not self._attempt.over
+
+    @property
+    def due_s(self) -> float:
+        """Before this neither `check` nor `gives_up` does anything; monotonic."""
+        handed = self._handed
+        if self.is_prefilling or (handed is not None and self.why == "pays" and not (handed.begun or handed.over)):
+            return self._give_up_s
+        return _NEVER_S
+
+    def gives_up(self, now_s: float) -> Attempt | None:
+        """The attempt of a stream for which nothing has come of what was handed over; it was dropped."""
+        handed = self._handed
+        if now_s < self.due_s or handed is None or not handed.admitted.stream:
+            return None
+        handed.drop()
+        self._services.usage.lost_attempt(handed, now_s)
+        self._give_back("transfer_slow")
+        return handed
+
+    def check(self, now_s: float) -> None:
+        attempt = self._attempt
+        if attempt is not None and not attempt.over and now_s >= self._give_up_s:
+            attempt.drop()
+            self._lose(attempt, "prefill_slow")
+
+    def replica_lost(self, replica_id: ReplicaId) -> None:
+        attempt = self._attempt
+        if attempt is not None and not attempt.over and attempt.replica.id == replica_id:
+            attempt.fail(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+
+    def drop(self) -> None:
+        """The request ends, or goes elsewhere: silently."""
+        if self._attempt is not None and not self._attempt.over:
+            self._attempt.drop()
+
+    # what the prefill's attempt reports: this is its Owner. It is not streamed
+
+    def attempt_began(self, attempt: Attempt, first: bytes) -> None:
+        raise AssertionError("a prefill is not streamed")
+
+    attempt_streamed = attempt_began
+
+    def attempt_finished(self, attempt: Attempt) -> None:
+        raise AssertionError("a prefill is not streamed")
+
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+        raise AssertionError("a prefill is not streamed")
+
+    def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        self._params, self.usage = _params_in(answer.body), answer.usage
+        if self._params:
+            self._exchange.split_over()
+        else:
+            self._lose(attempt, "no_params")
+
+    def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
+        self._lose(attempt, "prefill_refused")
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+        services = self._services
+        services.metrics.attempt_failed(failure)
+        services.router.failed(attempt.replica.id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE)
+        if failure is Failure.ADAPTER_MISSING:
+            services.fleet.retract_adapter(attempt.replica.id, attempt.admitted.model.engine_name)
+        self._lose(attempt, "prefill_refused" if failure in REFUSALS else "prefill_failed", failure)
+
+    # when it is computed
+
+    def handed_to(self, admitted: Admitted, decode: Prediction) -> tuple[Admitted, Prediction] | None:
+        """The request as the decoding replica gets it; None: it computes the prompt as well."""
+        if not self._params or self._handed is not None or self.prefill is None or self.weighed is None:
+            return None
+        if not same_weights(decode, self.prefill):
+            self._give_back("other_weights")
+            return None
+        body = admitted.upstream_body[:-1] + b',"kv_transfer_params":' + self._params + b"}"
+        tokens = admitted.features.prompt_tokens
+        there = msgspec.structs.replace(decode, prefill_ms=self.weighed.transfer_ms, cached_tokens=tokens)
+        return msgspec.structs.replace(admitted, upstream_body=body), there
+
+    def handed(self, attempt: Attempt) -> None:
+        self._handed = attempt
+        give_up_after_s = attempt.admitted.routing.prefill_give_up_after_s
+        self._give_up_s = self._services.clock() + give_up_after_s if attempt.admitted.stream else _NEVER_S
+
+    def is_handed(self, attempt: Attempt | None) -> bool:
+        """Whether the attempt decodes what the prefill replica has computed."""
+        return attempt is not None and attempt is self._handed
+
+    def decode_failed(self, attempt: Attempt, failure: Failure) -> bool:
+        """Whether that was the handover's attempt: then one engine does all, and it costs no retry."""
+        if not self.is_handed(attempt) or self.why != "pays":
+            return False
+        self._give_back("decode_lost" if failure in EVIDENCE or failure is Failure.REPLICA_LOST else "transfer_failed")
+        return True
+
+    # the end
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the answer came by it."""
+        return self.why == "pays" and self._handed is not None
+
+    def is_at_work(self) -> bool:
+        """Whether a prefill replica has the prompt, or has computed it for nobody yet."""
+        attempt = self._attempt
+        return self.why == "pays" and attempt is not None and attempt.connected_s > 0.0
+
+    def spend(self, now_s: float) -> PrefillSpend | None:
+        """What the prefill has cost up to now; None where it came to nothing."""
+        attempt = self._attempt
+        if attempt is None or not self.is_at_work():
+            return None
+        model, replica, usage = attempt.admitted.model, attempt.replica, self.usage
+        tokens = attempt.admitted.features.prompt_tokens
+        uncached = tokens - attempt.prediction.cached_tokens
+        if usage is not None:
+            tokens, uncached = usage.prompt_tokens, usage.prompt_tokens - usage.cached_tokens
+        worked_s = max(0.0, now_s - attempt.connected_s)
+        ms_per_token = replica.prefill_ms_per_token
+        if usage is None and uncached > 0:  # no more than there was time for
+            ms_per_token = min(ms_per_token, worked_s * 1000.0 / uncached)
+        busy_s = gpu_seconds(uncached, ms_per_token, 0.0, 1.0, model.accelerators_per_replica)
+        held = kv_token_seconds(tokens, 0, max(0, uncached) * ms_per_token / 1000.0, 0.0)
+        return PrefillSpend(model, Spent(held, busy_s))
+
+    def notes(self) -> dict[str, Any]:
+        """For the trace."""
+        found: dict[str, Any] = {"path": "split" if self.has_split else "one", "why": self.why}
+        if self.prefill is not None:
+            found["replica"] = self.prefill.replica.id
+        weighed = self.weighed
+        if weighed is not None and weighed.one_ms:
+            found |= {
+                "one_ms": round(weighed.one_ms, 1),
+                "split_ms": round(weighed.split_ms, 1),
+                "prefill_ms": round(weighed.prefill_ms, 1),
+                "transfer_ms": round(weighed.transfer_ms, 1),
+            }
+        return found
+
+    def header(self) -> tuple[bytes, bytes]:
+        if self.has_split and self.prefill is not None:
+            return b"x-shoal-prefill", b"path=split;replica=" + self.prefill.replica.id.encode()
+        return b"x-shoal-prefill", b"path=one;why=" + self.why.encode()
+
+    # inside
+
+    def _one(self, why: SplitWhy) -> bool:
+        self.why = why
+        return False
+
+    def _lose(self, attempt: Attempt, why: SplitWhy, failure: Failure | None = None) -> None:
+        """The prefill came to nothing: one engine does all."""
+        self.why = why
+        if failure not in REFUSALS:
+            self._services.usage.lost_attempt(attempt, self._services.clock())
+        self._exchange.split_over()
+
+    def _give_back(self, why: SplitWhy) -> None:
+        """What the prefill replica has computed is of no use: its blocks are freed when their lease ends."""
+        self.why = why
+        if self._attempt is not None:
+            self._services.usage.lost_attempt(self._attempt, self._services.clock())
+
+
+def _splittable(admitted: Admitted) -> dict[str, Any] | None:
+    """The body of a request that one prefill does for; None of any other."""
+    if admitted.route.path not in _PATHS or admitted.features.choices != 1:
+        return None
+    parsed: dict[str, Any] = orjson.loads(admitted.upstream_body)
+    if any(parsed.get(name) not in (None, False) for name in _NEEDS_ALL_OF_THE_PROMPT):
+        return None
+    return parsed
+
+
+def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedModel) -> Admitted:
+    """The request as the prefill pool gets it: one token, which nobody reads."""
+    name, features = model.engine_name, admitted.features
+    asking = {key: value for key, value in parsed.items() if key not in _NOT_FOR_ONE_TOKEN}
+    asking |= {"model": name, "max_tokens": 1, "stream": False, "kv_transfer_params": _REMOTE_DECODE}
+    if name != admitted.model.engine_name:
+        features = for_other_model(features, asking, admitted.route.output, name)
+    return msgspec.structs.replace(
+        admitted,
+        model=model,
+        features=features,
+        upstream_body=orjson.dumps(asking),
+        stream=False,
+        wants_usage=False,
+        wants_counts=False,
+        split=None,
+    )
+
+
+def _params_in(body: bytes) -> bytes:
+    """What the prefill's answer says that the decoding engine needs; empty where it is nothing of the kind."""
+    try:
+        found = orjson.loads(body).get("kv_transfer_params")
+    except (orjson.JSONDecodeError, AttributeError):
+        return b""
+    if type(found) is not dict or found.get("do_remote_prefill") is not True:
+        return b""
+    params = orjson.dumps(found)
+    return params if len(params) <= _PARAMS_MAX_BYTES else b""

@@ -1,0 +1,53 @@
+// Reports of drills: which failure was played, whether the invariants held, when its alert fired and cleared.
+import { count, el, empty, link, part, put, quiet, table, tag, when } from "./dom.js";
+
+export function drills(page) {
+  const here = part("Drills");
+  return {
+    nodes: [here.whole],
+    everyMs: 10000,
+    refresh: () => page.fill(here, async () => {
+      const told = await page.ask("v1/drills");
+      if (!told.data.length) return put(here.body, empty(told.configured ? "No drill was played on this fleet yet: shoal drill --list says which there are." : "This registry has no folder of reports: drills are played on a fleet of one machine, or on staging, with shoal drill."));
+      put(here.body, told.data.map(card), told.total > told.data.length ? empty(`other: ${count(told.total - told.data.length)} older reports`) : null);
+    }),
+  };
+}
+
+const NAMES = ["drill", "name", "failure_mode", "mode"], VERDICTS = ["passed", "ok", "good", "success"];
+const first = (report, names) => names.map((name) => report[name]).find((value) => value !== undefined && value !== null);
+
+function card(each) {
+  const report = each.report, passed = first(report, VERDICTS), mode = String(first(report, ["failure_mode", ...NAMES]) || "");
+  const verdict = each.trouble ? tag("warn", "cannot be read") : passed === true ? tag("good", "✓ held") : passed === false ? tag("bad", "✕ failed") : null;
+  const told = Object.entries(report).filter(([, value]) => value === null || typeof value !== "object");
+  const deep = Object.entries(report).filter(([, value]) => value !== null && typeof value === "object");
+  return el("article", "card", el("div", "row", el("h3", "", String(first(report, NAMES) || each.file)), verdict, quiet(when(each.changed_unix_s)), /^[a-z0-9-]{1,64}$/.test(mode) ? link(`runbook/${mode}`, "runbook") : null),
+    each.trouble ? el("p", "words warn", each.trouble) : null,
+    told.length ? el("dl", "facts", told.flatMap(([name, value]) => [el("dt", "", name.replaceAll("_", " ")), el("dd", "", said(name, value))])) : null,
+    deep.map(([name, value]) => folded(name, value)));
+}
+
+function said(name, value) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "number") return name.endsWith("unix_s") ? when(value) : String(+value.toFixed(3));
+  return value === null ? "–" : String(value);
+}
+
+function folded(name, value) {
+  const made = el("details", "", el("summary", "", name.replaceAll("_", " "), quiet(` (${Array.isArray(value) ? value.length : Object.keys(value).length})`)));
+  made.append(el("div", "", nested(name, value)));
+  return made;
+}
+
+function nested(name, value) {
+  const rows = Array.isArray(value) && value.length && value.every((each) => each !== null && typeof each === "object" && !Array.isArray(each));
+  if (rows) {
+    const headings = [...new Set(value.flatMap((each) => Object.keys(each)))].slice(0, 8);
+    return table(name, headings, value.map((each) => headings.map((heading) => text(heading, each[heading]))));
+  }
+  const entries = Array.isArray(value) ? value.map((each) => ["", each]) : Object.entries(value);
+  return el("ul", "plain", entries.map(([key, each]) => el("li", "words", key ? `${key.replaceAll("_", " ")}: ` : "", text(key, each))));
+}
+
+const text = (name, value) => (value === undefined ? "" : value !== null && typeof value === "object" ? JSON.stringify(value) : said(name, value));

@@ -1,0 +1,163 @@
+"""Routes that the console asks, and whoever else has the operator's token.
+
+    GET  /v1/fleet/series           a pool's figures over a window; Prometheus's or the registry's own
+    GET  /v1/alerts                 what fires now
+    GET  /v1/tenants                the busiest tenants, and their shares of their limits
+    GET  /v1/traces                 a search over requests, the newest first or the slowest
+    GET  /v1/traces/{request_id}    one request: its parts, and why it went where it went
+    GET  /v1/drills                 reports of drills
+    GET  /v1/branch                 what the controller follows, what runs, what was refused and why
+    PUT  /v1/branch                 the controller's word on that
+
+What a route has to ask and cannot reach is 503 with words that say so; `series` falls back on samples.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
+from functions.fleet.branch_report import BRANCH_MAX_BYTES, BRANCH_PATH, BranchReport
+from functions.registry.console import alerts, drills, tenants
+from functions.registry.console.prometheus import PrometheusAway
+from functions.registry.console.series import Window
+from functions.registry.console.sources import ConsoleSources
+from functions.registry.conventions import read_body
+from functions.registry.errors import ApiError
+from functions.registry.services import RegistryServices
+from functions.telemetry.store.questions import Search
+
+_ID = r"^[!-~]{1,256}$"
+_MODEL = rf"^{MODEL_ID_PATTERN}(@{NAME_PATTERN})?$"
+_TRACES_MAX = 200
+_SINCE_MAX_S = 400 * 86_400.0
+_NO_PROMETHEUS = "no Prometheus is configured: SHOAL_REGISTRY_PROMETHEUS_URL says where the one is that has the alerts"
+
+OfTenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this tenant's.")]
+OfModel = Annotated[str | None, Query(pattern=_MODEL, max_length=200, description="A model, or one version of it.")]
+OfPool = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only of this pool.")]
+OfReplica = Annotated[str | None, Query(pattern=_ID, description="Only those that this replica answered.")]
+AgoS = Annotated[float, Query(gt=0, le=_SINCE_MAX_S, description="Seconds before `until`, or before now.")]
+UntilUnixS = Annotated[float | None, Query(gt=0, le=1e10, description="Unix seconds: those that came before.")]
+OverMs = Annotated[float | None, Query(ge=0, le=1e9, description="Only those that took this long in all.")]
+Search_ = Annotated[str, Query(max_length=130, description="A part of a name.")]
+
+
+def observed_routes(
+    services: RegistryServices, sources: ConsoleSources, wall_clock: Callable[[], float] = time.time
+) -> APIRouter:
+    router = APIRouter()
+    operator = [Depends(services.authenticator.operator)]
+
+    @router.get("/v1/fleet/series", dependencies=operator)
+    async def series(window: Window = "1h") -> dict[str, Any]:
+        """First tokens, gaps, queue, KV cache and tokens a second of each pool, on one grid of times."""
+        return await sources.series.of(window)
+
+    @router.get("/v1/alerts", dependencies=operator)
+    async def firing() -> dict[str, Any]:
+        """Alerts of the failure modes that fire or are about to, what pages first."""
+        if sources.prometheus is None:
+            raise ApiError(503, "no_prometheus", _NO_PROMETHEUS)
+        try:
+            return alerts.shown(await sources.prometheus.alerts())
+        except PrometheusAway as error:
+            raise ApiError(503, "prometheus_away", str(error)) from error
+
+    @router.get("/v1/tenants", dependencies=operator)
+    async def used(
+        search: Search_ = "", limit: Annotated[int, Query(ge=1, le=tenants.SHOWN_MAX)] = 50
+    ) -> dict[str, Any]:
+        """Tenants with their limits and what they use of them, the busiest first."""
+        database, now_unix_s = services.database, wall_clock()
+        read = functools.partial(database.read, lambda c: tenants.look(c, now_unix_s))
+        newest = await database.run(read, for_operator=True)
+        current = services.declared.store.current
+        snapshot = current.snapshot if current is not None else None
+        return tenants.described(snapshot, newest, sources.recent_use.since(newest), search, limit)
+
+    @router.get("/v1/drills", dependencies=operator)
+    async def drilled() -> dict[str, Any]:
+        """Reports that `shoal drill` left, the newest first; none on a cluster."""
+        return await asyncio.to_thread(drills.reports, sources.drills_dir)
+
+    return router
+
+
+def trace_routes(
+    services: RegistryServices, sources: ConsoleSources, wall_clock: Callable[[], float] = time.time
+) -> APIRouter:
+    router = APIRouter()
+    operator = [Depends(services.authenticator.operator)]
+
+    @router.get("/v1/traces", dependencies=operator)
+    async def search(
+        *,
+        ago_s: AgoS = 3600.0,
+        until: UntilUnixS = None,
+        tenant: OfTenant = None,
+        model: OfModel = None,
+        pool: OfPool = None,
+        replica: OfReplica = None,
+        errors: Annotated[bool, Query(description="Only those with a status of 400 or above.")] = False,
+        slowest: Annotated[bool, Query(description="The slowest first; else the newest.")] = False,
+        over_ms: OverMs = None,
+        limit: Annotated[int, Query(ge=1, le=_TRACES_MAX)] = 50,
+    ) -> dict[str, Any]:
+        """Requests of all gateways; a row is there about a second after its request's end."""
+        before = until if until is not None else wall_clock()
+        wanted = Search(
+            since_s=before - ago_s, until_s=until, tenant=tenant, model=model, pool=pool, replica=replica,
+            errors=errors, over_ms=over_ms, slowest_first=slowest, limit=limit + 1,
+        )  # fmt: skip
+        found = await sources.traces.search(wanted)
+        return {"object": "list", "data": found[:limit], "has_more": len(found) > limit}
+
+    @router.get("/v1/traces/{request_id}", dependencies=operator)
+    async def trace(request_id: Annotated[str, Path(pattern=_ID)]) -> dict[str, Any]:
+        """The newest row of a request, with the parts of its time."""
+        found = await sources.traces.find(request_id)
+        if found is None:
+            message = (
+                f"no trace of {request_id[:160]!r}: the id is the answer's x-request-id; none is kept of what was "
+                "refused before it had a model, and a row comes about a second after its request's end"
+            )
+            raise ApiError(404, "trace_not_found", message)
+        return found
+
+    return router
+
+
+def branch_routes(
+    services: RegistryServices, sources: ConsoleSources, wall_clock: Callable[[], float] = time.time
+) -> APIRouter:
+    router = APIRouter()
+
+    @router.get(BRANCH_PATH, dependencies=[Depends(services.authenticator.operator)])
+    async def branch() -> dict[str, Any]:
+        """What the controller follows, as it said last; `report` is null where it has said nothing yet."""
+        board = sources.branch
+        told = board.report is not None
+        return {
+            "object": "branch",
+            "age_s": max(0.0, wall_clock() - board.told_unix_s) if told else None,
+            "report": msgspec.to_builtins(board.report),
+        }
+
+    @router.put(BRANCH_PATH, status_code=204, dependencies=[Depends(services.authenticator.controller)])
+    async def told(request: Request) -> Response:
+        """The controller's word on what it follows; in place of what it said before."""
+        body = b"".join(await read_body(request, BRANCH_MAX_BYTES))
+        try:
+            report = msgspec.json.decode(body, type=BranchReport)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
+        sources.branch.take(report, wall_clock())
+        return Response(status_code=204)
+
+    return router

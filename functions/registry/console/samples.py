@@ -1,0 +1,111 @@
+"""The registry's own samples of each pool: what heartbeats and gateways said, every ten seconds for an hour.
+
+It stands in where there is no Prometheus, or where that is away. Each registry has its own, from its start on.
+Bounded: POOLS_MAX pools, and SAMPLES_MAX of each figure; a pool that nobody has spoken of for an hour is forgotten. A
+figure that nobody told is a hole, never a nought.
+"""
+
+import asyncio
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, get_args
+
+from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.pool_board import PoolSum
+from functions.registry.fleet_watch import FleetWatch
+
+Figure = Literal["ttft_p99_s", "gap_p99_s", "queue_s", "kv_usage_ratio", "tokens_per_s"]
+FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
+EVERY_S = 10.0
+SAMPLES_MAX = 360
+POOLS_MAX = 200
+MOST_BYTES = POOLS_MAX * (len(FIGURES) + 1) * SAMPLES_MAX * 8
+
+Row = Mapping[Figure, float | None]
+
+
+def rows_of(sums: Mapping[str, PoolSum], heartbeats: Iterable[Heartbeat]) -> dict[str, Row]:
+    """The figures of now, by pool: from its gateways, and from its replicas."""
+    ready: dict[str, list[Heartbeat]] = {}
+    for each in heartbeats:
+        if each.phase == "ready":
+            ready.setdefault(each.pool, []).append(each)
+    return {pool: _row(sums.get(pool), ready.get(pool, [])) for pool in sorted(sums.keys() | ready.keys())}
+
+
+def _row(told: PoolSum | None, ready: Sequence[Heartbeat]) -> Row:
+    return {
+        "ttft_p99_s": told.ttft_p99_s if told is not None else None,
+        "gap_p99_s": told.gap_p99_s if told is not None else None,
+        "queue_s": told.queue_s if told is not None else None,
+        "kv_usage_ratio": max((each.kv_usage_ratio for each in ready), default=None),
+        "tokens_per_s": sum(each.decode_tokens_per_s for each in ready) if ready else None,
+    }
+
+
+class Samples:
+    """Owned by one event loop. Times are Unix seconds, arguments."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, _Ring] = {}
+
+    def take(self, rows: Mapping[str, Row], now_unix_s: float) -> None:
+        for pool, row in rows.items():
+            if pool in self._pools or len(self._pools) < POOLS_MAX:
+                self._pools.setdefault(pool, _Ring()).add(now_unix_s, row)
+        kept_s = EVERY_S * SAMPLES_MAX
+        self._pools = {pool: ring for pool, ring in self._pools.items() if now_unix_s - ring.newest_s <= kept_s}
+
+    def series(self, start_s: float, step_s: float, points: int) -> dict[Figure, dict[str, list[float | None]]]:
+        """Of each step the largest sample: a peak is what one looks for, and a mean would hide it."""
+        made: dict[Figure, dict[str, list[float | None]]] = {figure: {} for figure in FIGURES}
+        for pool, ring in self._pools.items():
+            for figure, values in ring.stepped(start_s, step_s, points).items():
+                if any(value is not None for value in values):
+                    made[figure][pool] = values
+        return made
+
+
+class _Ring:
+    __slots__ = ("_at", "_columns")
+
+    def __init__(self) -> None:
+        self._at = array("d")
+        self._columns = {figure: array("d") for figure in FIGURES}
+
+    @property
+    def newest_s(self) -> float:
+        return self._at[-1]
+
+    def add(self, now_s: float, row: Row) -> None:
+        columns = (self._at, *self._columns.values())
+        values = (now_s, *(_or_hole(row.get(figure)) for figure in FIGURES))
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+            del column[:-SAMPLES_MAX]
+
+    def stepped(self, start_s: float, step_s: float, points: int) -> dict[Figure, list[float | None]]:
+        made: dict[Figure, list[float | None]] = {figure: [None] * points for figure in FIGURES}
+        for index, at_s in enumerate(self._at):
+            place = math.floor((at_s - start_s) / step_s)
+            if 0 <= place < points:
+                for figure, values in made.items():
+                    value = self._columns[figure][index]
+                    before = values[place]
+                    if not math.isnan(value) and (before is None or value > before):
+                        values[place] = value
+        return made
+
+
+def _or_hole(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+async def sample(samples: Samples, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time) -> None:
+    """For ever. While the bus is away nothing is known, so nothing is kept."""
+    while True:
+        if fleet.bus_connected:
+            samples.take(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())
+        await asyncio.sleep(EVERY_S)

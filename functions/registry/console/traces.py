@@ -1,0 +1,90 @@
+"""Questions to the trace store for the console, and a request's row as it is shown: its parts, and why it went there.
+
+Questions are `functions.telemetry.store.questions`, as the command line's. At most AT_ONCE are asked at a time, each
+for ANSWER_S: a console must not keep the store from taking rows in.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import msgspec
+
+from functions.registry.errors import ApiError
+from functions.telemetry.store import questions
+from functions.telemetry.store.client import StoreAway, StoreRefused, TraceStore
+from functions.telemetry.store.questions import Search
+from functions.telemetry.trace_parts import parts
+from functions.telemetry.trace_row import RowInvalid, TraceRow
+
+ANSWER_S = 15.0
+AT_ONCE = 4
+_WAIT_S = 5.0
+_NO_TABLE = frozenset({60, 81})
+_NOT_CONFIGURED = (
+    "this registry knows no trace store: SHOAL_REGISTRY_TRACE_STORE_URL. `shoal trace` looks in the gateway's files"
+)
+Answer = TypeVar("Answer")
+
+
+class Traces:
+    """Owned by one event loop; the store's client blocks, so it is called in threads."""
+
+    def __init__(self, store: TraceStore | None) -> None:
+        self._store = store
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def search(self, asked: Search) -> list[dict[str, Any]]:
+        """One more than `asked.limit`, where there are more. ApiError: away, or none."""
+        found = await self._asked(lambda store: questions.search(store, asked))
+        return [listed(row) for row in found]
+
+    async def find(self, request_id: str) -> dict[str, Any] | None:
+        row = await self._asked(lambda store: questions.find(store, request_id))
+        return whole(row) if row is not None else None
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+
+    async def _asked(self, question: Callable[[TraceStore], Answer]) -> Answer:
+        store = self._store
+        if store is None:
+            raise ApiError(503, "no_trace_store", _NOT_CONFIGURED)
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise ApiError(503, "trace_store_busy", "others wait for the trace store; try again") from error
+        try:
+            return await asyncio.to_thread(question, store)
+        except StoreAway as error:
+            raise ApiError(503, "trace_store_away", f"the trace store does not answer: {error}") from error
+        except StoreRefused as error:
+            if error.code in _NO_TABLE:
+                words = "the trace store has no traces yet: a gateway makes its tables with the first"
+                raise ApiError(503, "no_traces_yet", words) from error
+            raise ApiError(503, "trace_store_refused", f"the trace store refused: {error}") from error
+        except RowInvalid as error:
+            words = f"the trace store holds what this release does not know: {error}"
+            raise ApiError(503, "trace_store_unknown", words) from error
+        finally:
+            self._turns.release()
+
+
+_LISTED = (
+    *("ts", "request_id", "tenant_id", "model_id", "version", "pool", "replica_id", "class", "status", "error"),
+    *("finish_reason", "first_token_ms", "queue_ms", "total_ms", "prompt_tokens", "cached_tokens"),
+    *("completion_tokens", "attempt_count", "route_reason", "degraded_from"),
+)
+
+
+def listed(row: TraceRow) -> dict[str, Any]:
+    """What a line of a list has."""
+    plain = msgspec.to_builtins(row)
+    return {name: plain[name] for name in _LISTED}
+
+
+def whole(row: TraceRow) -> dict[str, Any]:
+    return {**msgspec.to_builtins(row), "object": "trace", "parts": [asdict(part) for part in parts(row)]}

@@ -1,0 +1,91 @@
+"""Fault of the accelerator: an error that takes the replica out, kept in a file until somebody clears it.
+
+    the driver tells of a fatal error ─► the file is written ─► the replica drains, and its heartbeat says why
+    the file is there at the start    ─────────────────────────► the same: a restart mends no device
+    the file is deleted               ─► what was told until then is forgotten, and the replica takes requests again
+
+The file is the verdict, so an operator takes a replica out by writing it, and a restart of the agent forgets nothing.
+Without a file (on Kubernetes the pod is replaced on another node) the fault lasts as long as the agent.
+
+Neighbours: `functions.decisions.health.accelerator_errors` decides, `accelerators` listens to the driver; who
+supervises the engine does not start it while the file is there (`functions.controller.local.supervisor`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from functions.decisions.health.accelerator_errors import DeviceErrors, fatal
+from functions.replica.status import AgentStatus
+
+LOOK_EVERY_S = 1.0
+_MAX_CHARS = 400
+
+_log = logging.getLogger(__name__)
+
+
+class ErrorSource(Protocol):
+    def errors(self) -> Iterable[DeviceErrors]: ...
+
+    def forget_errors(self) -> None: ...
+
+
+class AcceleratorFault:
+    """Owned by one event loop."""
+
+    def __init__(
+        self, status: AgentStatus, source: ErrorSource, file: Path | None, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change`: the fleet is to know at once."""
+        self._status = status
+        self._source = source
+        self._file = file
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Once; a few microseconds, and a file of a line."""
+        before, kept = self._status.accelerator_fault, self._kept()
+        if before and self._file is not None and not kept:
+            self._source.forget_errors()
+            self._change("")
+            _log.warning("the accelerator's error was cleared: %s", before)
+        elif not before:
+            found = kept or fatal(self._source.errors())
+            if found:
+                _log.error("out, until somebody clears it: %s", found)
+                self._keep(found)
+                self._change(found)
+
+    def _change(self, fault: str) -> None:
+        self._status.accelerator_fault = fault
+        self._on_change()
+
+    def _kept(self) -> str:
+        if self._file is None:
+            return ""
+        try:
+            with self._file.open(encoding="utf-8", errors="replace") as file:
+                said = " ".join(file.read(_MAX_CHARS).split())
+        except FileNotFoundError:
+            return ""
+        except OSError as error:  # there is something; what, we cannot tell
+            return f"{self._file} cannot be read: {error.strerror}"
+        return said or "taken out by hand"
+
+    def _keep(self, fault: str) -> None:
+        if self._file is None or self._file.exists():
+            return
+        with contextlib.suppress(OSError):  # it lasts as long as we do, then
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._file.with_suffix(".draft")
+            draft.write_text(f"{fault}\n", encoding="utf-8")
+            draft.replace(self._file)

@@ -1,0 +1,102 @@
+"""Routes of the adapter cache.
+
+GET /objects/{kind}/{sha256}   a chunk's or a manifest's bytes; 404: the store has none; 503: ask the store itself
+GET /readyz, GET /metrics      for a kubelet and Prometheus, without a credential
+
+Nodes show the credential that they show each other for chunks. At most `max_answers` are written at once, since each
+is an object in memory until its reader has it.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import FastAPI, Path
+from fastapi.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing
+from functions.replica.adapter_cache.metrics import page
+from functions.replica.adapter_cache.objects import Kind
+from functions.replica.adapter_cache.read_through import ReadThrough, TooBusy
+from functions.replica.peer_app import Accepted, CredentialRequired
+
+Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+RETRY_S = "1"
+
+
+def make_app(cache: ReadThrough, accepted: Accepted, max_answers: int) -> ASGIApp:
+    app = FastAPI(title="shoal adapter cache", docs_url=None, redoc_url=None, openapi_url=None)
+    places = _Places(max_answers)
+
+    @app.get("/objects/{kind}/{sha256}")
+    async def content(kind: Kind, sha256: Sha256) -> Response:
+        if not places.free:
+            return _refused(503, "as many answers as may are on their way: ask the store", {"retry-after": RETRY_S})
+        places.free -= 1
+        try:
+            return _Answer(await cache.get(kind, sha256), places)
+        except BaseException as error:
+            places.free += 1
+            return _answer_to(error)
+
+    guarded = CredentialRequired(app, accepted)
+    pages: dict[str, Callable[[], Awaitable[Response]]] = {"/readyz": _ready, "/metrics": lambda: _metrics(cache)}
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        opened = pages.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if opened is not None:
+            await (await opened())(scope, receive, send)
+            return
+        await guarded(scope, receive, send)
+
+    return answer
+
+
+class _Places:
+    """Of answers in memory."""
+
+    def __init__(self, most: int) -> None:
+        self.free = most
+
+
+class _Answer(Response):
+    """It gives its place back when its reader has it, or is gone: the listener's guard ends who does not read."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, content: bytes, places: _Places) -> None:
+        super().__init__(content)
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._places.free += 1
+
+
+def _answer_to(error: BaseException) -> Response:
+    """What the caller is told; what is not the store's is raised again."""
+    match error:
+        case TooBusy():
+            return _refused(503, "too much is on its way: ask the store", {"retry-after": RETRY_S})
+        case ArtifactMissing():
+            return _refused(404, str(error))
+        case ArtifactCorrupt():
+            return _refused(502, str(error))
+        case ArtifactError():
+            return _refused(503, str(error), {"retry-after": RETRY_S})
+        case _:
+            raise error
+
+
+async def _ready() -> Response:
+    return JSONResponse({"ready": True})
+
+
+async def _metrics(cache: ReadThrough) -> Response:
+    return Response(page(cache), media_type="text/plain; version=0.0.4")
+
+
+def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": message}}, status, headers=headers)

@@ -1,0 +1,88 @@
+"""Prefill and decode apart: where it pays, and which pool computes for which."""
+
+import msgspec
+import pytest
+
+from functions.api.ids import Digest, PoolName, ReplicaId, TenantId
+from functions.api.snapshot import PoolEntry
+from functions.decisions.routing.disaggregation import at_once, prefill_pools, transfer_ms, weigh
+from functions.decisions.routing.replicas import ReplicaView
+from functions.decisions.routing.request import NoReplica, Prediction
+
+LLAMA, PREFILL = PoolName("llama"), PoolName("llama-prefill")
+ENTRY = PoolEntry(
+    PREFILL, 8192, model=LLAMA, role="prefill", kv_bytes_per_token=131_072, kv_transfer_bytes_per_s=12.5e9
+)
+
+
+def replica(name: str, weights: Digest | None = None) -> ReplicaView:
+    return ReplicaView(
+        ReplicaId(name), LLAMA, "127.0.0.1", 1, "ready", 0, 0, 0.1, frozenset(), 50.0, 0.1, weights=weights
+    )
+
+
+def predicted(
+    queue_ms: float, prefill_ms: float, outstanding: int = 0, cached: int = 0, weights: Digest | None = None
+) -> Prediction:
+    return Prediction(replica("r", weights), outstanding, queue_ms, prefill_ms, cached)
+
+
+def test_worked_example_of_the_prologue() -> None:
+    assert round(transfer_ms(8000, ENTRY)) == 84
+    busy = weigh(8000, predicted(50.0, 800.0, outstanding=10), predicted(300.0, 800.0), ENTRY)
+    assert (round(busy.one_ms), round(busy.split_ms), busy.why) == (1250, 1194, "pays")
+    calm = weigh(8000, predicted(50.0, 800.0, outstanding=6), predicted(300.0, 800.0), ENTRY)
+    assert (round(calm.one_ms), calm.why) == (1090, "slower")
+
+
+def test_more_streams_only_ever_speak_for_a_split() -> None:
+    """A stall counted with the wrong sign would send prompts away from idle replicas."""
+    pays = [weigh(8000, predicted(0.0, 800.0, n), predicted(0.0, 800.0), ENTRY).pays for n in range(40)]
+    assert pays == sorted(pays) and not pays[0] and pays[-1]
+
+
+def test_a_slow_link_never_pays() -> None:
+    slow = msgspec.structs.replace(ENTRY, kv_transfer_bytes_per_s=125e6)  # 1 Gbit/s: 8.4 s for these
+    assert weigh(8000, predicted(0.0, 800.0, 20), predicted(0.0, 800.0), slow).why == "slower"
+
+
+def test_what_is_cached_where_it_is_decoded_is_not_moved() -> None:
+    all_of_it = weigh(8000, predicted(0.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
+    half = weigh(8000, predicted(0.0, 400.0, 30, cached=4000), predicted(0.0, 800.0), ENTRY)
+    assert half.transfer_ms == pytest.approx(all_of_it.transfer_ms / 2)
+
+
+def test_what_waits_at_the_decoding_replica_drains_meanwhile() -> None:
+    found = weigh(8000, predicted(5000.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
+    assert found.split_ms == 5000.0 and found.pays
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cached", "why"),
+    [(2047, 0, "short"), (2048, 0, None), (9000, 8000, "cached"), (9000, 6952, None)],
+)
+def test_short_and_cached_prompts_are_told_apart_at_once(tokens: int, cached: int, why: str | None) -> None:
+    assert at_once(tokens, cached, 2048) == why
+
+
+def test_other_weights_mean_nothing_to_each_other() -> None:
+    old, new = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
+    long, quick = predicted(0.0, 800.0, 30, weights=old), predicted(0.0, 1.0, weights=new)
+    assert weigh(8000, long, quick, ENTRY).why == "other_weights"
+    assert weigh(8000, long, NoReplica("weights_not_loaded"), ENTRY).why == "other_weights"
+    assert weigh(8000, long, predicted(0.0, 1.0), ENTRY).pays  # nobody tells: an older agent
+
+
+def test_a_prefill_pool_computes_for_the_pools_that_are_like_it() -> None:
+    """One for other tenants would compute a dedicated tenant's prompts on shared accelerators."""
+    acme = (TenantId("acme"),)
+    pools = [
+        PoolEntry(LLAMA, 8192),
+        PoolEntry(PoolName("llama-fp8"), 8192, model=LLAMA, quantization="fp8"),
+        PoolEntry(PoolName("llama-acme"), 8192, model=LLAMA, dedicated_to=acme),
+        ENTRY,
+        msgspec.structs.replace(ENTRY, name=PoolName("z-prefill")),
+    ]
+    assert prefill_pools({LLAMA: pools}) == {LLAMA: ENTRY}
+    own = msgspec.structs.replace(ENTRY, name=PoolName("acme-prefill"), dedicated_to=acme)
+    assert prefill_pools({LLAMA: [*pools, own]})[PoolName("llama-acme")] is own

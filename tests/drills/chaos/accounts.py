@@ -1,0 +1,48 @@
+"""The usage ledger beside what clients were answered: of each tenant, tokens of prompts and of completions.
+
+At least what whole answers said (each ends with the engine's own count), less those of a gateway that was killed within
+the second before its sums are on its disk; at most that and all that requests that ended otherwise may have cost: their
+whole prompt and answer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.drills.chaos.load import Asked
+
+SPOOLED_S = 2.0  # the gateway writes its sums every second; the machine is busy
+_PER_WORD = 16  # tokens that a word of a prompt may be, with its marker of twelve characters
+_TEMPLATE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    tenant: str
+    told: int  # by the ledger
+    at_least: int
+    at_most: int
+    whole: int  # of whole answers
+    lost_with_gateways: int
+
+    @property
+    def holds(self) -> bool:
+        return self.at_least <= self.told <= self.at_most
+
+
+def bill(
+    tenant: str, told: int, asked: Iterable[Asked], kills: Iterable[tuple[str, float]], besides: tuple[int, int]
+) -> Bill:
+    """`kills` are gateways and when they were killed; `besides` the least and the most of what was not `asked`."""
+    deaths = list(kills)
+    whole = lost = doubtful = 0
+    for one in asked:
+        if one.tenant != tenant:
+            continue
+        if one.end == "whole" and one.tokens is not None:
+            tokens = sum(one.tokens)
+            whole += tokens
+            if any(gateway == one.gateway and -0.5 <= at_s - one.ended_s <= SPOOLED_S for gateway, at_s in deaths):
+                lost += tokens
+        elif not one.how.startswith(("429", "Connect")):
+            doubtful += 2 * (one.words * _PER_WORD) + _TEMPLATE
+    return Bill(tenant, told, whole - lost + besides[0], whole + doubtful + besides[1], whole, lost)

@@ -1,0 +1,170 @@
+"""Checked load: every answer's text is compared with what the model and the tenant that asked must get.
+
+An answer is `whole`, `honest` (a refusal in the API's shape, an error event, a connection that was cut while its
+gateway was under a fault) or `wrong`; nothing else exists. Each engine echoes the prompt, after its adapter's mark.
+"""
+
+import asyncio
+import json
+import random
+import secrets
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.drills.chaos.health import Balancer
+
+MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
+_HONEST = frozenset({408, 429, 502, 503, 504})
+_ANSWER_S = 150.0  # an answer that takes longer has not come
+_LEAVES = 0.04  # of the clients, in the middle of their answer
+_PLAIN = 0.3
+
+
+@dataclass(slots=True)
+class Asked:
+    tenant: str
+    model: str
+    gateway: str
+    streams: bool
+    words: int
+    at_s: float
+    marker: str = field(default_factory=lambda: secrets.token_hex(6))
+    ended_s: float = 0.0
+    end: str = ""  # whole, honest or wrong
+    how: str = ""
+    text: str = ""
+    tokens: tuple[int, int] | None = None  # prompt's and completion's, as the answer says
+    pieces: int = 0
+
+    @property
+    def prompt(self) -> str:
+        return " ".join(f"{self.marker}-{number}" for number in range(self.words))
+
+    def is_right(self) -> bool:
+        """Its own text, whole, and by the model that was asked for: an adapter's mark names it."""
+        mark, _, rest = self.text.partition("] ") if self.text.startswith("[") else ("", "", self.text)
+        named = mark.removeprefix("[").split("#")[0] if mark else ""
+        return rest == self.prompt and (named.startswith(self.model) if "/" in self.model else not mark)
+
+
+class Load:
+    """`faulted` says whether a gateway was under a fault at any time since a moment."""
+
+    def __init__(
+        self, urls: dict[str, str], keys: dict[str, str], tls: ssl.SSLContext, balancer: Balancer, per_s: float,
+        seed: int, faulted: Callable[[str, float], bool],
+    ) -> None:  # fmt: skip
+        self.asked: list[Asked] = []
+        self._urls, self._keys, self._balancer = urls, keys, balancer
+        self._per_s, self._faulted = per_s, faulted
+        self._dice = random.Random(seed)
+        limits = httpx.Limits(max_connections=400, max_keepalive_connections=50)
+        self._client = httpx.AsyncClient(verify=tls, limits=limits, timeout=_ANSWER_S, trust_env=False)
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Until `over`; then until the last has ended."""
+        next_s = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            while not over.is_set():
+                next_s = max(next_s + self._dice.expovariate(self._per_s), time.monotonic() - 1.0)
+                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+                group.create_task(self._one(self._drawn(), leaves=self._dice.random() < _LEAVES))
+        await self._client.aclose()
+
+    def _drawn(self) -> Asked:
+        tenant = self._dice.choice(("acme", "acme", "globex"))
+        ready = [name for name, said in self._balancer.ready.items() if said] or list(self._urls)
+        model, gateway = self._dice.choice(MODELS[tenant]), self._dice.choice(ready)
+        streams = self._dice.random() > _PLAIN
+        return Asked(tenant, model, gateway, streams, self._dice.randint(10, 120), time.monotonic())
+
+    async def _one(self, asked: Asked, *, leaves: bool) -> None:
+        self.asked.append(asked)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._ask(asked, leaves=leaves)
+        except TimeoutError:
+            self._cut(asked, "no end")
+        except httpx.HTTPError as error:
+            self._cut(asked, type(error).__name__)
+        asked.ended_s = time.monotonic()
+        if asked.end == "whole":
+            asked.text = ""  # an hour of them
+
+    def _cut(self, asked: Asked, how: str) -> None:
+        """A connection that ended without a word: honest where the gateway itself was under a fault."""
+        asked.how = f"{how} of {'a stream' if asked.text else 'a request'}"
+        asked.end = "honest" if self._faulted(asked.gateway, asked.at_s) else "wrong"
+
+    async def _ask(self, asked: Asked, *, leaves: bool) -> None:
+        body: dict[str, Any] = {
+            "model": asked.model, "messages": [{"role": "user", "content": asked.prompt}], "max_tokens": 2000,
+        }  # fmt: skip
+        if asked.streams:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        headers = {"authorization": f"Bearer {self._keys[asked.tenant]}"}
+        url = self._urls[asked.gateway] + "/v1/chat/completions"
+        async with self._client.stream("POST", url, json=body, headers=headers) as answer:
+            if answer.status_code != 200:
+                _judge_refusal(asked, answer.status_code, await answer.aread())
+            elif asked.streams:
+                await _read_stream(asked, answer, leaves=leaves)
+            else:
+                content = json.loads(await answer.aread())
+                asked.text, asked.tokens = content["choices"][0]["message"]["content"], _tokens(content)
+                _judge_text(asked)
+
+    def told(self) -> Counter[str]:
+        return Counter(f"{asked.end}: {asked.how}" for asked in self.asked)
+
+
+def _judge_refusal(asked: Asked, status: int, content: bytes) -> None:
+    try:
+        code = str(json.loads(content)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        asked.end, asked.how = "wrong", f"{status} without a shape: {content[:120]!r}"
+        return
+    asked.end, asked.how = "honest" if status in _HONEST else "wrong", f"{status} {code}"
+
+
+async def _read_stream(asked: Asked, answer: httpx.Response, *, leaves: bool) -> None:
+    done, error = False, ""
+    async for line in answer.aiter_lines():
+        if line == "data: [DONE]":
+            done = True
+        elif line.startswith("data: "):
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                error = str(event["error"]["code"])
+                continue
+            if event.get("usage"):
+                asked.tokens = _tokens(event)
+            said = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+            asked.text += said
+            asked.pieces += bool(said)
+            if leaves and asked.pieces > asked.words // 2:
+                asked.end, asked.how = "honest", "the client left"
+                return
+    if error:
+        asked.end, asked.how = ("wrong", f"{error}, then [DONE]") if done else ("honest", f"error event {error}")
+    elif not done:
+        asked.end, asked.how = "wrong", f"a stream without [DONE] after {len(asked.text)} characters"
+    else:
+        _judge_text(asked)
+
+
+def _judge_text(asked: Asked) -> None:
+    if asked.is_right():
+        asked.end, asked.how = "whole", "stream" if asked.streams else "answer"
+    else:
+        asked.end, asked.how = "wrong", f"text {asked.text[:60]!r}… for {asked.model} {asked.prompt[:20]!r}…"
+
+
+def _tokens(content: dict[str, Any]) -> tuple[int, int]:
+    return int(content["usage"]["prompt_tokens"]), int(content["usage"]["completion_tokens"])

@@ -1,0 +1,152 @@
+"""Prefill and decode apart, live: a gateway in front of two engines, of which one computes a prompt for the other.
+
+The real engines need NIXL beside them (`pip install --no-deps --target DIR nixl nixl-cu13`, and SHOAL_NIXL_DIR=DIR): on
+CPU its blocks travel over TCP.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import PoolEntry
+from functions.gateway.limits import Limits
+from tests.contract.servers import Engine, model_dir, running
+from tests.gateway.live import LiveGateway
+from tests.gateway.world import ACME_KEY, POOL, catalogue, routing
+from tests.ports import free_port
+
+PREFILL = PoolName("smollm2-prefill")
+FACTS = " ".join(f"Fact {number}: item {number} is kept in room {number * 7 % 31}." for number in range(25))
+CALL_S = 180.0
+
+
+def transfers(policy: str) -> tuple[str, str]:
+    config = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": policy}
+    return "--kv-transfer-config", json.dumps(config)
+
+
+@contextlib.contextmanager
+def engine(kind: str, log: Path, name: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1")
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
+    with running(kind, log, "--served-model-name", name, *transfers(policy)) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def beating(live: LiveGateway, reads: Engine, decodes: Engine) -> Iterator[None]:
+    """Both are heard every few seconds: a real engine on a busy CPU takes longer than silence may."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while True:
+            live.beat("d0", decodes.port, running=30, prefill_ms_per_token=5.0)
+            live.beat("p0", reads.port, pool=PREFILL, prefill_ms_per_token=1.0)
+            if over.wait(3.0):
+                return
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        yield
+    finally:
+        over.set()
+        heart.join()
+
+
+@contextlib.contextmanager
+def apart(
+    kind: str, folder: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, policy: str = "recompute"
+) -> Iterator[tuple[LiveGateway, Engine, Engine]]:
+    entry = PoolEntry(
+        PREFILL, 1024, model=POOL, role="prefill", kv_bytes_per_token=46_080, kv_transfer_bytes_per_s=12.5e9
+    )
+    pools = (PoolEntry(POOL, context_window_tokens=1024), entry)
+    policies = (routing(prefill_min_prompt_tokens=200, prefill_give_up_after_s=120.0, retry_max_attempts=1),)
+    first = catalogue(pools=pools, routing=policies)
+    with (
+        engine(kind, folder / "prefill.log", PREFILL, policy, monkeypatch) as reads,
+        engine(kind, folder / "decode.log", POOL, policy, monkeypatch) as decodes,
+        LiveGateway(Limits(), certificate, first=first) as live,
+        beating(live, reads, decodes),
+    ):
+        yield live, reads, decodes
+
+
+def ask(live: LiveGateway, text: str, **fields: Any) -> httpx.Response:
+    body = {
+        "model": POOL,
+        "messages": [{"role": "user", "content": f"{text} What is the capital of France?"}],
+        "temperature": 0,
+        "max_tokens": 12,
+    }
+    url = f"http://127.0.0.1:{live.plain_port}/v1/chat/completions"
+    auth = {"authorization": f"Bearer {ACME_KEY}"}
+    return httpx.post(url, json=body | fields, headers=auth, timeout=CALL_S)
+
+
+def figure(engine: Engine, name: str, label: str = "") -> float:
+    page = httpx.get(f"{engine.base_url}/metrics", timeout=CALL_S).text
+    lines = [line for line in page.splitlines() if line.startswith(f"vllm:{name}{{") and label in line]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def said(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
+    """Both paths give the same answer; of the split one, the second engine has computed next to nothing."""
+    split = ask(live, FACTS)
+    assert split.headers["x-shoal-prefill"] == "path=split;replica=p0" and split.headers["x-shoal-replica"] == "d0"
+    taken = figure(decodes, "prompt_tokens_by_source_total", 'source="external_kv_transfer"')
+    prompt_tokens = split.json()["usage"]["prompt_tokens"]
+    assert taken >= prompt_tokens - 1 > 200
+    assert figure(decodes, "external_prefix_cache_hits_total") == taken
+    assert figure(reads, "prompt_tokens_by_source_total", 'source="local_compute"') >= prompt_tokens
+    assert split.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # it was computed for this request
+    one = ask(live, FACTS)  # the gateway knows that the decoding replica has it in its cache now
+    assert one.headers["x-shoal-prefill"] == "path=one;why=cached" and said(one) == said(split)
+
+
+@pytest.mark.servers
+def test_the_simulated_engines_hand_over(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with apart("sim", tmp_path, certificate, monkeypatch) as (live, reads, decodes):
+        check(live, reads, decodes)
+
+
+@pytest.mark.servers
+def test_blocks_that_are_gone_do_not_lose_a_request(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With vLLM's own policy an engine answers 500 where it cannot read the other one's blocks."""
+    with apart("sim", tmp_path, certificate, monkeypatch, policy="fail") as (live, reads, _):
+        httpx.post(f"{reads.base_url}/sim/faults", json={"lose_kv_blocks": True}, timeout=CALL_S).raise_for_status()
+        failed = ask(live, FACTS)
+        assert said(failed) and failed.headers["x-shoal-prefill"] == "path=one;why=transfer_failed"
+
+
+@pytest.mark.soak
+@pytest.mark.engine
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(
+    not (model_dir() and os.environ.get("SHOAL_ENGINE_PYTHON") and os.environ.get("SHOAL_NIXL_DIR")),
+    reason="needs the real engine (make engine) and NIXL: SHOAL_NIXL_DIR, a folder with nixl and nixl-cu13",
+)
+def test_vllm_takes_the_other_engines_blocks(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with apart("vllm", tmp_path, certificate, monkeypatch) as (live, reads, decodes):
+        check(live, reads, decodes)
+        assert figure(decodes, "nixl_bytes_transferred_sum") > 1_000_000

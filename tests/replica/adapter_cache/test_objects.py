@@ -1,0 +1,71 @@
+"""The cache's disk: bounded, verified, and taken up after a restart."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from functions.replica.adapter_cache.objects import CachedObjects
+
+
+def objects(root: Path, max_bytes: int = 1000) -> CachedObjects:
+    opened = CachedObjects(root, max_bytes)
+    opened.open()
+    return opened
+
+
+def kept(cache: CachedObjects, content: bytes) -> str:
+    name = hashlib.sha256(content).hexdigest()
+    cache.write("chunks", name, content)
+    return name
+
+
+def test_the_longest_unused_makes_room(tmp_path: Path) -> None:
+    cache = objects(tmp_path)
+    first, second = kept(cache, b"a" * 400), kept(cache, b"b" * 400)
+    assert cache.read("chunks", first) == b"a" * 400
+    third = kept(cache, b"c" * 400)
+    assert cache.read("chunks", second) is None
+    assert cache.read("chunks", first) is not None
+    assert cache.read("chunks", third) is not None
+    assert (cache.total_bytes, cache.evicted_total) == (800, 1)
+    assert len(list((tmp_path / "chunks").iterdir())) == 2
+
+
+def test_what_is_larger_than_all_of_it_is_not_kept(tmp_path: Path) -> None:
+    cache = objects(tmp_path)
+    small, large = kept(cache, b"a" * 10), kept(cache, b"b" * 1001)
+    assert cache.read("chunks", large) is None
+    assert cache.read("chunks", small) is not None
+
+
+def test_what_rots_is_not_here_and_may_come_again(tmp_path: Path) -> None:
+    cache = objects(tmp_path)
+    name = kept(cache, b"a" * 100)
+    (tmp_path / "chunks" / name).write_bytes(b"b" * 100)
+    assert cache.read("chunks", name) is None
+    assert (cache.total_bytes, cache.rotten_total) == (0, 1)
+    kept(cache, b"a" * 100)
+    assert cache.read("chunks", name) == b"a" * 100
+
+
+def test_a_restart_takes_up_what_is_whole_in_the_order_of_use(tmp_path: Path) -> None:
+    cache = objects(tmp_path)
+    names = [kept(cache, bytes([number]) * 300) for number in range(3)]
+    for age, name in enumerate(names):  # the clock's grain is no order
+        os.utime(tmp_path / "chunks" / name, (1000 + age, 1000 + age))
+    (tmp_path / "coming" / "half").write_bytes(b"what a kill left")
+    (tmp_path / "chunks" / "no-digest").write_bytes(b"?")
+    again = objects(tmp_path)
+    assert list((tmp_path / "coming").iterdir()) == []
+    assert (len(again), again.total_bytes) == (3, 900)
+    kept(again, b"x" * 300)
+    assert again.read("chunks", names[0]) is None
+    assert again.read("chunks", names[1]) is not None
+    smaller = objects(tmp_path, 300)
+    assert len(smaller) == 1, "a smaller bound holds at once"
+
+
+def test_a_chunk_and_a_manifest_of_one_name_are_two(tmp_path: Path) -> None:
+    cache = objects(tmp_path)
+    name = kept(cache, b"a")
+    assert cache.read("manifests", name) is None

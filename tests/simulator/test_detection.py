@@ -1,0 +1,135 @@
+"""A slow replica of two to four is found and replaced; a lost zone is avoided as a whole, and no others are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from functions.api.ids import ReplicaId, TenantId
+from functions.controller.health.watch import FleetHealth
+from functions.decisions.health.slow_replica import SlowPolicy
+from functions.fleet.pool_board import PoolReport, replica_report
+from functions.fleet.view import FleetView
+from functions.simulator.fleet.replica import Life
+from functions.simulator.fleet.setting import Zone
+from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.workload.asked import Asked
+from tests.simulator.worlds import lost, pool, served, shed, stream, world
+
+FIRST = ReplicaId("r0000")
+
+
+@dataclass
+class Controller:
+    """What the controller does about slow replicas, on the simulation's clock; a restart is a drain and a new start."""
+
+    policy: SlowPolicy = field(default_factory=lambda: SlowPolicy(60.0, 60.0))
+    restarted: list[tuple[float, ReplicaId]] = field(default_factory=list)
+    health: FleetHealth | None = None
+
+    def look(self, simulation: Simulation) -> None:
+        if self.health is None:
+            now = lambda: simulation.now_s  # noqa: E731 - the one clock
+            self.health = FleetHealth(self.policy, now, lambda: simulation.now_s + 1000.0)
+        beats = [
+            replica.last_beat
+            for replica in simulation.lifecycle.replicas.values()
+            if replica.last_beat is not None and replica.life in (Life.STARTING, Life.READY, Life.DRAINING)
+        ]
+        for slow in self.health.step(PoolReport(True, {}, tuple(replica_report(each, 0.1) for each in beats))).restart:
+            self.health.restarting(slow)
+            self.restarted.append((simulation.now_s, slow.replica_id))
+            simulation.drain(slow.replica_id)
+            simulation.start_replica(slow.pool, "disk")
+
+
+def slowed(replicas: int, factor: float, *, per_s: float = 4.0, minutes: float = 5.0) -> tuple[Simulation, Controller]:
+    controller = Controller()
+    slow = [(20.0, lambda it: it.slow(FIRST, factor, 10_000.0))] if factor > 1.0 else []
+    simulation = world(
+        stream(per_s * replicas, minutes * 60.0), *slow, replicas=replicas, actors=((1.0, controller.look),)
+    )
+    simulation.run()
+    return simulation, controller
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_a_slow_replica_is_found_and_replaced_and_no_stream_is_lost(replicas: int) -> None:
+    simulation, controller = slowed(replicas, 8.0)
+    (at_s, who), *more = controller.restarted
+    assert (who, more) == (FIRST, [])
+    assert 20.0 + 60.0 <= at_s <= 20.0 + 100.0
+    assert not lost(simulation.outcome) and not shed(simulation.outcome)
+
+
+def test_replicas_that_are_busy_are_not_slow() -> None:
+    """As much as four can bear, from tenants of all sizes: the paces differ, and their loads say why."""
+    controller = Controller()
+    sizes = [100, 400, 6000, 800, 200, 12_000, 300]
+    asked = (
+        Asked((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
+        for number in range(1800)
+    )
+    simulation = world(asked, replicas=4, actors=((1.0, controller.look),))
+    simulation.run()
+    assert not controller.restarted
+
+
+def zone_lost(monkeypatch: pytest.MonkeyPatch, *, detecting: bool) -> tuple[Simulation, float]:
+    """The loss of one zone of three at 20.3 s; until when requests were still sent there, after that."""
+    if not detecting:
+        monkeypatch.setattr(FleetView, "suspect", lambda view, now_s: (frozenset(), frozenset()))
+    last: list[tuple[float, int]] = [(0.0, 0)]
+
+    def watch(simulation: Simulation) -> None:
+        if simulation.outcome.retries > last[-1][1]:
+            last.append((simulation.now_s, simulation.outcome.retries))
+
+    def lose(simulation: Simulation) -> None:
+        for replica in simulation.lifecycle.replicas.values():
+            if replica.zone.name == "c":
+                simulation.crash(replica.id, unreachable=True)
+
+    zones = tuple(Zone(name) for name in "abc")
+    made = pool(replicas=12)
+    simulation = world(
+        stream(40.0, 60.0), (20.3, lose), pools=(made,), zones=zones, gateways=12, actors=((0.25, watch),)
+    )
+    simulation.run()
+    return simulation, last[-1][0] - 20.3
+
+
+def test_a_lost_zone_is_avoided_before_each_gateway_has_found_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, before_s = zone_lost(monkeypatch, detecting=False)
+    monkeypatch.undo()
+    after, after_s = zone_lost(monkeypatch, detecting=True)
+    assert after_s < 6.0 < before_s
+    assert after.outcome.retries < 0.7 * before.outcome.retries
+    assert served(after.outcome) + sum(lost(after.outcome).values()) == 2400
+    assert sum(lost(after.outcome).values()) <= sum(lost(before.outcome).values())
+
+
+@pytest.mark.parametrize("what", ["mute", "half"])
+def test_what_is_the_buss_fault_changes_nothing(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All agents fall silent for ten seconds, or every second one of every zone: the engines serve on."""
+    seen: list[int] = []
+
+    def watch(simulation: Simulation) -> None:
+        seen.extend(len(gateway.fleet.suspicions.replicas) for gateway in simulation.gateways)
+
+    def silence(simulation: Simulation, is_mute: bool) -> None:
+        for number, replica in enumerate(simulation.lifecycle.replicas.values()):
+            if what == "mute" or (number // 3) % 2:
+                replica.is_mute = is_mute
+
+    happens: list[tuple[float, Callable[[Simulation], None]]] = [
+        (20.3, lambda it: silence(it, True)),
+        (30.3, lambda it: silence(it, False)),
+    ]
+    zones = tuple(Zone(name) for name in "abc")
+    simulation = world(
+        stream(20.0, 60.0), *happens, pools=(pool(replicas=12),), zones=zones, gateways=2, actors=((0.25, watch),)
+    )
+    outcome = simulation.run()
+    assert max(seen) == 0
+    assert served(outcome) == 1200 and not shed(outcome)
