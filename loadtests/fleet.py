@@ -1,6 +1,7 @@
 """What `shoal env` names: the endpoint, one key per tenant, and the models that each key may call."""
 
 import os
+import ssl
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,10 @@ def api_keys() -> list[str]:
     return keys
 
 
-def discover() -> list[Tenant]:
+def discover(verify: ssl.SSLContext) -> list[Tenant]:
     """Each key with the models that are ready for it; raises NotConfigured and Unanswered."""
     found = []
-    with httpx.Client(timeout=30.0) as client:
+    with httpx.Client(timeout=30.0, verify=verify) as client:
         for key in api_keys():
             try:
                 answer = client.get(f"{base_url()}/models", headers={"authorization": f"Bearer {key}"})

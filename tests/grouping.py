@@ -27,6 +27,7 @@ SHARED = {
         "tests/e2e/test_openai_client.py",
         "tests/e2e/test_pool_of_vectors.py",
         "tests/e2e/test_prefix_cache.py",
+        "tests/loadtests/test_locust_run.py",
     ),
 }
 # Whatever asks for the real engine, by its parameter or its file.

@@ -74,13 +74,13 @@ class Client:
     ) -> Reply:
         with self._bounded():
             sent_s = time.perf_counter()
-            response = self._http.request(method, self._path + path, body=body, headers=headers)
-            reply = Reply(response.status_code, {name.lower(): str(value) for name, value in response.headers})
-            if streamed is not None and reply.status == 200:
-                reply.stream = Stream(reply.answering(streamed["model"]), sent_s)
-                _read_lines(response, reply.stream)
-            else:
-                reply.body = bytes(_read_whole(response))
+            with self._http.request(method, self._path + path, body=body, headers=headers) as response:
+                reply = Reply(response.status_code, {name.lower(): str(value) for name, value in response.headers})
+                if streamed is not None and reply.status == 200:
+                    reply.stream = Stream(reply.answering(streamed["model"]), sent_s)
+                    _read_lines(response, reply.stream)
+                else:
+                    reply.body = bytes(_read_whole(response))
             reply.took_s = time.perf_counter() - sent_s
         if reply.status != 200:
             reply.code = _code(reply.body)

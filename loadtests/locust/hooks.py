@@ -10,13 +10,16 @@ import os
 import ssl
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from locust import events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.exception import StopUser
 from locust.runners import WorkerRunner
 
 from loadtests import fleet
@@ -25,6 +28,7 @@ from loadtests.locust.slo import BadThreshold, Threshold, judge, parse_option
 from loadtests.locust.spike import Spike
 
 _LATE_EVERY_S = 0.1
+_READY_S = 120.0
 
 
 @events.init_command_line_parser.add_listener
@@ -43,14 +47,15 @@ def options(parser: LocustArgumentParser) -> None:
     add("--answer-timeout", type=float, default=120.0, help="Seconds until an answer has to be whole.")
     add(
         "--slo",
-        type=_threshold,
+        type=_checked,
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="Beside or instead of the file's.",
     )
-    add("--slo-file", type=Path, default=slo_file.SHIPPED, help="Loads and thresholds by profile; `none`: no file.")
-    add("--verdict", type=Path, default=None, metavar="FILE", help="The verdict as JSON, too.")
+    add("--slo-file", default=str(slo_file.SHIPPED), help="Loads and thresholds by profile; `none`: no file.")
+    add("--verdict", default="", metavar="FILE", help="The verdict as JSON, too.")
+    tls()
     profile = _profile_of(sys.argv)
     try:
         load = slo_file.read(slo_file.SHIPPED, profile).load
@@ -65,7 +70,7 @@ def begin(environment: Environment, **_: Any) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _thresholds(environment)  # a mistake in them ends the run before it costs anything
     try:
-        _state(environment)["tenants"] = fleet.discover()
+        _state(environment)["tenants"] = fleet.discover(tls())
         environment.host = addresses(environment)[0]
     except (fleet.NotConfigured, fleet.Unanswered) as error:
         _end(str(error))
@@ -73,7 +78,7 @@ def begin(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     if not isinstance(environment.runner, WorkerRunner):  # workers are told with the users that they begin
         options.base_users, options.load_s = options.num_users or 1, float(options.run_time or 60)
-    _state(environment)["tls"] = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
+    _ready(environment).set()
 
 
 @events.test_start.add_listener
@@ -96,9 +101,15 @@ def judged(environment: Environment, **_: Any) -> None:
     entries = measured.by_entry(environment.stats)
     found = judge(_thresholds(environment), entries)
     print(verdicts.table(found, entries), file=sys.stderr)
-    if (file := environment.parsed_options.verdict) is not None:
-        file.write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
+    if file := environment.parsed_options.verdict:
+        Path(file).write_text(verdicts.as_json(found, entries, environment.parsed_options.seed))
     environment.process_exit_code = 0 if all(each.kept for each in found) and verdicts.answered(entries) else 1
+
+
+def wait_ready(environment: Environment) -> None:
+    """A worker may be told to begin users while it still looks at the fleet."""
+    if not _ready(environment).wait(_READY_S):
+        raise StopUser
 
 
 def tenants(environment: Environment, task: str) -> list[fleet.Tenant]:
@@ -126,9 +137,10 @@ def addresses(environment: Environment) -> list[str]:
     return named or [fleet.base_url()]
 
 
-def tls(environment: Environment) -> ssl.SSLContext:
-    found: ssl.SSLContext = _state(environment)["tls"]
-    return found
+@cache
+def tls() -> ssl.SSLContext:
+    """Made once, before workers are forked: on a busy machine it takes so long that a worker is taken for dead."""
+    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
 
 
 def elapsed_s(environment: Environment) -> float:
@@ -153,6 +165,11 @@ def _leave_out(environment: Environment) -> None:
     environment.user_classes[:] = kept
 
 
+def _ready(environment: Environment) -> Event:
+    found: Event = _state(environment).setdefault("ready", Event())
+    return found
+
+
 def _watch_itself(environment: Environment) -> None:
     while True:
         due_s = time.perf_counter() + _LATE_EVERY_S
@@ -165,12 +182,12 @@ def _thresholds(environment: Environment) -> list[Threshold]:
     """The file's, with those of the command line instead or beside."""
     parsed = environment.parsed_options
     named: list[Threshold] = []
-    if str(parsed.slo_file) != "none":
+    if parsed.slo_file != "none":
         try:
-            named = slo_file.read(parsed.slo_file, _profile_of(sys.argv)).thresholds
+            named = slo_file.read(Path(parsed.slo_file), _profile_of(sys.argv)).thresholds
         except BadThreshold as error:
             _end(str(error))
-    return list({each.name: each for each in [*named, *parsed.slo]}.values())
+    return list({each.name: each for each in [*named, *map(parse_option, parsed.slo)]}.values())
 
 
 def _profile_of(arguments: list[str]) -> str:
@@ -180,11 +197,13 @@ def _profile_of(arguments: list[str]) -> str:
     return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem
 
 
-def _threshold(text: str) -> Threshold:
+def _checked(text: str) -> str:
+    """Options stay text and numbers: they travel to workers."""
     try:
-        return parse_option(text)
+        parse_option(text)
     except BadThreshold as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _count(text: str) -> int:

@@ -5,7 +5,6 @@ What it draws depends on the seed, its worker and its number there alone: the sa
 
 import itertools
 import random
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -31,6 +30,7 @@ class TenantUser(User):
     model_task: ClassVar[str] = "generate"  # of the models that it asks
 
     def on_start(self) -> None:
+        hooks.wait_ready(self.environment)
         options = self.environment.parsed_options
         worker = getattr(self.environment.runner, "worker_index", 0)
         self.number = f"{options.seed}-{worker}-{next(_numbers)}"
@@ -38,9 +38,8 @@ class TenantUser(User):
         self.tenant: Tenant = self.rng.choice(hooks.tenants(self.environment, self.model_task))
         self.models: tuple[Model, ...] = self.tenant.models
         self._think_s = 0.0
-        self.tries, address = options.tries, self.rng.choice(hooks.addresses(self.environment))
-        context = hooks.tls(self.environment) if address.startswith("https") else None
-        self.client = self._client(address, context, options.answer_timeout)
+        self.tries, self._address = options.tries, self.rng.choice(hooks.addresses(self.environment))
+        self.client = self.connected(options.answer_timeout)
 
     def on_stop(self) -> None:
         self.client.close()
@@ -142,8 +141,9 @@ class TenantUser(User):
         finally:
             self._think_s = 0.0
 
-    def _client(self, address: str, context: ssl.SSLContext | None, answer_s: float) -> Client:
-        return Client(address, self.tenant.api_key, context, self.at_once, answer_s)
+    def connected(self, answer_s: float) -> Client:
+        context = hooks.tls() if self._address.startswith("https") else None
+        return Client(self._address, self.tenant.api_key, context, self.at_once, answer_s)
 
 
 def sleep(seconds: float) -> None:

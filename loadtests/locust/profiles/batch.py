@@ -1,7 +1,7 @@
 """Batch: jobs through the batch API beside single requests of the class `batch`, streamed and not.
 
 A job is one file, made, followed to its end and read; a line that is missing in its results, or twice there, is a
-failure of the job. One that is under way when the load ends is cancelled, and its files are deleted.
+failure of the job. One that is under way when the load ends is cancelled; its file goes where nothing reads it now.
 """
 
 import json
@@ -19,6 +19,7 @@ from loadtests.locust.user import TenantUser
 _LINES = (8, 24)
 _TOKENS = 16
 _POLL_S = 1.0
+_CLOSING_S = 10.0
 _BOUNDARY = "lines-of-a-batch"
 _OVER = ("completed", "failed", "expired", "cancelled")
 
@@ -31,12 +32,14 @@ class BatchUser(TenantUser):
         self._open: dict[str, str] = {}  # batch under way -> its input file
 
     def on_stop(self) -> None:
+        closing = self.connected(_CLOSING_S)  # the other may be in the middle of an answer
         for batch, file in self._open.items():
             for method, path in (("POST", f"/batches/{batch}/cancel"), ("DELETE", f"/files/{file}")):
                 try:
-                    self.client.send(method, path, b"", {})
+                    closing.send(method, path, b"", {})
                 except (Unreachable, WrongAnswer):
                     break  # the fleet ends it at its window's end
+        closing.close()
         super().on_stop()
 
     @task(8)
