@@ -2,7 +2,7 @@
 
 Which one is how popular is drawn by lot, so that what an agent loads ahead, by name, is no better than any.
 Worked example: of two with s = 1, the first has 2/3 of the requests, the second 1/3
-(`tests/loadtests/test_popularity.py`).
+(`tests/loadtests/test_load_plans.py`).
 """
 
 import random

@@ -1,7 +1,7 @@
 """A spike: the usual load, five times as much within half a minute, and the usual again. Pure: a plan and its phases.
 
 Worked example, of 180 s with 10 users: 10 until second 60, rising to 50 by second 90 at the latest (a third of the
-spike's minute where that is shorter than 30 s), 50 until 120, then 10 again (`tests/loadtests/test_spike.py`).
+spike's minute where that is shorter than 30 s), 50 until 120, then 10 again (`tests/loadtests/test_load_plans.py`).
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ def test_every_pool_has_its_memory() -> None:
     result = run(str(PROJECT / "inferenceservices"), "-o", "json")
     assert result.exit_code == 0
     pools = {each["pool"]: each for each in json.loads(result.stdout)["pools"]}
-    assert pools.keys() == {"bge-m3", "llama-3-70b", "llama-3-8b", "qwen3-32b", "smollm2-135m"}
+    assert pools.keys() == {"bge-m3", "llama-3-70b", "llama-3-8b", "qwen3-32b", "qwen3-32b-prefill", "smollm2-135m"}
     assert pools["smollm2-135m"]["memory"]["kv_tokens"] == 23_296
     assert 8 < pools["llama-3-70b"]["concurrency_at_context"] < 14
 

@@ -156,6 +156,7 @@ def whole() -> dict[str, Written]:
                 "pools": ["*", POOL],
                 "session": {"ttl": "1500ms"},
                 "prefix": {"source": "bloom"},
+                "prefill": {"minPromptTokens": 4096, "giveUpAfter": "5s"},
                 "boundedLoad": 1.5,
                 "unknownFields": "refuse",
                 "spreadAbove": {"utilization": 0.5},

@@ -93,4 +93,4 @@ async def test_an_ended_request_has_every_field(play: Playing) -> None:
     finishes(await p.connects())
     told = msgspec.structs.asdict(given[0])
     absent = {name for name, value in told.items() if value is None}
-    assert absent == {"cascade_spend", "cascade"}, "these belong to cascades alone"
+    assert absent == {"cascade_spend", "cascade", "prefill", "split"}, "these belong to cascades and prefill pools"

@@ -192,7 +192,12 @@ def sizing_of(rendering: Rendering) -> Sizing:
     pools = [
         each for each in rendering.of("InferenceService") if "shoal.dev/pool" in each["metadata"].get("labels", {})
     ]
-    generating = [each for each in pools if each["metadata"]["labels"].get("shoal.dev/task", "generate") == "generate"]
+    generating = [
+        each
+        for each in pools
+        if each["metadata"]["labels"].get("shoal.dev/task", "generate") == "generate"
+        and each["metadata"]["labels"].get("shoal.dev/role") != "prefill"  # it streams to nobody
+    ]
     return Sizing(
         gateways=int(scaling["max-scale"]),
         target=int(scaling["target"]),

@@ -20,7 +20,7 @@ _ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1024}")
 _REMEMBERED_S = b"7200"  # what browsers keep at most
 _EXPOSED = (
     b"x-request-id, request-id, retry-after, retry-after-ms, server-timing, traceresponse, x-shoal-model, "
-    b"x-shoal-digest, content-disposition, "
+    b"x-shoal-digest, content-disposition, x-shoal-prefill, "
     b"x-shoal-replica, x-shoal-degraded, x-shoal-wake, x-shoal-rollout, x-shoal-context, x-shoal-ignored, "
     b"x-shoal-conversation, x-shoal-tools, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
     b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
