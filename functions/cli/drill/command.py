@@ -134,11 +134,12 @@ def _play_all(
         progress.print(f"[bold]{drill.name}[/]: {escape(drill.summary)}")
         try:
             made = _play_one(drill, stage, wanted, progress)
-        except Refused as error:
+        except Exception as error:  # taken back by now; those that come after are played all the same
             if len(drills) == 1:
                 raise
-            skipped.append((drill.name, str(error)))
-            progress.print(f"  [yellow]not played:[/] {escape(str(error))}")
+            why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            skipped.append((drill.name, why))
+            progress.print(f"  [yellow]not played:[/] {escape(why)}")
             continue
         reports.append(made)
         if wanted.plot is not None:

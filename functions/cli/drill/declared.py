@@ -44,6 +44,7 @@ class Effect:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fold: Literal["sum", "max", "min"] = "max"
     grows: bool = False  # a counter: what it has grown by since the load began
+    is_unwell: bool = True  # while it shows, the fleet has not recovered; False: its end is slow, or says nothing
 
     @property
     def query(self) -> str | None:

@@ -48,7 +48,7 @@ def _bad_version(stage: Stage) -> None:
     model, other = _model_with_two_versions(stage)
     with Registry(stage.context) as registry:
         known = registry.get(f"/v1/models/{model}/versions")
-    digest = next(str(each["digest"]) for each in known["data"] if each["version"] == other)
+    digest = next(str(each["digest"]) for each in known["data"] if each["name"] == other)
     for replica in stage.replicas():
         stage.switch(replica, model=digest, error_status=500, ratio=1.0)
 
