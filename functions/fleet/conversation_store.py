@@ -136,7 +136,9 @@ class ConversationStore(Protocol):
 class ValkeyConversations:
     """`url` and `password` as for `ValkeyBus`."""
 
-    def __init__(self, url: str, *, password: str | None = None, shelf_bytes: int = SHELF_BYTES) -> None:
+    def __init__(
+        self, url: str, *, password: valkey_client.Password | None = None, shelf_bytes: int = SHELF_BYTES
+    ) -> None:
         self._client = valkey_client.client(
             url,
             password=password,

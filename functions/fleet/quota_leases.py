@@ -90,7 +90,7 @@ class QuotaBroker(Protocol):
 class ValkeyQuotaBroker:
     """Over connections of its own: an ask must not wait behind a page of pins."""
 
-    def __init__(self, url: str, *, password: str | None = None, timeout_s: float = 1.0) -> None:
+    def __init__(self, url: str, *, password: valkey_client.Password | None = None, timeout_s: float = 1.0) -> None:
         self._client = valkey_client.client(
             url, password=password, socket_timeout=timeout_s, socket_connect_timeout=_CONNECT_S
         )

@@ -149,7 +149,7 @@ class Used(msgspec.Struct, frozen=True):
 class RegionBus:
     """A region's own bus, as its registry uses it for the limits."""
 
-    def __init__(self, url: str, *, password: str | None = None, timeout_s: float = 5.0) -> None:
+    def __init__(self, url: str, *, password: valkey_client.Password | None = None, timeout_s: float = 5.0) -> None:
         self._client = valkey_client.client(
             url, password=password, socket_timeout=timeout_s, socket_connect_timeout=1.0
         )

@@ -50,7 +50,7 @@ _SCAN_PAGE = 500
 class ValkeyBus:
     """`url` as `valkey_client` has it; a password inside it needs its own quoting, so give it by `password`."""
 
-    def __init__(self, url: str, *, password: str | None = None, seal: Bearer | None = None) -> None:
+    def __init__(self, url: str, *, password: valkey_client.Password | None = None, seal: Bearer | None = None) -> None:
         """`seal`: the secret by which replicas that speak here are known."""
         self._seal = seal
         self._client = valkey_client.client(

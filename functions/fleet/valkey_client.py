@@ -6,15 +6,19 @@
 With sentinels each new connection asks them where the primary is, and the server whether it is it. Where one
 connection of a client is lost, gets no answer, or is refused a write by a former primary, its others are made anew at
 their next use: of many that lie ready only one is waited for. The password is the same for servers and sentinels: a
-user's name, a space and the user's (`bus_users`), or the default user's alone.
+user's name, a space and the user's (`bus_users`), or the default user's alone. From a file it is read anew for each
+connection, so that a bus with another password needs no other restart than its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import valkey.asyncio as valkey
 from valkey.asyncio.connection import Connection
 from valkey.asyncio.sentinel import Sentinel
+from valkey.credentials import CredentialProvider
 from valkey.exceptions import ConnectionError as NoConnection
 from valkey.exceptions import ReadOnlyError
 from valkey.exceptions import TimeoutError as NoAnswer
@@ -22,6 +26,17 @@ from valkey.exceptions import TimeoutError as NoAnswer
 _SENTINEL_SCHEME = "valkey+sentinel://"
 _SENTINEL_PORT = 26379
 _SENTINEL_TIMEOUT_S = 0.5  # the next one is asked then
+
+
+Password = str | Callable[[], str]  # or where it is to be had when a connection is made
+
+
+def password_in(file: Path | None) -> Password | None:
+    """Of a file, as it is whenever a connection is made. Raises OSError where it cannot be read now."""
+    if file is None:
+        return None
+    file.read_text()
+    return lambda: file.read_text().strip()
 
 
 class BusUrlInvalid(ValueError):
@@ -37,10 +52,10 @@ class Primary:
     database: int
 
 
-def client(url: str, *, password: str | None = None, most: int | None = None, **options: Any) -> valkey.Valkey:
+def client(url: str, *, password: Password | None = None, most: int | None = None, **options: Any) -> valkey.Valkey:
     """`most`: so many connections, and whoever finds none free waits for one as long as for an answer."""
     if password is not None:
-        options |= _login(password)
+        options["credential_provider"] = _Login(password)
     if url.startswith(_SENTINEL_SCHEME):
         primary = sentinels_of(url)
         options |= {"connection_class": _ToPrimary, "route": _Route(primary), "db": primary.database}
@@ -54,9 +69,17 @@ def client(url: str, *, password: str | None = None, most: int | None = None, **
     return valkey.Valkey.from_pool(bounded)
 
 
-def _login(password: str) -> dict[str, str]:
-    user, _, secret = password.partition(" ")
-    return {"username": user, "password": secret} if secret else {"password": password}
+class _Login(CredentialProvider):
+    def __init__(self, password: Password) -> None:
+        self._password = password
+
+    def get_credentials(self) -> tuple[str, ...]:  # type: ignore[override]
+        try:
+            password = self._password if isinstance(self._password, str) else self._password()
+        except (OSError, UnicodeDecodeError) as error:  # it is being replaced: tried again, as any lost connection
+            raise NoConnection(f"the bus's password cannot be read: {error}") from error
+        user, _, secret = password.partition(" ")
+        return (user, secret) if secret else (password,)
 
 
 def sentinels_of(url: str) -> Primary:
@@ -114,7 +137,7 @@ class _ToPrimary(Connection):
         timeouts = {"socket_timeout": _SENTINEL_TIMEOUT_S, "socket_connect_timeout": _SENTINEL_TIMEOUT_S}
         sentinels = self._route.primary.sentinels
         others = len(sentinels) // 2  # one that knows fewer was away, or has just begun: its word may be old
-        about: dict[str, Any] = {**timeouts, "username": self.username, "password": self.password}
+        about: dict[str, Any] = {**timeouts, "credential_provider": self.credential_provider}
         asked = Sentinel(sentinels, others, sentinel_kwargs=about)  # type: ignore[no-untyped-call]
         try:
             host, port = await asked.discover_master(self._route.primary.name)

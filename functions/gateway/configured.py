@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from functions.fleet.role_credentials import Bearer, CredentialsUnusable, RoleCredentials, read_for
+from functions.fleet.valkey_client import Password, password_in
 from functions.gateway.chat.tools.calls import ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import RouteProvider
@@ -155,5 +156,5 @@ def usage_delivery(settings: GatewaySettings, services: Services, bearer: Bearer
     return UsageDelivery(services.usage, spool, registry_post(client, bearer), services.gateway_id, services.clock)
 
 
-def bus_password(settings: GatewaySettings) -> str | None:
-    return settings.bus_password_file.read_text().strip() if settings.bus_password_file is not None else None
+def bus_password(settings: GatewaySettings) -> Password | None:
+    return password_in(settings.bus_password_file)

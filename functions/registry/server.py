@@ -27,6 +27,7 @@ from functions.fleet.role_credentials import CredentialsUnusable, RoleCredential
 from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.fleet.valkey_client import Password, password_in
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
@@ -81,7 +82,7 @@ def migrate(settings: RegistrySettings) -> None:
 async def _serve(settings: RegistrySettings) -> None:
     credentials = _credentials(settings.internal_token_file)
     listener = _listen(settings.host, settings.port)
-    password = _secret(settings.bus_password_file) if settings.bus_password_file is not None else None
+    password = password_in(settings.bus_password_file)
     bus = ValkeyBus(settings.bus_url, password=password)
     tasks = Supervised()
     store = SnapshotStore(
@@ -148,7 +149,7 @@ def _parts(
         raise StartFailed(str(error)) from error
 
 
-def _regions(settings: RegistrySettings, bus_password: str | None, parts: RegistryParts) -> RegionParts | None:
+def _regions(settings: RegistrySettings, bus_password: Password | None, parts: RegistryParts) -> RegionParts | None:
     token = _secret(settings.regions_token_file) if settings.regions_token_file is not None else None
     try:
         return region_parts(settings, token, bus_password, parts.services)

@@ -33,6 +33,7 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
+from functions.fleet.valkey_client import password_in
 from functions.replica.accelerator_fault import AcceleratorFault
 from functions.replica.accelerators import Accelerators, management_library
 from functions.replica.app import Drain, make_app
@@ -332,5 +333,4 @@ def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
 
 
 def _bus(settings: ReplicaSettings, seal: Bearer | None = None) -> ValkeyBus:
-    file = settings.bus_password_file
-    return ValkeyBus(settings.bus_url, password=file.read_text().strip() if file is not None else None, seal=seal)
+    return ValkeyBus(settings.bus_url, password=password_in(settings.bus_password_file), seal=seal)

@@ -6,8 +6,9 @@ The defect each line would catch: one password let an agent write quotas, announ
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,42 @@ async def raw(url: str, user: BusUser) -> AsyncIterator[valkey_async.Valkey]:
         yield client
     finally:
         await client.aclose()
+
+
+async def test_another_password_needs_no_restart_of_who_uses_the_bus(
+    url: str, valkey_port: int, tmp_path: Path
+) -> None:
+    """Read once at the start, it would part gateways, the registry and every replica from the bus until each was
+    restarted: for a pool of accelerators, an hour."""
+    file, after = tmp_path / "bus", "another password"
+    file.write_text(login("gateway", PASSWORD) + "\n")
+    client = valkey_client.client(url, password=valkey_client.password_in(file), socket_timeout=5)
+    with valkey.Valkey(port=valkey_port, password=PASSWORD) as operator:
+        try:
+            assert await client.ping()
+            for users, text in ((server_users(after), login("gateway", after)), (server_users(PASSWORD), None)):
+                for line in users:
+                    operator.execute_command("ACL", "SETUSER", *_words(line)[1:])
+                file.write_text((text or login("gateway", PASSWORD)) + "\n")
+                operator.execute_command("CLIENT", "KILL", "USER", "gateway")  # as a restart of the bus does
+                with suppress(valkey.ConnectionError):  # the connection that lay ready
+                    await client.ping()
+                assert await client.ping()
+        finally:
+            await client.aclose()
+
+
+async def test_a_password_that_cannot_be_read_is_a_bus_that_is_away(url: str, tmp_path: Path) -> None:
+    """For the moment in which a Secret's volume changes; an exception of another kind would end the caller's task."""
+    file = tmp_path / "bus"
+    file.write_text(login("agent", PASSWORD))
+    bus = ValkeyBus(url, password=valkey_client.password_in(file))
+    file.unlink()
+    with pytest.raises(BusUnavailable):
+        await bus.publish(beat())
+    file.write_text(login("agent", PASSWORD))
+    await bus.publish(beat())
+    await bus.close()
 
 
 async def test_what_each_role_does_works(url: str) -> None:

@@ -65,8 +65,8 @@ async def test_refusals_can_be_read_too() -> None:
             ("GET", "/v1//x"),
             ("GET", "/no"),
         ):
-            answer = await client.request(method, path, headers={"origin": PAGE})
-            assert answer.status_code in (401, 404, 415), path
+            answer = await client.request(method, path, headers={"origin": PAGE}, json={})
+            assert answer.status_code in (401, 404)
             assert answer.headers["access-control-allow-origin"] == PAGE, path
             assert answer.headers["vary"] == "origin"
 

@@ -86,6 +86,13 @@ def test_a_field_that_would_not_be_heeded_is_refused() -> None:
         check_fields(form)
 
 
+def test_a_purpose_that_nothing_here_reads_is_named_as_such() -> None:
+    """`'purpose' is required`, to who had sent one, sends him looking in the wrong place."""
+    form, _ = fed(part("purpose", b"user_data") + part("file", b"x", "a") + END)
+    with pytest.raises(Refused, match="'purpose' is \"batch\""):
+        check_fields(form)
+
+
 def test_a_files_name_is_only_ever_shown() -> None:
     form, _ = fed(part("purpose", b"batch") + part("file", b"x", "../../etc/\tpasswd" + "y" * 300) + END)
     assert len(filename_of(form)) == 255 and "\t" not in filename_of(form)

@@ -37,6 +37,12 @@ _log = logging.getLogger(__name__)
 # SDKs send `acme%2Fbot`.
 _ENCODED_BELOW = b"/v1/models/"
 _ANTHROPICS = "/v1/messages"  # whose SDK reads the request's id under a name of its own
+# The same routes as clients of vLLM, Jina, Cohere and load balancers spell them.
+_ALSO = {
+    **{f"/{name}": f"/v1/{name}" for name in ("rerank", "score", "classify", "tokenize", "detokenize")},
+    "/v2/rerank": "/v1/rerank",
+    "/ping": "/healthz",
+}
 _TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
 
 
@@ -53,6 +59,8 @@ class Envelope:
             return  # no websockets here: returning without accepting refuses them
         if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
             scope["headers"] = _with_host(scope["headers"])
+        if (path := _ALSO.get(scope["path"])) is not None and scope.get("raw_path") in (None, scope["path"].encode()):
+            scope |= {"path": path, "raw_path": path.encode()}
         request_id, origins = request_id_of(scope["headers"]), self._services.origins
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
@@ -197,11 +205,21 @@ def _add_error_shapes(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> Response:
-        return _response(request, errors.bad_request("The request does not have the expected shape.").answer, {})
+        return _response(request, _misshapen(error), {})
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
         return _response(request, error.answer, {})
+
+
+def _misshapen(error: RequestValidationError) -> ErrorAnswer:
+    """Which parameter is wrong, and how: `'limit': input should be greater than or equal to 1.`"""
+    found = next(iter(error.errors()), None)
+    name = str(found["loc"][-1])[:64] if found is not None and found.get("loc") else ""
+    if found is None or not name:
+        return errors.bad_request("The request does not have the expected shape.").answer
+    said = str(found["msg"])[:200]
+    return errors.bad_request(f"'{name}': {said[:1].lower()}{said[1:]}.", param=name).answer
 
 
 def _response(request: Request, answer: ErrorAnswer, extra: dict[str, str]) -> Response:

@@ -8,6 +8,7 @@ from functions.artifacts.s3 import S3Store
 from functions.fleet.quota_regions import RegionBus
 from functions.fleet.regions import RegionsUnreadable
 from functions.fleet.tasks import Supervised
+from functions.fleet.valkey_client import Password
 from functions.registry.regions.client import RegionAccess
 from functions.registry.regions.following import RegionsFollower
 from functions.registry.services import RegistryServices
@@ -32,7 +33,7 @@ class RegionParts:
 def region_parts(
     settings: RegistrySettings,
     token: str | None,
-    bus_password: str | None,
+    bus_password: Password | None,
     services: RegistryServices,
     clock: Callable[[], float] = time.monotonic,
 ) -> RegionParts | None:

@@ -84,6 +84,8 @@ class Chaos:
     def watch_memory(self) -> None:
         while not self._over.wait(10.0):
             self.memory.look()
+            partial = {"faults": self.faults, "amiss": self.amiss, "memory": self.memory_told()}
+            (self.world.folder / "partial.json").write_text(json.dumps(partial))
 
     async def run(self) -> dict[str, Any]:
         fleet = self.world.fleet
@@ -186,6 +188,7 @@ def main() -> None:
     with running_world(given.folder) as world:
         say(f"up in {world.fleet.up_seconds:.0f} s")
         report = asyncio.run(Chaos(world, given.minutes, given.seed).run())
+        (given.folder / "report.json").write_text(json.dumps(report, indent=1))
     report["left"] = left_over()
     (given.folder / "report.json").write_text(json.dumps(report, indent=1))
 

@@ -1,7 +1,7 @@
 """Checked load: every answer's text is compared with what the model and the tenant that asked must get.
 
 An answer is `whole`, `honest` (a refusal in the API's shape, an error event, a connection that was cut while its
-gateway was under a fault) or `wrong`; nothing else exists. Each engine echoes the prompt, after its adapter's mark.
+gateway was under a fault), `ours` (cut while this client stood still) or `wrong`; nothing else exists. Each engine echoes the prompt, after its adapter's mark.
 """
 
 import asyncio
@@ -22,8 +22,10 @@ from tests.drills.chaos.health import Balancer
 MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
 _HONEST = frozenset({408, 429, 502, 503, 504})
 _ANSWER_S = 150.0  # an answer that takes longer has not come
+_LATE_S = 3.0  # a client that had no processor for so long has let connections time out itself
 _LEAVES = 0.04  # of the clients, in the middle of their answer
 _PLAIN = 0.3
+_KEPT_ALIVE_S = 30.0  # a connection that was not seen to close in time
 
 
 @dataclass(slots=True)
@@ -64,18 +66,28 @@ class Load:
         self._urls, self._keys, self._balancer = urls, keys, balancer
         self._per_s, self._faulted = per_s, faulted
         self._dice = random.Random(seed)
+        self._late_s: list[float] = []  # when this process had not had the processor
         limits = httpx.Limits(max_connections=400, max_keepalive_connections=50)
         self._client = httpx.AsyncClient(verify=tls, limits=limits, timeout=_ANSWER_S, trust_env=False)
 
     async def run(self, over: asyncio.Event) -> None:
         """Until `over`; then until the last has ended."""
         next_s = time.monotonic()
+        ticking = asyncio.get_running_loop().create_task(self._tick())
         async with asyncio.TaskGroup() as group:
             while not over.is_set():
                 next_s = max(next_s + self._dice.expovariate(self._per_s), time.monotonic() - 1.0)
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
                 group.create_task(self._one(self._drawn(), leaves=self._dice.random() < _LEAVES))
+        ticking.cancel()
         await self._client.aclose()
+
+    async def _tick(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(0.2)
+            if time.monotonic() - began_s > _LATE_S:
+                self._late_s.append(time.monotonic())
 
     def _drawn(self) -> Asked:
         tenant = self._dice.choice(("acme", "acme", "globex"))
@@ -98,9 +110,16 @@ class Load:
             asked.text = ""  # an hour of them
 
     def _cut(self, asked: Asked, how: str) -> None:
-        """A connection that ended without a word: honest where the gateway itself was under a fault."""
+        """A connection that ended without a word: honest where the gateway itself was under a fault; nobody's fault
+        but ours where this process stood still meanwhile, which is told and not judged."""
         asked.how = f"{how} of {'a stream' if asked.text else 'a request'}"
-        asked.end = "honest" if self._faulted(asked.gateway, asked.at_s) else "wrong"
+        if self._faulted(asked.gateway, asked.at_s):
+            asked.end = "honest"
+        elif any(at_s >= asked.at_s - _KEPT_ALIVE_S for at_s in self._late_s):
+            asked.end = "ours"
+        else:
+            asked.end = "wrong"
+            asked.how += f" at {asked.gateway}, {time.monotonic() - asked.at_s:.1f} s after it was sent"
 
     async def _ask(self, asked: Asked, *, leaves: bool) -> None:
         body: dict[str, Any] = {

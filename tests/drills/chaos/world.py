@@ -35,6 +35,7 @@ _MIB = {
     "gateway": 48, "gateway-2": 48, "cache": 96, "data/registry": 48, "registry-2": 48,
     "data/s3": 1024, "data/traces": 512, "data/controller": 16, "postgres": 512,
 }  # fmt: skip
+_BESIDE = ("gateway-2", "registry-2", "postgres")
 DISK_OF = {
     "gateway-1": "gateway", "gateway-2": "gateway-2", "agents": "cache", "registry-1": "data/registry",
     "registry-2": "registry-2", "postgres": "postgres", "s3": "data/s3", "traces": "data/traces",
@@ -86,7 +87,7 @@ class World:
         return f"https://localhost:{self.port(name)}"
 
     def disk(self, target: str) -> Path:
-        return self.folder / "state" / DISK_OF[target]
+        return _disk(self.folder, DISK_OF[target])
 
     def leader(self, target: str, draw: float) -> int | None:
         """The first process of its session; None where it does not run at the moment."""
@@ -109,7 +110,7 @@ class World:
         return int(draw * REPLICAS)
 
     def controller_pid(self) -> int | None:
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, psutil.Error):
             ledger = json.loads((self.fleet.state_dir / "run" / "processes.json").read_text())
             pid = int(ledger["controller_pid"])
             if "functions.controller" in " ".join(psutil.Process(pid).cmdline()):
@@ -133,7 +134,8 @@ class World:
             for name in ("postgres", "controller", *self.kept):
                 if self._runs(name):
                     ended_s.pop(name, None)
-                elif time.monotonic() - ended_s.setdefault(name, time.monotonic()) >= _AGAIN_AFTER_S:
+                    continue
+                if time.monotonic() - ended_s.setdefault(name, time.monotonic()) >= _AGAIN_AFTER_S:
                     ended_s.pop(name)
                     self._start(name)
 
@@ -166,10 +168,10 @@ class World:
 @contextmanager
 def running_world(folder: Path) -> Iterator[World]:
     state = folder / "state"
-    _mount(state)
+    _mount(folder)
     project = without_scaling(without_limits(project_with(folder / "project", PATIENT, CONVERSATIONS)))
     port_base = _PORT_BASE
-    postgres = Postgres(state / "postgres", port_base + _PORTS["postgres"], folder / "postgres.log")
+    postgres = Postgres(_disk(folder, "postgres"), port_base + _PORTS["postgres"], folder / "postgres.log")
     server = postgres.start()
     wait_until("Postgres answers", postgres.answers, _READY_S)
     postgres.make_database()
@@ -201,12 +203,17 @@ def _stop(process: "subprocess.Popen[bytes] | None", number: signal.Signals) -> 
     process.wait(60)
 
 
-def _mount(state: Path) -> None:
+def _disk(folder: Path, name: str) -> Path:
+    """Of the fleet's own processes below its state; what is named so is the fleet's to end."""
+    return folder / ("beside" if name in _BESIDE else "state") / name
+
+
+def _mount(folder: Path) -> None:
     for name, mib in _MIB.items():
-        place = state / name
+        place = _disk(folder, name)
         place.mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=0755", "none", str(place)], check=True)
-    state.chmod(0o755)  # Postgres is nobody
+    (folder / "beside").chmod(0o755)  # Postgres is nobody
 
 
 def _beside(world: World, role: str, name: str, changes: dict[str, str]) -> Kept:

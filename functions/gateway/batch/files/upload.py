@@ -98,7 +98,11 @@ def check_fields(form: UploadForm) -> None:
         if name != "purpose":
             raise bad_request(f"{quote(name)} is not offered.", param=name[:64], code="unknown_parameter")
     if form.fields.get("purpose") not in PURPOSES:
-        raise bad_request("'purpose' is required: \"batch\".", param="purpose")
+        raise bad_request(f"'purpose' is {_quoted(PURPOSES)}: batches are all that reads files here.", param="purpose")
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return " or ".join(f'"{name}"' for name in names)
 
 
 def filename_of(form: UploadForm) -> str:

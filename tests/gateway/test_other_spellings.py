@@ -1,0 +1,37 @@
+"""Routes as clients of vLLM, Jina, Cohere and load balancers spell them: the same answers, not 404."""
+
+import httpx
+import pytest
+
+from functions.gateway.http.asgi import make_app
+from tests.gateway.world import ACME_KEY, World
+
+
+def client() -> httpx.AsyncClient:
+    world = World().with_replicas("r0")
+    headers = {"authorization": f"Bearer {ACME_KEY}"}
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(make_app(world.gateway)), base_url="https://x", headers=headers
+    )
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score", "/classify"])
+async def test_another_spelling_is_the_same_route(path: str) -> None:
+    async with client() as gateway:
+        body = {"model": "acme/bot"}
+        answer = await gateway.post(path, json=body)
+        same = await gateway.post("/v1/" + path.rsplit("/", 1)[1], json=body)
+    assert answer.status_code == same.status_code == 400
+    assert answer.json()["error"]["message"] == same.json()["error"]["message"]
+
+
+async def test_a_load_balancers_ping_needs_no_key() -> None:
+    async with client() as gateway:
+        answer = await gateway.get("/ping", headers={"authorization": ""})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v3/rerank", "/v2/score", "/%72erank", "/rerank/", "/chat/completions"])
+async def test_nothing_else_is_taken_for_a_route(path: str) -> None:
+    async with client() as gateway:
+        assert (await gateway.post(path, json={"model": "acme/bot"})).status_code == 404
