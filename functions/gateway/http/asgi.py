@@ -60,7 +60,7 @@ class Envelope:
         if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
             scope["headers"] = _with_host(scope["headers"])
         if (path := _ALSO.get(scope["path"])) is not None and scope.get("raw_path") in (None, scope["path"].encode()):
-            scope |= {"path": path, "raw_path": path.encode()}
+            scope.update(path=path, raw_path=path.encode())
         request_id, origins = request_id_of(scope["headers"]), self._services.origins
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         started = False
