@@ -6,7 +6,9 @@ and never more than that. A suspicion of a domain begins where all of this holds
 
     late       MEMBERS_MIN of its members or more, and half of them, have said nothing for LATE_S: three heartbeats
     together   so many of these fell silent within TOGETHER_S of each other; of a zone, on more than one node
-    others     of the replicas outside of it, three in five are heard: else it is the bus, and nobody is suspected
+    lately     BEGINS_WITHIN_S ago at the most: what was the bus's silence then is no domain's when others come back
+    others     of the replicas outside of it, three in five are heard, and were so since: a heartbeat and a half after
+               the last of the silent ones. Else it is the bus, and nobody is suspected
 
 From then on every member is suspected that has not been heard since: also those whose third heartbeat is not missing
 yet. A heartbeat clears its sender at once; a domain without anybody left to suspect is forgotten.
@@ -25,6 +27,7 @@ is clear, three are left. Had all twelve fallen silent, nobody would be suspecte
 Neighbours: `functions.fleet.view` keeps it for gateways, the registry and the simulator.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,11 +37,12 @@ from functions.api.ids import ReplicaId
 
 LATE_S = 3.0
 TOGETHER_S = 2.0
+BEGINS_WITHIN_S = 3.0  # of a domain's being late
 MEMBERS_MIN = 2
 LOST_RATIO = 0.5
 _NODES_MIN = 2  # of a zone: one alone is that node
 OTHERS_HEARD_RATIO = 0.6
-MISSED_S = 1.5  # one heartbeat, and a late one: of a node that is told to be unknown
+MISSED_S = 1.5  # one heartbeat, and a late one
 NODES_TOLD_MAX_RATIO = 0.5
 
 NodeTrouble = Literal["down", "unknown"]
@@ -79,13 +83,13 @@ def judge(
     replicas: dict[ReplicaId, Domain] = {}
     since_s: dict[Domain, float] = {}
     late = {each.replica_id for each in members if _silent_s(each, listening_since_s, now_s) >= LATE_S}
+    heard_s = sorted(each.heard_s for each in members if each.replica_id not in late) if late else []
     for domain, inside in _domains_of(members, late).items():
-        outside, outside_late = len(members) - len(inside), len(late) - sum(it.replica_id in late for it in inside)
-        if not outside or outside - outside_late < OTHERS_HEARD_RATIO * outside:
+        if not _others_are_heard(inside, late, heard_s, len(members) - len(inside), listening_since_s):
             continue
         began_s = before.since_s.get(domain)
         if began_s is None:
-            if not _fell_silent(domain, inside, late, listening_since_s):
+            if not _fell_silent(domain, inside, late, listening_since_s, now_s):
                 continue
             began_s = now_s
         unheard = [each.replica_id for each in inside if each.heard_s < began_s]
@@ -120,13 +124,29 @@ def _names(member: Member) -> list[Domain]:
     return [each for each in both if each[1]]
 
 
-def _fell_silent(domain: Domain, inside: Sequence[Member], late: set[ReplicaId], listening_since_s: float) -> bool:
+def _fell_silent(
+    domain: Domain, inside: Sequence[Member], late: set[ReplicaId], listening_since_s: float, now_s: float
+) -> bool:
     silent = [each for each in inside if each.replica_id in late]
     if domain[0] == "zone" and len({each.node or each.replica_id for each in silent}) < _NODES_MIN:
         return False
     last_s = [max(each.heard_s, listening_since_s) for each in silent]
+    if now_s - max(last_s, default=now_s) > LATE_S + BEGINS_WITHIN_S:
+        return False
     together = sum(each >= max(last_s) - TOGETHER_S for each in last_s) if last_s else 0
     return together >= max(MEMBERS_MIN, LOST_RATIO * len(inside))
+
+
+def _others_are_heard(
+    inside: Sequence[Member], late: set[ReplicaId], heard_s: Sequence[float], outside: int, listening_since_s: float
+) -> bool:
+    """`heard_s`: in order, of all that are not late. A bus that falls silent takes a second to do so, heartbeat by
+    heartbeat: who was heard last before it is no more there than who was heard first.
+    """
+    since_s = MISSED_S + max(max(each.heard_s, listening_since_s) for each in inside if each.replica_id in late)
+    found = len(heard_s) - bisect_left(heard_s, since_s)
+    found -= sum(each.heard_s >= since_s and each.replica_id not in late for each in inside)
+    return outside > 0 and found >= OTHERS_HEARD_RATIO * outside
 
 
 def _on_troubled_nodes(
