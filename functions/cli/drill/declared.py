@@ -43,8 +43,7 @@ class Effect:
     is_there: Callable[[float | None], bool]
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fold: Literal["sum", "max", "min"] = "max"
-    grows: bool = False  # a counter: what it has grown by since the load began
-    is_unwell: bool = True  # while it shows, the fleet has not recovered; False: its end is slow, or says nothing
+    grows: bool = False  # what it has grown by since the load began; it says nothing of the fault's end
 
     @property
     def query(self) -> str | None:

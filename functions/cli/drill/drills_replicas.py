@@ -53,11 +53,11 @@ SLOW_REPLICA = Drill(
     taken_back="it is as fast as before",
     alert="SlowReplica",
     effect=Effect(
-        "requests add to each other's time at a replica",
+        "what a request adds to the next one's time rises by over 50 ms",
         "gateway",
         "shoal_replica_service_seconds",
-        _some,
-        is_unwell=False,  # how much is slow is told by its fellows, which the alert compares
+        lambda value: value is not None and value > 0.05,
+        grows=True,  # over what it was; how slow is told by its fellows, which the alert compares
     ),
     inject=_slow,
     load=STREAMS,

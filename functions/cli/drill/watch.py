@@ -119,7 +119,7 @@ class Looks:
             value = max(0.0, value - self.zero)
         shows = self.effect.is_there(value)
         missing = await self._missing(gateway)
-        if shows and self.effect.is_unwell and not self.effect.grows and not missing:
+        if shows and not self.effect.grows and not missing:
             missing = self.effect.words
         return Look(at_s=at_s, is_well=not missing, shows_effect=shows, effect=value, missing=missing)
 

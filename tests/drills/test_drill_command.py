@@ -1,0 +1,73 @@
+"""`shoal drill` on a fleet of real processes: it reports what held, and whatever ends it, nothing is left behind."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleets import PROJECT, SHOAL, Fleet, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(600)]
+
+
+def journal(fleet: Fleet) -> Path:
+    return fleet.state_dir / "run" / "drill-to-take-back.json"
+
+
+def drill_keys(fleet: Fleet) -> list[bool]:
+    """Whether each key that a drill made is revoked."""
+    with fleet.registry() as registry:
+        keys = registry.get("/v1/tenants/acme/keys").raise_for_status().json()["data"]
+    return [key["revoked"] for key in keys if key["id"].startswith("drill-")]
+
+
+def test_a_replicas_crash_is_played_and_told(sim_fleet: Fleet) -> None:
+    done = sim_fleet.shoal("drill", "replica-crash", "--tenant", "acme", "-o", "json", timeout_s=300.0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = json.loads(done.stdout)["reports"]
+    assert made["passed"] and made["wrongly_failed"] == 0 and made["requests"] > 20
+    assert made["effect_after_s"] is not None and not made["alert_checked"], "no Prometheus runs beside this fleet"
+    kept = sorted((sim_fleet.state_dir / "drills").glob("*-replica-crash.json"))
+    assert json.loads(kept[-1].read_text()) == made
+    assert not journal(sim_fleet).exists() and drill_keys(sim_fleet) and all(drill_keys(sim_fleet))
+
+
+def test_ended_in_the_middle_it_takes_everything_back(sim_fleet: Fleet) -> None:
+    bus = psutil.Process(sim_fleet.pid("bus"))
+    command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
+    played = subprocess.Popen(
+        command, env=sim_fleet.environment, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        wait_until("the bus is stopped", lambda: bus.status() == psutil.STATUS_STOPPED, 120)
+        assert journal(sim_fleet).exists()
+        played.send_signal(signal.SIGTERM)
+        assert played.wait(120) != 0
+    finally:
+        played.kill()
+        played.wait()
+    assert bus.status() != psutil.STATUS_STOPPED
+    assert not journal(sim_fleet).exists() and all(drill_keys(sim_fleet))
+
+
+def test_killed_in_the_middle_the_next_one_takes_it_back(sim_fleet: Fleet) -> None:
+    bus = psutil.Process(sim_fleet.pid("bus"))
+    command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
+    played = subprocess.Popen(
+        command, env=sim_fleet.environment, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until("the bus is stopped", lambda: bus.status() == psutil.STATUS_STOPPED, 120)
+    finally:
+        played.kill()
+        played.wait()
+    time.sleep(1.0)  # nobody takes it back
+    assert bus.status() == psutil.STATUS_STOPPED and journal(sim_fleet).exists()
+    refused = sim_fleet.shoal("drill", "bus-away", "--tenant", "nobody", timeout_s=200.0)
+    assert refused.returncode == 1, "there is no such tenant, and what was left is taken back before that"
+    assert bus.status() != psutil.STATUS_STOPPED
+    assert not journal(sim_fleet).exists() and all(drill_keys(sim_fleet))
