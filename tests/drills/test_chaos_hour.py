@@ -1,7 +1,7 @@
 """An hour of chaos (`tests/drills/chaos`): nothing wrong is answered, nothing promised is lost, and nobody is needed.
 
-`SHOAL_CHAOS_MINUTES` for another length (3 to try it out), `SHOAL_CHAOS_SEED` for another order of faults; the report lies
-in the test's folder.
+`SHOAL_CHAOS_MINUTES` for another length (3 to try it out), `SHOAL_CHAOS_SEED` for another order of faults; the report
+lies in the test's folder.
 """
 
 import json
@@ -58,7 +58,7 @@ def test_all_was_well_again_each_time_and_the_branch_is_what_runs(report: dict[s
 
 def test_memory_is_flat(report: dict[str, Any]) -> None:
     growing = [
-        life for life in report["memory"]
-        if life["lived_s"] >= _JUDGED_S and life["slope_mib_per_h"] > _GROWTH_MIB_PER_H and life["name"] not in ("s3", "traces")
+        life for life in report["memory"] if life["name"] not in ("s3", "traces")
+        and life["lived_s"] >= _JUDGED_S and life["slope_mib_per_h"] > _GROWTH_MIB_PER_H
     ]  # fmt: skip
     assert growing == [], "the object store and the trace store keep what they are given; nobody else does"

@@ -1,7 +1,8 @@
 """Checked load: every answer's text is compared with what the model and the tenant that asked must get.
 
 An answer is `whole`, `honest` (a refusal in the API's shape, an error event, a connection that was cut while its
-gateway was under a fault), `ours` (cut while this client stood still) or `wrong`; nothing else exists. Each engine echoes the prompt, after its adapter's mark.
+gateway was under a fault), `ours` (cut while this client stood still) or `wrong`; nothing else exists. Each engine
+echoes the prompt, after its adapter's mark.
 """
 
 import asyncio
