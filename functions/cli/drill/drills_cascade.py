@@ -115,7 +115,7 @@ CASCADE = Drill(
     ),
     inject=_keep_nothing,
     prepare=_small_pool,
-    load=Load(requests_per_s=6.0, words=30, models=(SMALL,)),
+    load=Load(requests_per_s=6.0, words=30, models=(SMALL,), another_may_answer=True),
     hold_s=20.0,
     fires_within_s=120.0,
     clears_within_s=120.0,
