@@ -36,11 +36,12 @@ def test_a_replicas_crash_is_played_and_told(sim_fleet: Fleet) -> None:
     assert not journal(sim_fleet).exists() and drill_keys(sim_fleet) and all(drill_keys(sim_fleet))
 
 
+@pytest.mark.soak
 def test_ended_in_the_middle_it_takes_everything_back(sim_fleet: Fleet) -> None:
     bus = psutil.Process(sim_fleet.pid("bus"))
     command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
     played = subprocess.Popen(
-        command, env=sim_fleet.environment, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, env=sim_fleet.environment, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_until("the bus is stopped", lambda: bus.status() == psutil.STATUS_STOPPED, 120)
@@ -54,6 +55,7 @@ def test_ended_in_the_middle_it_takes_everything_back(sim_fleet: Fleet) -> None:
     assert not journal(sim_fleet).exists() and all(drill_keys(sim_fleet))
 
 
+@pytest.mark.soak
 def test_killed_in_the_middle_the_next_one_takes_it_back(sim_fleet: Fleet) -> None:
     bus = psutil.Process(sim_fleet.pid("bus"))
     command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
