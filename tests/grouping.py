@@ -20,6 +20,7 @@ SHARED = {
     "sim_fleet": (
         "tests/cli/test_fleet.py",
         "tests/drills/test_disconnect.py",
+        "tests/drills/test_drill_command.py",
         "tests/drills/test_gateway_restart.py",
         "tests/drills/test_replica_loss.py",
         "tests/e2e/test_git_push_refused.py",

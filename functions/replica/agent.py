@@ -49,6 +49,7 @@ from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.peer_app import make_peer_app, opens, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
+from functions.replica.simulated_accelerator import SimulatedDevice
 from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
@@ -130,7 +131,7 @@ def build(settings: ReplicaSettings) -> Agent:
     weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
-    accelerators = Accelerators(settings.pool, settings.replica_id, management_library())
+    accelerators = Accelerators(settings.pool, settings.replica_id, _devices(settings))
     fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
     fault.look()
     metrics.watch_accelerators(accelerators)
@@ -228,6 +229,11 @@ def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_e
     """What an annotation repeats by hand may be forgotten when the arguments change."""
     if name in settings.model_fields_set and of_engine not in (None, configured):
         _log.warning("%s is set to %d; the engine's arguments say %d, which counts", name, configured, of_engine)
+
+
+def _devices(settings: ReplicaSettings) -> Any | None:
+    simulated = settings.simulated_accelerator_file
+    return SimulatedDevice(simulated) if simulated is not None else management_library()
 
 
 def _status(settings: ReplicaSettings) -> AgentStatus:

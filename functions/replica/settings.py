@@ -149,6 +149,11 @@ class ReplicaSettings(BaseSettings):
         description="Where an error of the accelerator that takes the replica out is kept: while this file is there, "
         "it gets no requests, and its engine is not started again. Whoever deletes it clears the error.",
     )
+    simulated_accelerator_file: Path | None = Field(
+        None,
+        description="A simulated device instead of NVML's: JSON with the errors that it tells of, such as "
+        '{"xids": [79]}. Unset: those of the node, where there are any.',
+    )
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 
     @property

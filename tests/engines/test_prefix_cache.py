@@ -119,3 +119,28 @@ def test_a_shared_block_stays_held_until_its_last_holder_lets_go() -> None:
     pool.release([block])
     assert pool.free_blocks == 2
     assert pool.match([b"name"]) == [block], "freeing is also caching"
+
+
+def test_withheld_blocks_count_as_taken_and_are_given_to_nobody() -> None:
+    pool = BlockPool(10)
+    held = pool.take((), 3)
+    pool.withheld_blocks = 5
+    assert (pool.free_blocks, pool.usage_ratio) == (2, 0.8)
+    assert pool.take((), 3) is None and pool.take((), 2) is not None
+    pool.withheld_blocks = 9  # more than are free: those that are held stay whose they are
+    assert pool.free_blocks == 0 and pool.usage_ratio == 1.0
+    assert held is not None
+    pool.release(held)
+    pool.withheld_blocks = 0
+    assert pool.free_blocks == 8
+
+
+def test_a_pool_that_finds_nothing_has_forgotten_nothing() -> None:
+    pool = BlockPool(4)
+    pool.events = []
+    (block,) = pool.take((), 1) or ()
+    assert pool.remember(block, b"a")
+    pool.finds_nothing = True
+    assert pool.match([b"a"]) == [] and pool.take_events() == [], "nobody is told: that is the fault"
+    pool.finds_nothing = False
+    assert pool.match([b"a"]) == [block]

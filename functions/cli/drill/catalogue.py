@@ -1,6 +1,6 @@
 """All drills by name, in the order in which `--all` plays them: load, replicas, models, then what all depends on."""
 
-from functions.cli.drill import drills_away, drills_models, drills_pressure, drills_replicas
+from functions.cli.drill import drills_away, drills_cascade, drills_models, drills_pressure, drills_replicas
 from functions.cli.drill.declared import Drill
 from functions.cli.refused import Refused
 
@@ -8,6 +8,7 @@ DRILLS: tuple[Drill, ...] = (
     *drills_pressure.DRILLS,
     *drills_replicas.DRILLS,
     *drills_models.DRILLS,
+    *drills_cascade.DRILLS,
     *drills_away.DRILLS,
 )
 

@@ -30,7 +30,7 @@ class Load:
     models: tuple[str, ...] = ()  # asked in turn; none: the base
     shared_words: int = 0  # of these words, so many are the same in all prompts
     key_limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # then a key of its own
-    priority: str | None = None  # the class asked for
+    another_may_answer: bool = False  # a cascade's policy says so; the text is still to be the request's own
 
 
 @dataclass(frozen=True, slots=True)

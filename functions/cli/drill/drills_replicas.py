@@ -7,8 +7,10 @@ on one machine they are killed, and the controller is stopped (SIGSTOP) until th
 from collections.abc import Sequence
 from types import MappingProxyType
 
+import httpx
+
 from functions.cli.drill.declared import Drill, Effect, Load
-from functions.cli.drill.stage import CONTROLLER, Stage
+from functions.cli.drill.stage import CONTROLLER, ENGINE_S, Stage
 from functions.cli.refused import Refused
 
 STREAMS = Load(requests_per_s=6.0, words=60, max_tokens=200)
@@ -141,4 +143,41 @@ ZONE_LOSS = Drill(
 )
 
 
-DRILLS = (REPLICA_CRASH, SLOW_REPLICA, NODE_LOSS, ZONE_LOSS)
+def _need_devices(stage: Stage) -> None:
+    port = stage.context.ports.agent(stage.entry(f"agent-{stage.replicas()[0]}").slot or 0)
+    page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=ENGINE_S).text
+    if "shoal_accelerator_errors_total{" not in page:
+        raise Refused("no replica has an accelerator here: start the fleet with SHOAL_SIMULATED_ACCELERATORS=true")
+
+
+def _fail_device(stage: Stage) -> None:
+    replica, layout = stage.replicas()[0], stage.context.layout
+    stage.will_appear(layout.accelerator_fault_file(replica))
+    stage.write(layout.simulated_accelerator_file(replica), b'{"xids": [79]}')
+
+
+ACCELERATOR_ERROR = Drill(
+    name="accelerator-error",
+    summary="The driver tells that a device fell off the bus (XID 79): its replica is taken out and stays out.",
+    fault="the simulated accelerator of the first replica tells of XID 79",
+    taken_back="the device is well, and the replica's fault is cleared as its runbook says",
+    alert="AcceleratorError",
+    effect=Effect(
+        "a replica is out",
+        "gateway",
+        "shoal_pool_replicas",
+        lambda value: value is not None and value < 2.0,
+        labels=MappingProxyType({"state": "ready"}),
+        fold="sum",
+    ),
+    inject=_fail_device,
+    prepare=_need_devices,
+    load=STREAMS,
+    min_replicas=2,
+    simulated_only=True,
+    hold_s=15.0,
+    clears_within_s=180.0,  # ten minutes after the last error, with short windows two
+    recovers_within_s=120.0,
+)
+
+DRILLS = (REPLICA_CRASH, SLOW_REPLICA, NODE_LOSS, ZONE_LOSS, ACCELERATOR_ERROR)

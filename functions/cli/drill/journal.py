@@ -54,11 +54,17 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
     aside: str
 
 
+class Remove(msgspec.Struct, frozen=True, tag="remove"):
+    """A file that was not there."""
+
+    path: str
+
+
 class RestoreWindows(msgspec.Struct, frozen=True, tag="restore-windows"):
     """Alerts look back as far as they do on production."""
 
 
-Undoing = Continue | StartController | SetFaults | Revert | RevokeKey | PutBack | RestoreWindows
+Undoing = Continue | StartController | SetFaults | Revert | RevokeKey | PutBack | Remove | RestoreWindows
 
 
 class JournalUnreadable(Exception):

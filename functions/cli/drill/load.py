@@ -117,7 +117,9 @@ class LoadMaker:
                 await self._ask(client, model, prompt, answer)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             answer.broke = repr(error)
-        ending, detail = judged(answer, model, prompt, echoes=self.target.echoes)
+        ending, detail = judged(
+            answer, model, prompt, echoes=self.target.echoes, another_may_answer=self.load.another_may_answer
+        )
         await asyncio.sleep(PULSE_S if answer.broke and not answer.status else 0.0)  # until the pulse has noticed, too
         if answer.broke and not answer.status and self._was_starved(began_s, self.clock()):
             self.left_out += 1
@@ -142,8 +144,6 @@ class LoadMaker:
             "stream": True,
         }
         headers = {"authorization": f"Bearer {self.target.key}"}
-        if self.load.priority is not None:
-            headers["x-shoal-class"] = self.load.priority
         async with client.stream("POST", f"{self.target.url}/v1/chat/completions", json=body, headers=headers) as got:
             answer.status = got.status_code
             answer.model = got.headers.get("x-shoal-model", "")
@@ -173,14 +173,16 @@ class LoadMaker:
             answer.text += said
 
 
-def judged(answer: _Answer, model: str, prompt: str, *, echoes: bool) -> tuple[Ending, str]:
+def judged(
+    answer: _Answer, model: str, prompt: str, *, echoes: bool, another_may_answer: bool = False
+) -> tuple[Ending, str]:
     """How far the platform kept its word, and in words why not."""
     if answer.status in _REFUSALS and answer.code:
         missing = "" if answer.retry_after else ", without retry-after"
         return "refused", f"{answer.code}{missing}"
     if answer.broke or answer.status != httpx.codes.OK:
         return "failed", answer.broke or answer.code
-    if answer.model.partition("@")[0] != model and not answer.degraded:
+    if answer.model.partition("@")[0] != model and not answer.degraded and not another_may_answer:
         return "mixed", f"{answer.model} answered for {model}"
     if echoes and not answer.degraded and not _is_own(answer, model, prompt):
         return "mixed", f"another's text: {answer.text[:60]!r} for {prompt[:40]!r}"

@@ -20,6 +20,7 @@ from functions.cli.drill.journal import (
     Continue,
     Journal,
     PutBack,
+    Remove,
     RestoreWindows,
     Revert,
     RevokeKey,
@@ -35,6 +36,7 @@ from functions.controller.local.instances import LedgerEntry, read_ledger
 from functions.controller.local.monitoring import ensure_monitoring
 
 ENGINE_S = 5.0
+POLL_S = 0.5
 KEY_LASTS = timedelta(hours=6)  # should nobody revoke it
 CONTROLLER = "controller"
 
@@ -138,6 +140,24 @@ class Stage:
         self.journal.add(PutBack(str(path), str(aside)))
         replace_file(aside, path.read_bytes())
         replace_file(path, content)
+
+    def write(self, path: Path, content: bytes) -> None:
+        """A file that is not there otherwise."""
+        self.will_appear(path)
+        replace_file(path, content)
+
+    def will_appear(self, path: Path) -> None:
+        """A file that the platform itself makes for what is injected, and that an operator removes afterwards."""
+        self.journal.add(Remove(str(path)))
+
+    @staticmethod
+    def until(what: str, holds: Callable[[], bool], limit_s: float) -> None:
+        """Refused where it does not come about."""
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            if time.monotonic() > deadline_s:
+                raise Refused(f"not within {limit_s:.0f} s: {what}")
+            time.sleep(POLL_S)
 
     @staticmethod
     def wait(seconds: float) -> None:

@@ -11,6 +11,7 @@ from functions.cli.drill.commits import revert
 from functions.cli.drill.journal import (
     Continue,
     PutBack,
+    Remove,
     RestoreWindows,
     Revert,
     RevokeKey,
@@ -46,6 +47,8 @@ def undo(context: CliContext, undoing: Undoing) -> None:
         case PutBack():
             if Path(undoing.aside).exists():
                 Path(undoing.aside).replace(undoing.path)
+        case Remove():
+            Path(undoing.path).unlink(missing_ok=True)
         case RestoreWindows():
             ensure_monitoring(context.layout, context.ports)
             found = read_ledger(context.layout.ledger_file).processes

@@ -64,6 +64,7 @@ class PlanContext:
     prometheus: Path | None = None  # None: it is not installed, or not wanted
     zones: int = 1
     environment: str = "local"
+    simulated_accelerators: bool = False
 
     @property
     def registry_url(self) -> str:
@@ -101,4 +102,5 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         prometheus=prometheus_of(settings),
         zones=settings.zones,
         environment=settings.environment,
+        simulated_accelerators=settings.simulated_accelerators,
     )

@@ -128,6 +128,10 @@ class StateLayout:
         """Where it is, the replica is out for an error of its accelerator, and its engine is not started."""
         return self.root / "replica" / replica_id / "accelerator-fault"
 
+    def simulated_accelerator_file(self, replica_id: str) -> Path:
+        """Where it is, the replica's simulated accelerator tells of the errors in it."""
+        return self.root / "replica" / replica_id / "simulated-accelerator.json"
+
     def accelerator_fault_files(self) -> list[Path]:
         """Those that are there."""
         return sorted((self.root / "replica").glob("*/accelerator-fault"))

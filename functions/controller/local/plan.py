@@ -120,6 +120,8 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
     }
+    if context.simulated_accelerators:
+        env["SIMULATED_ACCELERATOR_FILE"] = layout.simulated_accelerator_file(replica_id)
     if context.zones > 1:
         env["ZONE"] = f"zone-{slot % context.zones}"
     return ProcessSpec(

@@ -100,6 +100,10 @@ class LocalSettings(BaseSettings):
     """Over how many zones the replicas are spread, in name only: zone-0, zone-1 and so on, so that the loss of one can
     be played. Default: 1, they name none."""
 
+    simulated_accelerators: bool = False
+    """Whether each replica has a simulated accelerator, which is idle until a drill makes it fail. Default: no, it has
+    those of the machine."""
+
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a
     stream of some hundred tokens on CPU needs."""

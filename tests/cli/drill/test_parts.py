@@ -107,6 +107,13 @@ def test_of_a_real_engine_only_the_model_is_known() -> None:
     assert judged(answer(model="other@v1"), "base", PROMPT, echoes=False)[0] == "mixed"
 
 
+def test_a_cascades_larger_pool_may_answer_and_still_only_with_the_requests_own_text() -> None:
+    large = answer(model="large@v1")
+    assert judged(large, "base", PROMPT, echoes=True, another_may_answer=True)[0] == "whole"
+    large.text = "a1b2c3 opal"
+    assert judged(large, "base", PROMPT, echoes=True, another_may_answer=True)[0] == "mixed"
+
+
 def test_alerts_by_the_second() -> None:
     labels = {"alertname": "BusAway"}
     series = [
