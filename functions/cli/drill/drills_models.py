@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from functions.api.ids import Digest, ModelId, engine_name
 from functions.cli.drill.commits import read_branch
 from functions.cli.drill.declared import Drill, Effect, Load
 from functions.cli.drill.stage import Stage
@@ -49,8 +50,9 @@ def _bad_version(stage: Stage) -> None:
     with Registry(stage.context) as registry:
         known = registry.get(f"/v1/models/{model}/versions")
     digest = next(str(each["digest"]) for each in known["data"] if each["name"] == other)
+    name = engine_name(ModelId(model), Digest(digest))
     for replica in stage.replicas():
-        stage.switch(replica, model=digest, error_status=500, ratio=1.0)
+        stage.switch(replica, model=name, error_status=500, ratio=1.0)
 
     def change(clone: Path) -> None:
         for file, found in list(adapters_in(clone)):
