@@ -19,7 +19,7 @@ from tests.registry.backends import BACKENDS
 from tests.registry.catalogue_world import World, catalogue, digest
 from tests.registry.world import TOKEN
 
-NOT_OURS = {"no_store", "too_many_waiters"}  # 503s that these worlds deserve
+NOT_OURS = {"no_store", "no_prometheus", "no_trace_store", "too_many_waiters"}  # 503s that these worlds deserve
 
 names = st.sampled_from(["acme", "globex", "bot", "declared", "v1", "v2", "stable", "base", "ci", "at-once", "default"])
 text = st.text(max_size=20) | st.sampled_from(["", "\0", "..", "%2e", "'; DROP TABLE models; --", "𝕏", "a" * 5000])

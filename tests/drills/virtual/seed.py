@@ -58,8 +58,8 @@ def run_seed(seed: int, place: Path) -> Verdict:
         breaches.append(f"stuck: {stuck}")
     finally:
         virtual_s = loop.time() - started_s
+        _close(loop)  # what ends with it may write its last bills: those are closed after it
         fleet.bills.close()
-        _close(loop)
         gc.enable()
         shutil.rmtree(folder)
     endings: dict[str, int] = {}
