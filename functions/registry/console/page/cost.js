@@ -45,6 +45,7 @@ function used(told, by) {
   lines.push(line(el("strong", "", "all"), told.total, " all"));
   const note = told.last_told_unix_s ? quiet(`A gateway told last ${seconds(Date.now() / 1000 - told.last_told_unix_s)} ago.`) : null;
   return el("div", "", table("Usage", [by, "#requests", "#prompt", "#cached", "#completion", "#accelerator-s", "#cost", "#per 1M tokens", "share"], lines),
+    whole ? null : empty("No pool has a price yet: its InferenceService’s annotation shoal.dev/accelerator-price-per-hour gives it one."),
     told.has_more ? empty("There is more than the registry adds up at once; `shoal usage` narrows it down.") : null, note);
 }
 
