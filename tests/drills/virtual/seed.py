@@ -58,8 +58,7 @@ def run_seed(seed: int, place: Path) -> Verdict:
         breaches.append(f"stuck: {stuck}")
     finally:
         virtual_s = loop.time() - started_s
-        _close(loop)  # what ends with it may write its last bills: those are closed after it
-        fleet.bills.close()
+        end(loop, fleet)
         gc.enable()
         shutil.rmtree(folder)
     endings: dict[str, int] = {}
@@ -81,6 +80,12 @@ def known_adapters(folder: Path) -> dict[str, Path]:
     from tests.drills.virtual.platform import ADAPTERS
 
     return {name: folder / f"adapter-{number}" for number, name in enumerate(ADAPTERS)}
+
+
+def end(loop: VirtualLoop, fleet: Fleet) -> None:
+    """No task and no file of it stays. What ends with the loop may write its last bills: those are closed after it."""
+    _close(loop)
+    fleet.bills.close()
 
 
 def _close(loop: VirtualLoop) -> None:

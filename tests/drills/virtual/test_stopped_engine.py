@@ -14,7 +14,7 @@ from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.loop import VirtualLoop
 from tests.drills.virtual.platform import Policy, catalogue
 from tests.drills.virtual.replica_node import Replica, engine_settings, make_adapters
-from tests.drills.virtual.seed import _close, workplace
+from tests.drills.virtual.seed import end, workplace
 from tests.gateway.world import POOL
 
 RATE_PER_S, FOR_S, STOPPED_S = 25, 22.0, (4.0, 19.0)
@@ -68,10 +68,11 @@ def outcomes() -> Iterator[list[Outcome]]:
     with workplace() as place:
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)
+        fleet = TwoEngines("stopped", place, make_adapters(place / "adapters"), loop)
         try:
-            yield TwoEngines("stopped", place, make_adapters(place / "adapters"), loop).run_steadily()
+            yield fleet.run_steadily()
         finally:
-            _close(loop)
+            end(loop, fleet)
 
 
 def test_nobody_waits_for_an_engine_that_is_stopped(outcomes: list[Outcome]) -> None:
