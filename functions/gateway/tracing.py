@@ -21,7 +21,7 @@ from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.sessions import session_hash
 from functions.gateway.http.headers import TraceContext
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Ended, Spent, Timeline
 from functions.telemetry.gap_histogram import Gaps
 from functions.telemetry.trace_row import TraceRow

@@ -35,7 +35,12 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
     ),
     "heartbeats, leases, snapshots: not of a request": ("fleet/", "gateway/feeds", "gateway/prefix/feeds"),
     "engine's connection": ("gateway/request/upstream",),
-    "the answer: check, count, rename": ("gateway/request/relay", "gateway/request/dialects", "gateway/request/named"),
+    "the answer: check, count, rename": (
+        "gateway/request/answers",
+        "gateway/request/relay",
+        "gateway/request/dialects",
+        "gateway/request/named",
+    ),
     "headers out": ("gateway/request/replies",),
     "metrics": ("gateway/metrics", "gateway/gauges", "gateway/prefix/metrics", "telemetry/cells"),
     "trace": ("gateway/tracing", "telemetry/trace"),

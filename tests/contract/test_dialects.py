@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
+from functions.gateway.request.answers import Renaming
 from functions.gateway.request.dialects import ANTHROPIC, RESPONSES, Dialect
-from functions.gateway.request.relay import Renaming
 from tests.contract.servers import MODEL
 from tests.contract.talk import FRANCE
 

@@ -15,7 +15,7 @@ from functions.fleet.tasks import Supervised
 from functions.gateway.errors import OverQuota, Refused
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway.world import Clock
 
 ACME = TenantId("acme")

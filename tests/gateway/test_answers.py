@@ -13,7 +13,7 @@ from functions.fleet.heartbeat import to_view
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.request import replies
-from functions.gateway.request.relay import Renaming
+from functions.gateway.request.answers import Renaming
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
 from tests.gateway.test_intake import admit, chat

@@ -3,7 +3,8 @@
 import pytest
 
 from functions.gateway.intake.routes import COMPLETIONS, RESPONSES_ROUTE
-from functions.gateway.request.relay import Renaming, StreamRelay
+from functions.gateway.request.answers import Renaming
+from functions.gateway.request.relay import StreamRelay
 from functions.gateway.request.request import Ended
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.gateway.errors import ErrorAnswer
+from functions.gateway.request.answers import BadAnswer, Renaming, Usage
 from functions.gateway.request.dialects import ANTHROPIC, POOLING, RESPONSES, Dialect, read_messages_usage
-from functions.gateway.request.relay import BadAnswer, Renaming, Usage
 
 ENGINE, PUBLIC = "acme/bot@sha256-ab", "acme/bot"
 MAX_BYTES = 4096

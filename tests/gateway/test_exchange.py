@@ -6,7 +6,7 @@ import pytest
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackEntry
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, finishes

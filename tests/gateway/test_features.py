@@ -12,7 +12,7 @@ from functions.decisions.request.length_model import UNKNOWN_OUTPUT_TOKENS
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, MESSAGES, RERANK, RESPONSES_ROUTE, TOKENIZE, Route
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world

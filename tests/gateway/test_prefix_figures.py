@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from functions.gateway.prefix.metrics import PrefixStats
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway.world import POOL
 
 

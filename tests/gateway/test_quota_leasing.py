@@ -15,7 +15,7 @@ from functions.decisions.request.features import RequestFeatures
 from functions.fleet.quota_leases import Group, LeaseAnswer
 from functions.gateway.quota import gateway_count
 from functions.gateway.quota.accounts import RequestQuota
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
 LIMIT = 60_000

@@ -16,7 +16,7 @@ import pytest
 
 from functions.decisions.quota.token_bucket import burst_of
 from functions.gateway.quota.leases import QuotaLeases
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway.quota_rig import Shared
 from tests.soak import sampled
 

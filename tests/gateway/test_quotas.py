@@ -12,7 +12,7 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.quota.accounts import TenantQuotas
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
 from tests.gateway.engine_rig import Play

@@ -7,17 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from functions.gateway.request.relay import (
-    AnswerTooLarge,
-    BadAnswer,
-    Renaming,
-    StreamRelay,
-    Usage,
-    engine_error,
-    first_sign,
-    read_usage,
-)
-from functions.gateway.request.relay import whole_answer as read_whole
+from functions.gateway.request.answers import AnswerTooLarge, BadAnswer, Renaming, Usage, engine_error, read_usage
+from functions.gateway.request.answers import whole_answer as read_whole
+from functions.gateway.request.relay import StreamRelay, first_sign
 from tests.gateway import sse
 from tests.gateway.world import BOT_V1
 

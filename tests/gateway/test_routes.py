@@ -25,7 +25,7 @@ from functions.gateway.intake.routes import (
     TOKENIZE,
     Route,
 )
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from tests.gateway import world
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.sse import compact

@@ -30,7 +30,7 @@ from functions.gateway.admission.metrics import WaitTimes
 from functions.gateway.admission.pool_stats import PoolActivity
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, Ended, Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}

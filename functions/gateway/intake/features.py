@@ -29,7 +29,7 @@ from functions.decisions.request.length_model import MAX_ENTRIES, LengthModel
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.lengths import OutputFields, field_in_force, text_bytes
 from functions.gateway.prefix.prompt_text import MEDIA_TOKENS, prompt_text
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, Ended
 
 _QUERIES = ("query", "queries", "text_1", "data_1")

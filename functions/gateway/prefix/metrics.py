@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from functions.api.ids import PoolName
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.telemetry.cells import Counter, CounterCell
 
 if TYPE_CHECKING:

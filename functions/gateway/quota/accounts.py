@@ -28,7 +28,7 @@ from functions.gateway.errors import Refused
 from functions.gateway.http.sink import MoreHeaders
 from functions.gateway.quota import refusals
 from functions.gateway.quota.metrics import Settled
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 
 _ONE_REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
 _NO_REQUEST: Costs = (-UNITS[REQUESTS], 0, 0, 0, 0)

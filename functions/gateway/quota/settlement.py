@@ -22,8 +22,8 @@ from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.fleet.view import FleetView
 from functions.gateway.quota.accounts import Charged
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import (
     NOTHING_SPENT,
     Admitted,

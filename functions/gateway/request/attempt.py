@@ -22,8 +22,8 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.request import replies
+from functions.gateway.request.answers import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.request.dialects import Relay
-from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted
 from functions.gateway.request.upstream import Connection
 from functions.gateway.services import Services

@@ -17,9 +17,18 @@ import msgspec
 import orjson
 
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.request import named_events, relay
+from functions.gateway.request import named_events
+from functions.gateway.request.answers import (
+    BadAnswer,
+    Renaming,
+    Usage,
+    WholeAnswer,
+    read_usage,
+    usage_of,
+    whole_answer,
+)
 from functions.gateway.request.named_events import Grammar, NamedEventRelay
-from functions.gateway.request.relay import BadAnswer, Renaming, Sign, StreamRelay, Usage, WholeAnswer
+from functions.gateway.request.relay import Sign, StreamRelay, first_sign
 
 _NAMED_EVENT_FACTOR = 8  # one event repeats the whole request and the whole answer
 _ANTHROPIC_TYPES = {
@@ -102,7 +111,7 @@ def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
         return known
     details = counts.get("input_tokens_details")
     cached = details.get("cached_tokens") if type(details) is dict else 0
-    return relay.usage_of(counts.get("input_tokens"), counts.get("output_tokens"), cached)
+    return usage_of(counts.get("input_tokens"), counts.get("output_tokens"), cached)
 
 
 def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
@@ -117,8 +126,8 @@ def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
     parts = (counts.get("input_tokens"), read, counts.get("cache_creation_input_tokens"))
     prompt = sum(part for part in parts if type(part) is int and part > 0)
     if prompt == 0 and known is not None:  # an event that only counts what was written
-        return relay.usage_of(known.prompt_tokens, counts.get("output_tokens"), known.cached_tokens)
-    return relay.usage_of(prompt, counts.get("output_tokens"), read)
+        return usage_of(known.prompt_tokens, counts.get("output_tokens"), known.cached_tokens)
+    return usage_of(prompt, counts.get("output_tokens"), read)
 
 
 _RESPONSES_GRAMMAR = Grammar(
@@ -177,7 +186,7 @@ def _whole_with(
 def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
     """Megabytes of numbers: looked through once, and no object is made of them."""
     _check_object(body)
-    return WholeAnswer(renaming.fields(body), relay.read_usage(body), aborted=False)
+    return WholeAnswer(renaming.fields(body), read_usage(body), aborted=False)
 
 
 def _check_object(body: bytes) -> None:
@@ -211,8 +220,8 @@ def _anthropic_event(answer: ErrorAnswer, request_id: str, _passed: int) -> byte
     return b"event: error\ndata: %b\n\n" % _anthropic_body(answer, request_id)
 
 
-OPENAI = Dialect(_openai_stream, relay.first_sign, relay.whole_answer, _openai_body, _openai_event)
-POOLING = Dialect(_openai_stream, relay.first_sign, _whole_pooled, _openai_body, _openai_event)
+OPENAI = Dialect(_openai_stream, first_sign, whole_answer, _openai_body, _openai_event)
+POOLING = Dialect(_openai_stream, first_sign, _whole_pooled, _openai_body, _openai_event)
 RESPONSES = Dialect(
     partial(_named_stream, _RESPONSES_GRAMMAR),
     partial(_named_sign, _RESPONSES_GRAMMAR),

@@ -30,8 +30,8 @@ from functions.gateway.intake.models import as_control
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import ending, replies
+from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
 from functions.gateway.request.split import Split
 from functions.gateway.request.tries import Tries

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from functions.gateway.request.answers import BadAnswer, Renaming, Usage, outgrown
 from functions.gateway.request.event_counts import said_bytes, tokens_of_text
-from functions.gateway.request.relay import BadAnswer, Renaming, Sign, Usage, outgrown
+from functions.gateway.request.relay import Sign
 
 _EVENT_END = b"\n\n"
 _NAME = b"event: "

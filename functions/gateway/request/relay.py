@@ -1,4 +1,4 @@
-"""Relay of an engine's answer to the client: pure, bytes in, bytes out.
+"""Relay of an engine's streamed answer to the client: pure, bytes in, bytes out. (`answers`: whole ones.)
 
 A stream passes event by event and is never parsed: what arrives as whole events goes out as the same bytes, but for
 the model's name, which every event carries and which the client knows by another name. An event that arrives in
@@ -16,11 +16,11 @@ it, and read only now and then and at the end, so that an answer that is broken 
 (`event_counts`, also for engines that do not tell).
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 import orjson
 
+from functions.gateway.request.answers import BadAnswer, Renaming, Usage, outgrown, read_usage, usage_of
 from functions.gateway.request.event_counts import (
     COUNTS,
     COUNTS_ENDS,
@@ -47,102 +47,6 @@ _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
 
 
 Sign = Literal["nothing_yet", "dropped", "answering"]
-
-
-class BadAnswer(Exception):
-    """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
-
-
-class AnswerTooLarge(BadAnswer):
-    """It is as large as was asked for, and larger than is passed on: another replica's would be no smaller."""
-
-
-def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
-    """What to raise where something without an end is over the bound: what begins as no event is no answer at all."""
-    why = f"an event of over {bound_bytes} bytes"
-    return AnswerTooLarge(why) if is_event else BadAnswer(why)
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-
-
-class _WithUsage(msgspec.Struct):
-    usage: dict[str, Any] | None = None
-
-
-class _Whole(msgspec.Struct):
-    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
-
-    usage: Any = None
-    choices: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: Any = None
-
-
-_whole_decoder = msgspec.json.Decoder(_Whole)
-_choices_decoder = msgspec.json.Decoder(list[_Choice])
-_LARGE_BYTES = 64 * 1024
-_usage_decoder = msgspec.json.Decoder(_WithUsage)
-_MAX_TOKENS = 10_000_000
-
-
-def read_usage(document: bytes) -> Usage | None:
-    """The usage of a JSON answer or event, or None where it has none."""
-    try:
-        return usage_in(_usage_decoder.decode(document).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def usage_in(usage: Any) -> Usage | None:
-    """Of the `usage` field, whatever it is."""
-    if type(usage) is not dict:
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if type(details) is dict else 0
-    return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
-
-
-def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
-    """Counts as an engine wrote them, whatever they are."""
-    if type(prompt) is type(completion) is type(cached) is int and _are_sane(prompt, completion, cached):
-        return Usage(prompt, completion, cached)
-    return Usage(_clamped(prompt), _clamped(completion), _clamped(cached))
-
-
-def _are_sane(prompt: int, completion: int, cached: int) -> bool:
-    """As all engines write them."""
-    return 0 <= prompt <= _MAX_TOKENS and 0 <= completion <= _MAX_TOKENS and 0 <= cached <= _MAX_TOKENS
-
-
-def _clamped(tokens: Any) -> int:
-    return min(max(tokens, 0), _MAX_TOKENS) if type(tokens) is int else 0
-
-
-class Renaming:
-    """The engine's name for a model, replaced by the name that the client asked for."""
-
-    __slots__ = ("_engine_field", "_engine_name", "_public_field", "_requested", "needed")
-
-    def __init__(self, engine_name: str, requested: str) -> None:
-        self.needed = engine_name != requested
-        self._engine_field = b'"model":' + orjson.dumps(engine_name)
-        self._public_field = b'"model":' + orjson.dumps(requested)
-        self._engine_name, self._requested = engine_name, requested
-
-    def fields(self, data: bytes) -> bytes:
-        return data.replace(self._engine_field, self._public_field) if self.needed else data
-
-    def everywhere(self, data: bytes) -> bytes:
-        """For error texts, which name the model in prose."""
-        return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
 
 
 class StreamRelay:
@@ -379,45 +283,6 @@ class StreamRelay:
         return usage is not None
 
 
-class WholeAnswer(msgspec.Struct, frozen=True):
-    body: bytes
-    usage: Usage | None
-    aborted: bool  # finish_reason abort (or error) and no token: the engine was draining
-
-
-def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
-    if len(body) > _LARGE_BYTES:
-        return _large_answer(body, renaming)
-    try:
-        parsed = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadAnswer("not JSON") from error
-    if type(parsed) is not dict:
-        raise BadAnswer("not a JSON object")
-    usage = usage_in(parsed.get("usage"))
-    produced = usage is not None and usage.completion_tokens > 0
-    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
-
-
-def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
-    try:
-        parsed = _whole_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer("not a JSON object") from error
-    usage = usage_in(parsed.usage)
-    produced = usage is not None and usage.completion_tokens > 0
-    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
-
-
-def _all_aborted(choices: msgspec.Raw) -> bool:
-    try:
-        found = _choices_decoder.decode(choices)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return bool(found) and all(choice.finish_reason in ("abort", "error") for choice in found)
-
-
 def first_sign(events: bytes) -> Sign:
     """What the first events of a stream say.
 
@@ -430,24 +295,3 @@ def first_sign(events: bytes) -> Sign:
         if event and event != _DONE and not event.startswith(_COMMENT) and not all(mark in event for mark in _OPENING):
             return "answering"
     return "nothing_yet"
-
-
-def engine_error(body: bytes) -> tuple[str, str | None]:
-    """Message and param of an engine's error body, whatever its shape."""
-    try:
-        error: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return "", None
-    if type(error) is dict:
-        error = error.get("error", error)
-    if type(error) is dict:
-        message, param = error.get("message"), error.get("param")
-        return (message if type(message) is str else ""), (param if type(param) is str else None)
-    return (error if type(error) is str else ""), None
-
-
-def _finished_by_abort(parsed: dict[str, Any]) -> bool:
-    choices = parsed.get("choices")
-    if type(choices) is not list or not choices:
-        return False
-    return all(type(choice) is dict and choice.get("finish_reason") in ("abort", "error") for choice in choices)

@@ -15,8 +15,8 @@ from functions.gateway.http.sink import Headers, MoreHeaders, Sink
 from functions.gateway.intake.fields import ignored_header
 from functions.gateway.intake.routes import Route
 from functions.gateway.metrics import Metrics
+from functions.gateway.request.answers import Renaming, engine_error
 from functions.gateway.request.dialects import OPENAI, Dialect
-from functions.gateway.request.relay import Renaming, engine_error
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed
 

@@ -25,7 +25,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway.http.headers import NO_TRACE, TraceContext
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import GapCounts, Gaps
 

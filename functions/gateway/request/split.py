@@ -33,8 +33,8 @@ from functions.decisions.routing.retry import EVIDENCE, REFUSALS, Failure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
+from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted, PrefillSpend, Spent
 from functions.gateway.services import Services
 

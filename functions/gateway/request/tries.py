@@ -14,8 +14,8 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.retry import EVIDENCE, Failure
+from functions.gateway.request.answers import Renaming
 from functions.gateway.request.attempt import Attempt, Owner
-from functions.gateway.request.relay import Renaming
 from functions.gateway.request.request import Admitted
 from functions.gateway.services import Services
 

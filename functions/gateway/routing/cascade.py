@@ -30,8 +30,8 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
+from functions.gateway.request.answers import BadAnswer, Usage, WholeAnswer, usage_in
 from functions.gateway.request.attempt import Attempt, Owner
-from functions.gateway.request.relay import BadAnswer, Usage, WholeAnswer, usage_in
 from functions.gateway.request.request import Admitted, CascadeOutcome
 from functions.gateway.routing import fallback
 

@@ -23,7 +23,7 @@ from functions.decisions.quota.dimensions import gpu_seconds
 from functions.decisions.routing.choice import Prediction
 from functions.fleet.usage_report import REPORT_ROWS, SECONDS_PER_HOUR, UsageKey, UsageRow, merge
 from functions.gateway.quota.accounts import Charged
-from functions.gateway.request.relay import Usage
+from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, CascadeSpend, Ended, PrefillSpend
 
 ROWS = REPORT_ROWS // 2  # 2 MB; taken once a second

@@ -18,8 +18,9 @@ from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.routing.retry import Failure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import COMPLETIONS
+from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
 from functions.gateway.request.dialects import Dialect
-from functions.gateway.request.relay import Renaming, Sign, Usage, WholeAnswer
+from functions.gateway.request.relay import Sign
 from functions.gateway.request.upstream import AnswerReceiver
 from functions.simulator.fleet.catalogue import BASE
 from functions.simulator.fleet.fluid_engine import Work

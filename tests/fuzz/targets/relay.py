@@ -10,8 +10,8 @@ does.
 import contextlib
 from collections.abc import Iterable
 
+from functions.gateway.request.answers import BadAnswer, Renaming, engine_error
 from functions.gateway.request.dialects import ANTHROPIC, OPENAI, POOLING, RESPONSES, Dialect, Relay
-from functions.gateway.request.relay import BadAnswer, Renaming, engine_error
 from tests.fuzz.inputs import Input, segments
 
 DICTIONARY = (

@@ -1,0 +1,167 @@
+"""An engine's answer, whatever its shape: what it says of its tokens, whose name it bears, and a whole one of it.
+
+Pure. Streams pass through `relay` (and `named_events`), which uses the same counts, names and errors. Nothing that an
+engine writes is believed: counts are clamped, a body that is no JSON object is a `BadAnswer`.
+"""
+
+from typing import Any
+
+import msgspec
+import orjson
+
+_MAX_TOKENS = 10_000_000
+_LARGE_BYTES = 64 * 1024
+
+
+class BadAnswer(Exception):
+    """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
+
+
+class AnswerTooLarge(BadAnswer):
+    """It is as large as was asked for, and larger than is passed on: another replica's would be no smaller."""
+
+
+def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
+    """What to raise where something without an end is over the bound: what begins as no event is no answer at all."""
+    why = f"an event of over {bound_bytes} bytes"
+    return AnswerTooLarge(why) if is_event else BadAnswer(why)
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class _WithUsage(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+class _Whole(msgspec.Struct):
+    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
+
+    usage: Any = None
+    choices: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+_whole_decoder = msgspec.json.Decoder(_Whole)
+_choices_decoder = msgspec.json.Decoder(list[_Choice])
+_usage_decoder = msgspec.json.Decoder(_WithUsage)
+
+
+def read_usage(document: bytes) -> Usage | None:
+    """The usage of a JSON answer or event, or None where it has none."""
+    try:
+        return usage_in(_usage_decoder.decode(document).usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def usage_in(usage: Any) -> Usage | None:
+    """Of the `usage` field, whatever it is."""
+    if type(usage) is not dict:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if type(details) is dict else 0
+    return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+
+
+def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
+    """Counts as an engine wrote them, whatever they are."""
+    if type(prompt) is type(completion) is type(cached) is int and _are_sane(prompt, completion, cached):
+        return Usage(prompt, completion, cached)
+    return Usage(_clamped(prompt), _clamped(completion), _clamped(cached))
+
+
+def _are_sane(prompt: int, completion: int, cached: int) -> bool:
+    """As all engines write them."""
+    return 0 <= prompt <= _MAX_TOKENS and 0 <= completion <= _MAX_TOKENS and 0 <= cached <= _MAX_TOKENS
+
+
+def _clamped(tokens: Any) -> int:
+    return min(max(tokens, 0), _MAX_TOKENS) if type(tokens) is int else 0
+
+
+class Renaming:
+    """The engine's name for a model, replaced by the name that the client asked for."""
+
+    __slots__ = ("_engine_field", "_engine_name", "_public_field", "_requested", "needed")
+
+    def __init__(self, engine_name: str, requested: str) -> None:
+        self.needed = engine_name != requested
+        self._engine_field = b'"model":' + orjson.dumps(engine_name)
+        self._public_field = b'"model":' + orjson.dumps(requested)
+        self._engine_name, self._requested = engine_name, requested
+
+    def fields(self, data: bytes) -> bytes:
+        return data.replace(self._engine_field, self._public_field) if self.needed else data
+
+    def everywhere(self, data: bytes) -> bytes:
+        """For error texts, which name the model in prose."""
+        return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
+
+
+class WholeAnswer(msgspec.Struct, frozen=True):
+    body: bytes
+    usage: Usage | None
+    aborted: bool  # finish_reason abort (or error) and no token: the engine was draining
+
+
+def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
+    """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
+    if len(body) > _LARGE_BYTES:
+        return _large_answer(body, renaming)
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadAnswer("not JSON") from error
+    if type(parsed) is not dict:
+        raise BadAnswer("not a JSON object")
+    usage = usage_in(parsed.get("usage"))
+    produced = usage is not None and usage.completion_tokens > 0
+    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
+
+
+def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
+    try:
+        parsed = _whole_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer("not a JSON object") from error
+    usage = usage_in(parsed.usage)
+    produced = usage is not None and usage.completion_tokens > 0
+    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
+
+
+def _all_aborted(choices: msgspec.Raw) -> bool:
+    try:
+        found = _choices_decoder.decode(choices)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return bool(found) and all(choice.finish_reason in ("abort", "error") for choice in found)
+
+
+def engine_error(body: bytes) -> tuple[str, str | None]:
+    """Message and param of an engine's error body, whatever its shape."""
+    try:
+        error: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "", None
+    if type(error) is dict:
+        error = error.get("error", error)
+    if type(error) is dict:
+        message, param = error.get("message"), error.get("param")
+        return (message if type(message) is str else ""), (param if type(param) is str else None)
+    return (error if type(error) is str else ""), None
+
+
+def _finished_by_abort(parsed: dict[str, Any]) -> bool:
+    choices = parsed.get("choices")
+    if type(choices) is not list or not choices:
+        return False
+    return all(type(choice) is dict and choice.get("finish_reason") in ("abort", "error") for choice in choices)
