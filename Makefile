@@ -47,8 +47,10 @@ unit: $(STAMP)
 # Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
 # drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
 # (docs/decisions/0020).
-test: check ## everything, with real servers and the real engine: twenty minutes on two cores
+# The engine is prepared first: some of the unit tests, too, compare what is here with the vLLM that is installed.
+test: $(STAMP) ## everything, with real servers and the real engine: a quarter of an hour on two cores
 	$(SHOAL) prepare
+	@$(WITH_ENGINE) $(MAKE) --no-print-directory check
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 4 --dist loadfile -m "(servers or engine) and not drill and not soak"
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
 
