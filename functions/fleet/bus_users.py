@@ -56,7 +56,10 @@ _RIGHTS: dict[BusUser, _Rights] = {
         commands=(*_KEYS, *_KEPT, *_HASHES, *_SORTED_SETS),
         writes=(_QUOTAS,),
         reads=(f"{gathering.KEY_PREFIX}*",),
-        hears=(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN, bus.POOLS_CHANNEL, bus.STATS_CHANNEL),
+        hears=(
+            *(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN),
+            *(bus.POOLS_CHANNEL, bus.STATS_CHANNEL, bus.NEWS_CHANNEL),
+        ),
         says=(bus.NEWS_CHANNEL, bus.NODES_CHANNEL),
     ),
     "agent": _Rights(

@@ -19,6 +19,7 @@ from functions.registry.principal import Authenticator
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.services import RegistryServices
 from functions.registry.settings import RegistrySettings
+from functions.registry.sharing import SnapshotSharing
 from functions.registry.sql.artifacts import ByteLimit
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
@@ -42,6 +43,7 @@ class Secrets:
 class RegistryParts:
     services: RegistryServices
     collecting: Collecting | None
+    sharing: SnapshotSharing | None  # None: a file of SQLite is one registry's
 
     def close(self) -> None:
         if self.services.ingesting is not None:
@@ -88,9 +90,11 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
         key_environment=settings.environment,
         max_keys_per_tenant=settings.max_keys_per_tenant,
     )
+    sharing = SnapshotSharing(database, store) if not database.is_sqlite else None
     if objects is None:
-        return RegistryParts(services, None)
-    return RegistryParts(services, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
+        return RegistryParts(services, None, sharing)
+    collecting = Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time)
+    return RegistryParts(services, collecting, sharing)
 
 
 def _rate_limiter(settings: RegistrySettings) -> TenantRateLimiter:

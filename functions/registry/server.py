@@ -24,7 +24,7 @@ from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
-from functions.fleet.snapshot_notices import announce
+from functions.fleet.snapshot_notices import announce, follow_notices
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.fleet.valkey_client import Password, password_in
@@ -43,7 +43,7 @@ from functions.registry.regions.parts import RegionParts, region_parts
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
-from functions.registry.store import SnapshotStore
+from functions.registry.store import SnapshotStore, StoreFailed
 from functions.registry.store_watch import StoreWatch
 from functions.telemetry.memory import limit_bytes, warn_if_over
 
@@ -172,6 +172,13 @@ async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settin
     with contextlib.suppress(DatabaseUnavailable):  # said by the task below, which tries again
         await asyncio.to_thread(services.database.prepare)
     tasks.forever("database", lambda: _prepared(services.database), expected=(DatabaseUnavailable,))
+    sharing = parts.sharing
+    if sharing is not None:
+        with contextlib.suppress(DatabaseUnavailable, StoreFailed):
+            await sharing.look()  # who asks first is answered from what others have
+        tasks.forever("other registries", sharing.run, expected=(DatabaseUnavailable, StoreFailed))
+        told = functools.partial(follow_notices, bus, sharing.heard)
+        tasks.forever("word of other registries", told, expected=(BusUnavailable,))
 
     async def gather_evidence() -> None:
         async for message in bus.stats():

@@ -7,8 +7,8 @@ The floor: followers say in `after` how far they have got. Where that is beyond 
 state, and no snapshot at or below it would reach them; so the next epoch must be above it. A follower may be ahead by
 at most `MAX_LEAD`, or a typing error in one request would use up the epochs.
 
-Neighbours: `feed` hands out what is published, whole or as what changed; `pool_views` cuts out what an agent needs;
-`fence` keeps former leaders from publishing.
+Neighbours: `feed` hands out what is published, whole or as what changed; `sharing` gives it to other registries of the
+database, and takes up theirs; `fence` keeps former leaders from publishing.
 """
 
 import asyncio
@@ -131,6 +131,14 @@ class Published:
         return self.content.snapshot.epoch
 
 
+Share = Callable[[Indexed, bytes, str], None]
+"""Blocks. Give others the content, by its delta for the base of that hash where there is one; EpochTaken."""
+
+
+def _alone(content: Indexed, delta: bytes, base_hash: str) -> None:
+    """There are no others."""
+
+
 class FollowingGateways:
     """Gateways that asked for a snapshot lately, by name. Owned by one event loop."""
 
@@ -176,6 +184,11 @@ class SnapshotStore:
         self._highest_heard = 0
         self._publishing = asyncio.Lock()
         self._on_published = on_published
+        self._share: Share = _alone
+
+    def share(self, give: Share) -> None:
+        """Give each publication to others before it is seen (`sharing`)."""
+        self._share = give
 
     @property
     def current(self) -> Published | None:
@@ -249,13 +262,31 @@ class SnapshotStore:
             self._advance(content, changes)
             return Published(content)
 
+    async def take_up(self, read: Callable[[Indexed], Indexed]) -> None:
+        """What was published at another registry, where it is later than ours; SnapshotInvalid, StoreFailed."""
+        async with self._publishing:
+            base = self.feed.content
+            content = await asyncio.to_thread(read, base)
+            if content.snapshot.epoch <= self.epoch:
+                return
+            try:
+                changes = await asyncio.to_thread(self._write, base, content)
+            except OSError as error:
+                raise StoreFailed(f"the snapshot could not be stored: {error.strerror}") from error
+            self._advance(content, changes)
+
     def _keep(self, base: Indexed, content: Indexed, fence: int) -> Changes:
-        """Blocks. What changed, once it is on the disk."""
-        changes = changes_between(base, content)
+        """Blocks. What changed, once others have been given it and it is on the disk."""
         self.fence.admit(fence)
+        return self._write(base, content, self._share)
+
+    def _write(self, base: Indexed, content: Indexed, share: Share = _alone) -> Changes:
+        changes = changes_between(base, content)
         is_small = sum(map(len, changes.values())) <= MAX_DELTA_ENTRIES
         lines = documents.delta_lines(content.snapshot, base.content_hash, changes) if is_small else ()
-        self._file.keep(content, b"".join(lines), base.content_hash, breather(PATIENT_SLICE_S))
+        delta = b"".join(lines)
+        share(content, delta, base.content_hash)
+        self._file.keep(content, delta, base.content_hash, breather(PATIENT_SLICE_S))
         return changes
 
     def _advance(self, content: Indexed, changes: Changes) -> None:

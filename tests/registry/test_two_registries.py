@@ -1,6 +1,7 @@
 """Two registry processes on one Postgres, killed in the middle of concurrent promotions: one linear history."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from functions.api import snapshot as snapshots
-from functions.fleet.snapshots import SNAPSHOT_PATH
+from functions.fleet.snapshots import EPOCH_HEADER, SNAPSHOT_PATH
 from functions.registry.sql import audit, changes, rollouts
 from functions.registry.sql.artifacts import StoredArtifact, keep
 from functions.registry.sql.audit import Actor
@@ -39,6 +40,7 @@ class Process:
 
     folder: Path
     database_url: str
+    is_published_to: bool  # else it has what the other one was given
     port: int = field(default_factory=free_port)
     running: RoleProcess | None = None
 
@@ -57,12 +59,16 @@ class Process:
             self.running = start("functions.registry", env=env, stderr=log)
         with self.client() as client:
             self._until_ready(client)
-            client.put(SNAPSHOT_PATH, content=snapshots.encode(published(epoch=int(time.time()) % 10**9)))
+            if self.is_published_to:
+                client.put(SNAPSHOT_PATH, content=snapshots.encode(published(epoch=int(time.time()) % 10**9)))
+            epoch = client.head(SNAPSHOT_PATH).headers[EPOCH_HEADER]
+            assert int(epoch) > 0, "it begins without what was published"
 
     def kill(self) -> None:
         assert self.running is not None
         self.running.send_signal(signal.SIGKILL)
         self.running.wait()
+        shutil.rmtree(self.folder / "state")  # as a pod's disk
 
     def client(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {TOKEN}"}
@@ -92,7 +98,7 @@ def database_of_both(postgres: Postgres, tmp_path: Path) -> Iterator[Database]:
 @pytest.fixture
 def both(database_of_both: Database, tmp_path: Path) -> Iterator[list[Process]]:
     url = database_of_both.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    them = [Process(tmp_path / name, url) for name in ("one", "two")]
+    them = [Process(tmp_path / name, url, is_published_to=name == "one") for name in ("one", "two")]
     for it in them:
         it.start()
     yield them

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -237,4 +238,14 @@ ingests = Table(
     Column("id", Text, primary_key=True),
     Column("moment", BigInteger, nullable=False),
     Column("expires_unix_s", Float, nullable=False),
+)
+
+# What was published last: a whole document, and the deltas after it, in order (functions/registry/sql/published.py).
+published_snapshots = Table(
+    "published_snapshots",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("content_hash", Text, nullable=False),
+    Column("base_hash", Text, nullable=False),  # of a delta: the content that it changes; empty: it is whole
+    Column("document", LargeBinary, nullable=False),  # compressed
 )

@@ -1,0 +1,106 @@
+"""Snapshots shared with the other registries of one database, and with whoever comes after this one.
+
+The controller publishes to one registry, whichever its Service leads to. What is published goes into the database
+before anybody sees it, and every registry takes up what others were given: at the word on the bus, and every
+`LOOK_EVERY_S`. So a second registry answers as the first does, and a new pod, whose disk is empty, begins with what was
+published last instead of with nothing.
+
+The database away stops no publication: the registry goes on with its own disk, as alone as it was, and gives what it
+has as soon as the database is back. Followers move between registries without harm, since they only go forward: who is
+further than the registry it asks waits until that has caught up.
+
+Neighbours: `sql/published` keeps the documents; `store` publishes and is what all follow.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Sequence
+
+from functions.api import snapshot_document as documents
+from functions.api.snapshot import SnapshotInvalid
+from functions.api.snapshot_document import in_chunks
+from functions.api.snapshot_index import Indexed
+from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.snapshot_notices import SnapshotNotice
+from functions.registry.sql import published
+from functions.registry.sql.database import Database
+from functions.registry.sql.errors import DatabaseUnavailable
+from functions.registry.sql.published import Document, EpochBehind
+from functions.registry.store import EpochTaken, SnapshotStore
+
+LOOK_EVERY_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class SnapshotSharing:
+    """Owned by one event loop; `keep` blocks, in the thread of a publication."""
+
+    def __init__(self, database: Database, store: SnapshotStore) -> None:
+        self._database = database
+        self._store = store
+        self._told = asyncio.Event()
+        self._unread = 0  # an epoch that cannot be read here, which is said once
+        store.share(self.keep)
+
+    def keep(self, content: Indexed, delta: bytes, base_hash: str) -> None:
+        """Blocks. Before it is seen: EpochTaken where another registry was given as much or more."""
+        try:
+            self._put(content, delta, base_hash)
+        except EpochBehind as error:
+            self._told.set()
+            raise EpochTaken(f"epoch {content.snapshot.epoch} is not after what others have: {error}") from error
+        except DatabaseUnavailable as error:
+            _log.warning("epoch %d is kept on this disk alone for now: %s", content.snapshot.epoch, error)
+
+    def heard(self, news: SnapshotNotice) -> None:
+        """Somebody says on the bus that it has published."""
+        if news.epoch > self._store.epoch:
+            self._told.set()
+
+    async def run(self) -> None:
+        """Look until cancelled; DatabaseUnavailable."""
+        while True:
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._told.wait()
+
+    async def look(self) -> None:
+        """Take up what others have been given, or give what they have not."""
+        self._told.clear()
+        store = self._store
+        latest = await self._database.run(lambda: self._database.read(published.latest), for_operator=True)
+        if latest > store.epoch:
+            await self._take_up(latest)
+        elif latest < store.epoch:
+            content = store.feed.content
+            with contextlib.suppress(EpochBehind):  # it was given just now
+                await self._database.run(lambda: self._put(content, b"", ""), for_operator=True)
+
+    async def _take_up(self, latest: int) -> None:
+        base = self._store.feed.content
+        after = functools.partial(published.documents_after, epoch=base.snapshot.epoch, content_hash=base.content_hash)
+        found = await self._database.run(lambda: self._database.read(after), for_operator=True)
+        try:
+            await self._store.take_up(lambda current: _read(current, found))
+        except SnapshotInvalid as error:
+            if latest != self._unread:
+                _log.error("epoch %d of another registry cannot be read here, and is left out: %s", latest, error)
+            self._unread = latest
+
+    def _put(self, content: Indexed, delta: bytes, base_hash: str) -> None:
+        if not self._database.ready:
+            raise DatabaseUnavailable("the registry's database is not there yet")
+        whole = lambda: b"".join(documents.full_lines(content.snapshot))  # noqa: E731
+        document = Document(content.snapshot.epoch, content.content_hash, delta, base_hash, whole)
+        self._database.unaudited(lambda connection: published.put(connection, document))
+
+
+def _read(base: Indexed, found: Sequence[bytes]) -> Indexed:
+    """Blocks. The content that the documents lead to; SnapshotInvalid."""
+    content = base
+    for document in found:
+        content = documents.read(in_chunks(document), content, breather(PATIENT_SLICE_S))
+    return content

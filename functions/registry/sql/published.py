@@ -1,0 +1,92 @@
+"""The published snapshot in SQL: a whole one, and the deltas that came after it, as on a follower's disk.
+
+Rows are in order of their epochs, and nothing is put below the last: of two registries that are published to at once
+one is told that the epoch is taken. A delta's row names the content that it changes; when the deltas outgrow the whole,
+a whole one is put, and everything before it goes. Documents are compressed: ten thousand models and fifty thousand
+tenants are some megabytes.
+
+Neighbours: `functions.registry.sharing` says when.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
+from functions.registry.sql.tables import published_snapshots, state
+
+MAX_DELTAS = 100
+_LEVEL = 1  # a whole one of 30 MB in a third of a second
+
+
+class EpochBehind(Exception):
+    """Another registry has been given this epoch or a later one."""
+
+    def __init__(self, latest: int) -> None:
+        super().__init__(f"epoch {latest} was published at another registry")
+        self.latest = latest
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What is put: all of it is made only where it is needed."""
+
+    epoch: int
+    content_hash: str
+    delta: bytes  # empty: there is none that is worth it
+    base_hash: str  # of the delta
+    whole: Callable[[], bytes]
+
+
+def latest(connection: Connection) -> int:
+    """The epoch that was published last; 0: none."""
+    return connection.scalar(select(func.max(published_snapshots.c.epoch))) or 0
+
+
+def put(connection: Connection, document: Document) -> None:
+    """Keep it, in the caller's transaction; EpochBehind."""
+    connection.execute(select(state.c.fence).with_for_update())  # one at a time, among all registries
+    last = latest(connection)
+    if document.epoch <= last:
+        raise EpochBehind(last)
+    if _takes_delta(connection, document):
+        _insert(connection, document, document.base_hash, document.delta)
+    else:
+        connection.execute(delete(published_snapshots))
+        _insert(connection, document, "", document.whole())
+
+
+def documents_after(connection: Connection, epoch: int, content_hash: str) -> list[bytes]:
+    """What makes the latest content of the one at hand: its deltas, or a whole one and what came after it."""
+    table = published_snapshots.c
+    columns = (table.epoch, table.base_hash, table.document)
+    newer = connection.execute(select(*columns).where(table.epoch > epoch).order_by(table.epoch)).all()
+    if newer and newer[0].base_hash not in ("", content_hash):  # it is not the content that the deltas are for
+        newer = connection.execute(select(*columns).order_by(table.epoch)).all()
+    begins = max((index for index, row in enumerate(newer) if not row.base_hash), default=0)
+    return _unpacked([row.document for row in newer[begins:]])
+
+
+def _takes_delta(connection: Connection, document: Document) -> bool:
+    """Whether the last row is the delta's base, and the deltas have not outgrown the whole."""
+    if not document.delta:
+        return False
+    table = published_snapshots.c
+    sizes = select(table.base_hash, table.content_hash, func.length(table.document)).order_by(table.epoch)
+    rows = connection.execute(sizes).all()
+    if not rows or rows[-1].content_hash != document.base_hash or len(rows) > MAX_DELTAS:
+        return False
+    whole_bytes, *delta_bytes = (row[2] for row in rows)
+    return bool(sum(delta_bytes) + len(document.delta) <= whole_bytes)
+
+
+def _insert(connection: Connection, document: Document, base_hash: str, content: bytes) -> None:
+    row = {"epoch": document.epoch, "content_hash": document.content_hash, "base_hash": base_hash}
+    connection.execute(insert(published_snapshots).values(**row, document=zlib.compress(content, _LEVEL)))
+
+
+def _unpacked(packed: Sequence[bytes]) -> list[bytes]:
+    """Bounded, whoever wrote the row."""
+    return [zlib.decompressobj().decompress(each, SNAPSHOT_MAX_BYTES) for each in packed]
