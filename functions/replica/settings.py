@@ -82,8 +82,8 @@ class ReplicaSettings(BaseSettings):
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     otlp_endpoint: str | None = Field(
         None,
-        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of adapter loads go "
-        "there. Unset: none are made.",
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of adapter "
+        "loads go there. Unset: none are made.",
     )
     otlp_headers_file: Path | None = Field(
         None, description="`name: value` lines that the collector wants to see, such as a token."

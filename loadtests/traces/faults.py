@@ -27,22 +27,24 @@ _STOPPED_OF_A_SECOND = 0.9
 class Gateways:
     """One after the other, over one folder of traces."""
 
-    def __init__(self, folder: Path, port: int, max_bytes: int) -> None:
-        self._folder, self._port, self._max_bytes = folder, port, max_bytes
+    def __init__(self, folder: Path, port: int, case: "Case") -> None:
+        self._folder, self._port, self._case = folder, port, case
         folder.mkdir(exist_ok=True)
         self.count = 0
         self.begin()
 
-    def begin(self, seconds: float = _SECONDS) -> None:
-        arguments = [self._folder, self._port, self.count, seconds, self._max_bytes]
+    def begin(self) -> None:
+        arguments = [self._folder, self._port, self.count, self._case.seconds, self._case.spool_bytes]
         command = [sys.executable, "-m", "loadtests.traces.gateway_process", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.count += 1
         while not (self._folder / f"offered-{self.count - 1}").exists():
+            if self.process.poll() is not None:
+                raise SystemExit(f"a gateway ended with {self.process.returncode}")
             time.sleep(0.02)
 
     def end(self) -> str:
-        return self.process.communicate(timeout=_SECONDS + DELIVERY_S + 60)[0].strip()
+        return self.process.communicate(timeout=self._case.seconds + DELIVERY_S + 60)[0].strip()
 
     def offered(self) -> int:
         files = [self._folder / f"offered-{number}" for number in range(self.count)]
@@ -65,6 +67,7 @@ class Case:
     fault: Fault
     spool_bytes: int = _SPOOL_BYTES
     disk_of: Literal["store", "gateway"] | None = None  # has a small disk of its own
+    seconds: float = _SECONDS
 
 
 def killed_store(scene: Scene) -> None:
@@ -107,9 +110,9 @@ def both_killed(scene: Scene) -> None:
 
 
 def full_spool(scene: Scene) -> None:
-    """Away for longer than the spool holds, which is 4 MiB here: 4 s of rows."""
+    """Away for longer than the spool holds, which is 8 MiB here: 8 s of rows."""
     scene.store.kill()
-    time.sleep(2 * _SECONDS)
+    time.sleep(4 * _SECONDS)
     scene.store.start()
 
 
@@ -129,7 +132,7 @@ CASES = (
     Case("gateway's disk full for 4 s", full_disk, disk_of="gateway"),
     Case("gateway killed 4 times", killed_gateways),
     Case("store away, gateway killed 4 times", both_killed),
-    Case("spool of 4 MiB full", full_spool, 4 * 1024 * 1024),
+    Case("spool of 8 MiB full", full_spool, 8 * 1024 * 1024, seconds=3 * _SECONDS),
 )
 
 
@@ -141,7 +144,7 @@ def faults(folder: Path) -> None:
             if case.disk_of is not None:
                 disk = stack.enter_context(small_disk(folders[case.disk_of], _DISK_MIB[case.disk_of]))
             store = stack.enter_context(store_process(folders["store"], 19_880 + number))
-            gateways = Gateways(folders["gateway"], store.port, case.spool_bytes)
+            gateways = Gateways(folders["gateway"], store.port, case)
             case.fault(Scene(store, gateways, disk))
             dropped = gateways.end()
             client = store.client()

@@ -147,8 +147,8 @@ class KubernetesSettings(BaseSettings):
 
     otlp_endpoint: str | None = Field(
         None,
-        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; pushes and rollouts go "
-        "there. Unset: none are made.",
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; pushes and rollouts "
+        "go there. Unset: none are made.",
     )
     otlp_headers_file: Path | None = Field(
         None, description="`name: value` lines that the collector wants to see, such as a token."
