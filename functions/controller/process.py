@@ -12,12 +12,14 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from contextlib import AsyncExitStack
 
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
+from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.branch_word import LOOK_EVERY_S, BranchWord, report_of
@@ -49,6 +51,7 @@ from functions.controller.snapshot.publication import Publication, SnapshotSourc
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.decisions.health.slow_replica import SlowPolicy
 from functions.fleet.tasks import Supervised
+from functions.telemetry.otlp_sender import sender_of
 
 S3_WAIT_S = 60.0
 PUBLISHED_WAIT_S = 20.0  # for a removed pool: longer, and it is drained although gateways still know it
@@ -121,6 +124,7 @@ class Controller:
             is_suspended=lambda: self._following.suspended,
             may_surge=self._may_surge,
         )
+        self._otlp = sender_of(settings, "shoal-controller", f"local-{os.getpid()}")
         self._stopped = asyncio.Event()
         self._orders = Orders(
             layout=self._layout,
@@ -154,6 +158,9 @@ class Controller:
             stack.push_async_callback(self._tasks.close)
             self._supervisor.adopt(adoption.keep)
             self._scaling.begin()
+            if self._otlp is not None:
+                self._otlp.start()
+                stack.push_async_callback(asyncio.to_thread, self._otlp.close)
             server = await serve_control(self._layout.control_socket, self._orders.handle)
             stack.callback(self._layout.control_socket.unlink, missing_ok=True)
             stack.callback(server.close)
@@ -223,8 +230,12 @@ class Controller:
     async def _tell_branch(self) -> None:
         """Whoever has the console open sees what is followed, what runs, and what was refused."""
         word = BranchWord(self._source.wire)
+        announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
-            await word.tell(report_of(await self._orders.handle({"do": "status"})))
+            report = report_of(await self._orders.handle({"do": "status"}))
+            if announcer is not None:
+                announcer.look(report, self._source.rows.book, time.time())
+            await word.tell(report)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:

@@ -95,7 +95,13 @@ class StateGauges:
         self._phase.clear()
         self._kv.clear()
         suspected = services.fleet.suspicions.replicas.values()
-        self._replicas.take((heartbeat for heartbeat, _ in services.fleet.heartbeats()), services.clock(), suspected)
+        catalogue = services.state.catalogue
+        self._replicas.take(
+            (heartbeat for heartbeat, _ in services.fleet.heartbeats()),
+            services.clock(),
+            suspected,
+            declared=catalogue.pools if catalogue is not None else None,
+        )
         for heartbeat, _ in services.fleet.heartbeats():
             self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
             for phase in _PHASES:

@@ -16,6 +16,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
+from functions.gateway.routing.rollout import judge
 from functions.http.connections import Closed
 from functions.telemetry.busiest import NAMED_MODELS, Busiest
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
@@ -123,7 +124,7 @@ class Metrics:
         )
         self._rollout_failures = Counter(
             "shoal_rollout_failures",
-            "Of these, the ones that ended with 500 or above",
+            "Of these, the ones that failed: 500 and above, without 503 for want of room, which is no version's fault",
             ["model", "group"],
             registry=self.registry,
         )
@@ -190,7 +191,7 @@ class Metrics:
                 inter_token.add(counts, sum(MIDDLES_S[gap] * times for gap, times in ended.token_gaps))
         if admitted.split is not None:
             self._rollout_requests.labels(model, admitted.split.group).inc()
-            if ended.status >= 500:
+            if judge(ended.status, ended.code, admitted.split.group) == "failed" and not ended.gave_up:
                 self._rollout_failures.labels(model, admitted.split.group).inc()
         if usage is not None:
             prompt.value += usage.prompt_tokens

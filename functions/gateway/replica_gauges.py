@@ -2,13 +2,13 @@
 
 A replica that stops sending heartbeats is forgotten after 15 s, and with it the series that would have told of its
 loss. So who was there at the last scrape and is not now counts as `silent` for ten minutes, or until it is back;
-one that was draining has left by its own will and does not.
+one that was draining has left by its own will and does not, and neither does a replica of a pool that a push removed.
 Worked example (test_a_replica_that_falls_silent_is_counted_for_a_while): three replicas ready in zone a, one in b; b's
 node dies: `{zone="b", state="ready"}` is 0 and `{zone="b", state="silent"}` 1, for ten minutes.
 """
 
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -37,8 +37,16 @@ class ReplicaGauges(Collector):
         self._silent: dict[str, _Gone] = {}
         self._suspected: Counts[Domain] = Counts()
 
-    def take(self, heartbeats: Iterable[Heartbeat], now_s: float, suspected: Iterable[Domain] = ()) -> None:
-        """`suspected`: with which node or zone, for each replica that is."""
+    def take(
+        self,
+        heartbeats: Iterable[Heartbeat],
+        now_s: float,
+        suspected: Iterable[Domain] = (),
+        *,
+        declared: Container[str] | None = None,
+    ) -> None:
+        """`suspected`: with which node or zone, for each replica that is. `declared`: pools that there are to be; None:
+        not known."""
         self._suspected = Counts(suspected)
         former = {each.replica_id: each for each in self._present}
         self._present = tuple(heartbeats)
@@ -51,6 +59,8 @@ class ReplicaGauges(Collector):
         for name, last in former.items():
             if name not in present and last.phase != "draining" and len(silent) < MAX_SILENT:
                 silent.setdefault(name, _Gone(last.pool, last.zone, now_s))
+        if declared is not None:
+            silent = {name: gone for name, gone in silent.items() if gone.pool in declared}
         self._silent = silent
 
     def collect(self) -> Iterator[Metric]:

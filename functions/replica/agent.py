@@ -44,6 +44,7 @@ from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.listeners import StartFailed
+from functions.replica.load_spans import LoadSpans
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.peer_app import make_peer_app, opens, standing_routes
@@ -55,6 +56,7 @@ from functions.replica.standby import Standby
 from functions.replica.status import AgentStatus, Identity
 from functions.replica.warm_up import WarmUp
 from functions.replica.weights import LoadedWeights
+from functions.telemetry.otlp_sender import OtlpSender, sender_of
 
 _log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
@@ -82,6 +84,7 @@ class Agent:
     accelerators: Accelerators
     accelerator_fault: AcceleratorFault
     zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
+    otlp: OtlpSender | None  # None: nobody wants spans
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -100,6 +103,8 @@ class Agent:
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)
         self.accelerators.start()
+        if self.otlp is not None:
+            self.otlp.start()
         self.tasks.forever("accelerator fault", self.accelerator_fault.run)
 
     async def stop(self) -> None:
@@ -112,6 +117,8 @@ class Agent:
             await self.kv_watch.close()
         for client in self.clients:
             await client.aclose()
+        if self.otlp is not None:
+            await asyncio.to_thread(self.otlp.close)
 
 
 def build(settings: ReplicaSettings) -> Agent:
@@ -140,7 +147,13 @@ def build(settings: ReplicaSettings) -> Agent:
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
     needs = DiskNeeds()
     disk = DiskKeeper(status, tier, needs)
-    reports = Reports(loaded=metrics.on_load, failed=metrics.on_failure, disk_changed=disk.changed)
+    otlp = sender_of(settings, "shoal-agent", settings.replica_id)
+    reports = Reports(
+        loaded=metrics.on_load,
+        failed=metrics.on_failure,
+        disk_changed=disk.changed,
+        ended=LoadSpans(otlp, settings.replica_id, settings.pool).ended if otlp is not None else None,
+    )
     reconciler = AdapterReconciler(
         status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
@@ -200,6 +213,7 @@ def build(settings: ReplicaSettings) -> Agent:
         accelerators=accelerators,
         accelerator_fault=fault,
         zone_wanted=_zone_wanted(settings, status, registry_http, bearer),
+        otlp=otlp,
         clients=(engine_http, registry_http),
     )
 

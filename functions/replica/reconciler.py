@@ -30,6 +30,7 @@ from functions.engines.errors import EngineError, EngineRefused
 from functions.fleet.tasks import Supervised
 from functions.replica.cold_calls import ColdCalls, LoadAnswer, Tier
 from functions.replica.disk_tier import DiskNeeds
+from functions.replica.load_spans import LoadEnd, LoadOutcome
 from functions.replica.source import AdapterSource
 from functions.replica.status import Adapters, AgentStatus
 
@@ -46,6 +47,7 @@ class Reports:
     loaded: Callable[[Tier, float], None]  # an adapter came into the engine: from where, and in how many seconds
     failed: Callable[[str], None]  # a load ended as `refused` (artifact or engine) or `failed` (try again)
     disk_changed: Callable[[], None]  # artifacts came, or are no longer needed
+    ended: Callable[[LoadEnd], None] | None = None  # a load, however; None: nobody makes spans
 
 
 class AdapterReconciler:
@@ -203,6 +205,12 @@ class AdapterReconciler:
     async def _load(self, adapter: WantedAdapter, *, urgent: bool) -> None:
         started_s = self._status.clock()
         name = adapter.name
+
+        def ended(outcome: LoadOutcome, tier: Tier | None = None, reason: str = "") -> None:
+            if self._reports.ended is not None:
+                took_s = self._status.clock() - started_s
+                self._reports.ended(LoadEnd(name, adapter.digest, urgent, took_s, outcome, tier, reason))
+
         try:
             obtained = await self._source.obtain(adapter.digest, _tenant_of(name), urgent=urgent)
             async with self.engine_turn:
@@ -210,26 +218,30 @@ class AdapterReconciler:
                     return  # planned again when it is awake; the files are there then
                 await self._put_into_engine(name, str(obtained.path))
         except (ArtifactError, EngineError) as error:
-            self._fail(name, _printable(str(error)), refused=_is_final(error))
+            reason = _printable(str(error))
+            ended(self._fail(name, reason, refused=_is_final(error)), reason=reason)
         except Exception as error:  # a fault of ours is tried again with the same pauses, and told to who waits
             _log.exception("adapter %s could not be loaded", name)
-            self._fail(name, f"a fault of the agent's own: {type(error).__name__}", refused=False)
+            reason = f"a fault of the agent's own: {type(error).__name__}"
+            ended(self._fail(name, reason, refused=False), reason=reason)
         else:
             took_s = self._status.clock() - started_s
             self._listed |= {name}
             self._reports.loaded(obtained.tier, took_s)
             self._calls.settle(name, LoadAnswer("loaded", tier=obtained.tier))
+            ended("loaded", obtained.tier)
             _log.info("adapter %s loaded from %s in %.0f ms", name, obtained.tier, took_s * 1000)
         finally:
             self._loading.discard(name)
             self._reports.disk_changed()
             self._wake.set()
 
-    def _fail(self, name: EngineName, reason: str, *, refused: bool) -> None:
+    def _fail(self, name: EngineName, reason: str, *, refused: bool) -> Literal["refused", "failed"]:
         outcome: Literal["refused", "failed"] = "refused" if refused else "failed"
         self._state = decisions.failed(self._state, name, reason, self._status.clock(), self._policy, refused=refused)
         self._reports.failed(outcome)
         self._calls.settle(name, LoadAnswer(outcome, reason))
+        return outcome
 
     async def _put_into_engine(self, name: EngineName, path: str) -> None:
         """Loaded when this returns; one that the engine had already is as good.

@@ -8,13 +8,14 @@ conventions for generative AI where they have a word.
 
 A span's id follows from its request's, so a batch that comes twice is the same spans.
 
-Neighbour: `trace_shipping` brings the rows, and keeps them while no collector answers.
+Neighbours: `trace_shipping` brings the rows, and keeps them while no collector answers; `otlp_sender` has what other
+processes tell.
 """
 
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import orjson
@@ -26,12 +27,13 @@ from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
 
 PIECE_BYTES = 256 * 1024  # of rows: about 1 MB of spans
 _SERVER, _INTERNAL = 2, 1
-_ERROR = {"code": 2}
+ERROR_CODE = 2
 _REFUSED = frozenset({400, 413, 422})
 _TIMEOUT_S = 10.0
 _SCOPE = {"name": "shoal"}
 
 Span = dict[str, Any]
+Signal = Literal["traces", "logs"]
 
 
 def spans(row: TraceRow) -> list[Span]:
@@ -45,7 +47,7 @@ def spans(row: TraceRow) -> list[Span]:
     if row.parent_span_id:
         own["parentSpanId"] = row.parent_span_id
     if row.status >= 500:
-        own["status"] = _ERROR | {"message": row.error}
+        own["status"] = {"code": ERROR_CODE, "message": row.error}
     made = [own]
     for part in parts(row):
         at_ns = start_ns + _ns(part.start_ms)
@@ -65,16 +67,29 @@ def span(ids: tuple[str, str], name: str, ns: tuple[int, int], attributes: Mappi
         "kind": _INTERNAL,
         "startTimeUnixNano": str(ns[0]),
         "endTimeUnixNano": str(ns[1]),
-        "attributes": [{"key": key, "value": _value(value)} for key, value in attributes.items()],
+        "attributes": attributes_of(attributes),
     }
 
 
 def document(service: str, instance: str, some: Sequence[Span]) -> bytes:
     """An ExportTraceServiceRequest."""
-    resource = {"service.name": service, "service.namespace": "shoal", "service.instance.id": instance}
-    attributes = [{"key": key, "value": _value(value)} for key, value in resource.items()]
     scoped = [{"scope": _SCOPE, "spans": list(some)}]
-    return orjson.dumps({"resourceSpans": [{"resource": {"attributes": attributes}, "scopeSpans": scoped}]})
+    return orjson.dumps({"resourceSpans": [{"resource": _resource(service, instance), "scopeSpans": scoped}]})
+
+
+def logs_document(service: str, instance: str, records: Sequence[dict[str, Any]]) -> bytes:
+    """An ExportLogsServiceRequest."""
+    scoped = [{"scope": _SCOPE, "logRecords": list(records)}]
+    return orjson.dumps({"resourceLogs": [{"resource": _resource(service, instance), "scopeLogs": scoped}]})
+
+
+def attributes_of(some: Mapping[str, str | int | float]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in some.items()]
+
+
+def _resource(service: str, instance: str) -> dict[str, Any]:
+    own = {"service.name": service, "service.namespace": "shoal", "service.instance.id": instance}
+    return {"attributes": attributes_of(own)}
 
 
 def _attributes(row: TraceRow) -> dict[str, str | int | float]:
@@ -114,10 +129,10 @@ def _child_id(span_id: str, name: str) -> str:
 
 
 class Collector:
-    """POST /v1/traces of an OTLP collector."""
+    """POST /v1/traces and /v1/logs of an OTLP collector."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], ca_file: Path | None = None) -> None:
-        self._url = endpoint.rstrip("/") + "/v1/traces"
+        self._endpoint = endpoint.rstrip("/")
         self._client = httpx.Client(
             headers={**headers, "content-type": "application/json"},
             verify=ssl.create_default_context(cafile=str(ca_file)) if ca_file else True,
@@ -125,16 +140,17 @@ class Collector:
             trust_env=False,
         )
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, signal: Signal = "traces") -> None:
         """Raises ReceiverAway and PieceRefused."""
+        url = f"{self._endpoint}/v1/{signal}"
         try:
-            answer = self._client.post(self._url, content=body)
+            answer = self._client.post(url, content=body)
         except httpx.HTTPError as error:
-            raise ReceiverAway(f"{self._url}: {error or type(error).__name__}") from error
+            raise ReceiverAway(f"{url}: {error or type(error).__name__}") from error
         if answer.status_code in _REFUSED:
-            raise PieceRefused(f"{self._url}: {answer.status_code} {answer.text[:200]}")
+            raise PieceRefused(f"{url}: {answer.status_code} {answer.text[:200]}")
         if not answer.is_success:
-            raise ReceiverAway(f"{self._url}: {answer.status_code} {answer.text[:200]}")
+            raise ReceiverAway(f"{url}: {answer.status_code} {answer.text[:200]}")
 
     def close(self) -> None:
         self._client.close()

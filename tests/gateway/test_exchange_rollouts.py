@@ -237,6 +237,20 @@ async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
     assert p.client.error["code"] == "no_capacity" and groups(p) == ((0, 0), (0, 0))
 
 
+async def test_alerts_read_what_the_rollout_is_judged_by(play: Playing) -> None:
+    """503 for want of room counted as a failure: `BadVersion` told of the new version whenever the pool was full."""
+    p = play("r0", **in_rollout())
+    ask(p, "candidate", stream=False)
+    (await engine_of(p)).refuses(500)
+    await p.settle()
+    assert p.client.status == 502
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
+    ask(p, "candidate")
+    assert p.client.status == 503
+    value, labels = p.gateway.services.metrics.registry.get_sample_value, {"model": "acme/bot", "group": "candidate"}
+    assert [value(f"shoal_rollout_{what}_total", labels) for what in ("requests", "failures")] == [2, 1]
+
+
 # the rollout goes on, and ends
 
 

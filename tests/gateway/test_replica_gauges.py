@@ -2,8 +2,10 @@
 
 from prometheus_client import CollectorRegistry
 
+from functions.api.ids import PoolName
+from functions.api.snapshot_entries import PoolEntry
 from functions.gateway.replica_gauges import SILENT_FOR_S, ReplicaGauges
-from tests.gateway.world import POOL, heartbeat
+from tests.gateway.world import POOL, World, catalogue, heartbeat
 
 
 def of(gauges: ReplicaGauges, name: str, **labels: str) -> float | None:
@@ -34,6 +36,38 @@ def test_one_that_drained_is_not_lost() -> None:
     gauges.take([heartbeat("r0"), heartbeat("r1", phase="draining")], 0.0)
     gauges.take([heartbeat("r0")], 20.0)
     assert of(gauges, "shoal_pool_replicas", pool=POOL, state="silent") == 0
+
+
+def test_a_pool_that_a_push_removed_has_lost_nobody() -> None:
+    """Its replicas were ended by their controller, not lost: `NodeLoss` paged for ten minutes after such a push."""
+    gauges = ReplicaGauges()
+    other = heartbeat("r1", pool="other")
+    gauges.take([heartbeat("r0"), other], 0.0, declared={POOL, "other"})
+    gauges.take([heartbeat("r0")], 20.0, declared={POOL, "other"})
+    assert of(gauges, "shoal_pool_replicas", pool="other", state="silent") == 1
+    gauges.take([heartbeat("r0")], 30.0, declared={POOL})
+    assert of(gauges, "shoal_pool_replicas", pool="other", state="silent") is None
+    gauges.take([heartbeat("r0")], 40.0, declared={POOL, "other"})
+    assert of(gauges, "shoal_pool_replicas", pool="other", state="silent") is None, "one of the same name begins anew"
+
+
+def test_which_pools_there_are_is_the_snapshots_word() -> None:
+    other = PoolName("other")
+    both = (PoolEntry(POOL, context_window_tokens=2048), PoolEntry(other, context_window_tokens=2048))
+    world = World(policies={"pools": both})
+    world.gateway.receive_heartbeat(heartbeat("r1", pool="other"))
+    assert _silent_at(world, other) == 0
+    world.clock.forward(60.0)
+    world.gateway.sweep()
+    assert _silent_at(world, other) == 1
+    world.gateway.swap(catalogue(epoch=2))
+    assert _silent_at(world, other) is None
+
+
+def _silent_at(world: World, pool: PoolName) -> float | None:
+    world.gauges.scrape()
+    registry = world.gateway.services.metrics.registry
+    return registry.get_sample_value("shoal_pool_replicas", {"pool": pool, "state": "silent"})
 
 
 def test_a_pools_cache_is_as_full_as_its_fullest_replica() -> None:

@@ -196,6 +196,7 @@ REPLICA = {
         *("peer_up_bytes_per_s", "zone", "signature_key_files", "signatures_required", "adapter_grace_s"),
         *("fetch_timeout_s", "check_timeout_s", "probe_timeout_s", "load_timeout_s", "silent_after_s"),
         *("idle_probe_interval_s", "warm_up_timeout_s", "pace_interval_s"),
+        *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file"),
     ),
 }
 NODE_FETCH = {
@@ -243,6 +244,7 @@ CONTROLLER = {
             "max_accelerators",
         ),
         *("conflicts", "gate_timeout_s", "log_level", "slow_after_s", "slow_backoff_s"),
+        *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file"),
     ),
 }
 

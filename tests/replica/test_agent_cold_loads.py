@@ -1,6 +1,7 @@
 """Cold adapters on request: loaded once however many ask, refused in words, and room made by draining."""
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.replica.cold_rig import agent_for, ask_at_once, complete, installed, 
 from tests.replica.conftest import BusProbe
 from tests.replica.processes import AgentProcess, Engine, wait_for
 from tests.replica.snapshots import SUPPORT_BOT, name_of
+from tests.telemetry.collectors import attributes, collector
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
@@ -30,7 +32,11 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
     digests = publish_many(store, tmp_path, 6)
     names = names_of(digests)
     # The annotation says 8, the engine's arguments, in the snapshot, 4: these count, and the difference is told.
-    with agent_for(digests, store, tmp_path, engine, bus.url, max_adapters=4, MAX_ADAPTERS="8").run() as agent:
+    with collector() as taken, ExitStack() as stack:
+        made = agent_for(
+            digests, store, tmp_path, engine, bus.url, max_adapters=4, MAX_ADAPTERS="8", OTLP_ENDPOINT=taken.url
+        )
+        agent = stack.enter_context(made.run())
         ready(agent, engine, 3)
         assert agent.log.read_text().count("max_adapters is set to 8; the engine's arguments say 4, which counts") == 1
         cold = names[5]
@@ -54,6 +60,10 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
         assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 4
         assert metric(agent, 'shoal_adapter_loads_total{tier="disk"}') == 1
         assert metric(agent, 'shoal_adapter_cold_loads_total{answer="loaded"}') == 3
+        wait_for(lambda: len(taken.spans()) >= 5, "each load is a span")
+        told = [attributes(span) for span in taken.spans()]
+        assert next(each["shoal.adapter"] for each in told if each["shoal.urgent"] == "yes") == cold
+        assert sorted(each["shoal.tier"] for each in told) == ["disk", "s3", "s3", "s3", "s3"]
 
 
 def test_fifty_who_ask_at_once_cost_one_load(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
 from functions.replica.disk_tier import DiskNeeds
+from functions.replica.load_spans import LoadEnd
 from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.reconciler import BUSY_KNOWN_S, AdapterReconciler, Reports
 from functions.replica.source import Obtained
@@ -97,7 +98,13 @@ class Rig:
         self.status: AgentStatus = make_status(clock=self.clock)
         self.status.adapters = Adapters()
         self.status.load_read_s = self.clock.now_s
-        reports = Reports(loaded=lambda tier, seconds: None, failed=lambda outcome: None, disk_changed=lambda: None)
+        self.ends: list[LoadEnd] = []
+        reports = Reports(
+            loaded=lambda tier, seconds: None,
+            failed=lambda outcome: None,
+            disk_changed=lambda: None,
+            ended=self.ends.append,
+        )
         self.reconciler = AdapterReconciler(
             self.status,
             self.client,
@@ -228,6 +235,21 @@ async def test_a_fault_of_our_own_is_a_failed_load_with_pauses(rig: Rig) -> None
     assert rig.source.asked == [digest(A)]
     assert "a fault of the agent's own: OSError" in rig.status.adapters.reason
     assert (await rig.reconciler.want(name(A), 0.1)).answer == "failed"
+    (end,) = rig.ends
+    assert (end.name, end.outcome, end.tier) == (name(A), "failed", None) and "OSError" in end.reason
+
+
+async def test_each_load_that_ends_is_told_with_its_time_and_whether_a_gateway_waits(rig: Rig) -> None:
+    rig.source.slow = {digest(A)}
+    rig.follow(A)
+    await rig.passes()
+    assert rig.ends == []
+    rig.clock.now_s += 3.0
+    rig.source.let.set()
+    await rig.passes()
+    (end,) = rig.ends
+    assert (end.name, end.digest, end.outcome, end.tier) == (name(A), digest(A), "loaded", "disk")
+    assert (end.took_s, end.urgent) == (3.0, False)
     rig.source.broken = False
     await rig.passes(2, seconds=60.0)
     assert rig.engine.names == {name(A)}

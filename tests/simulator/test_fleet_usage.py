@@ -28,8 +28,8 @@ from tests.drills.virtual.bills import Account, Bills
 from tests.simulator.worlds import world
 
 PER_S = 200.0
-_REPLICAS, _GATEWAYS = 12, 4
-_TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 7.0, 0.2
+_REPLICAS, _GATEWAYS = 20, 4
+_TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 3.0, 0.2
 
 
 def _asked(requests: int) -> Iterator[Asked]:
@@ -45,7 +45,9 @@ class Run:
         self.bills = Bills(folder, folder / "schema.db", Random(seed + 1))
         self.finished: Counter[str] = Counter()  # tokens by tenant, as engines counted them
         self.settled: Counter[str] = Counter()  # the same, as gateways settled them
-        self.unfinished = self.unfinished_tokens = self.gateways_killed = self.seconds = 0
+        self.endings: Counter[str] = Counter()  # requests, by how they ended
+        self.charged: Counter[str] = Counter()  # tokens of answers, the same
+        self.hedges = self.gateways_killed = self.seconds = 0
         self.accounts: dict[int, Account] = {}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
         self.simulation = world(
@@ -60,6 +62,8 @@ class Run:
     def run(self) -> None:
         with self._watching():
             self.simulation.run()
+        for gateway in self.simulation.gateways:
+            self.hedges += gateway.services.hedging.begun_total
         self.bills.heals = True
         for account in self.accounts.values():
             account.close()
@@ -106,6 +110,7 @@ class Run:
             dead = self.accounts.pop(number)
             self.bills.killed(dead, simulation.now_s)
             self._dead.add(dead.delivery.sums)
+            self.hedges += simulation.gateways[number].services.hedging.begun_total
             simulation.restart_gateway(number)
 
     def _account(self, number: int, *, begun_again: bool = False) -> Account:
@@ -124,11 +129,11 @@ class Run:
         def counted(sums: UsageSums, ended: Ended, charged: Any) -> None:
             if sums not in self._dead:
                 self.bills.ended(sums, ended, self.simulation.now_s)
-                if ended.usage is not None:
+                kind = _kind(ended)
+                self.endings[kind] += 1
+                if kind == "finished":
                     self.settled[ended.admitted.caller.tenant] += ended.usage.completion_tokens
-                else:
-                    self.unfinished += 1
-                    self.unfinished_tokens += charged[2]
+                self.charged[kind] += charged[2]
             count(sums, ended, charged)
 
         def ended(connection: Connection, computed_tokens: int) -> None:
@@ -141,6 +146,12 @@ class Run:
             yield
 
 
+def _kind(ended: Ended) -> str:
+    if ended.usage is not None:
+        return "finished"
+    return "left" if ended.status == 499 else "failed" if ended.attempts else "refused"
+
+
 _SOAK = pytest.param(100_000, marks=pytest.mark.soak)
 
 
@@ -150,16 +161,17 @@ def test_bills_are_what_engines_generated(tmp_path: Path, requests: int) -> None
     run = Run(tmp_path, requests, seed=5)
     run.run()
     outcome, bills = run.simulation.outcome, run.bills
-    charged, lost = (sum(it[key] for key in it if key[2] == "requests") for it in (bills.charged, bills.lost))
-    lost_tokens = sum(bills.lost[key] for key in bills.lost if key[2] == "tokens")
+    lost = sum(bills.lost[key] for key in bills.lost if key[2] == "requests")
     print(
-        f"{requests} asked, {charged} ended: {run.unfinished} unfinished with {run.unfinished_tokens} tokens charged; "
-        f"{outcome.retries} retries, {run.gateways_killed} gateways killed with {lost} requests and {lost_tokens} "
-        f"tokens not written; {sum(run.finished.values())} tokens finished by engines"
+        f"\n{requests} asked; {dict(run.endings)} ended, with {dict(run.charged)} tokens charged; {outcome.retries} "
+        f"retries, {run.hedges} hedges\n{sum(run.finished.values())} tokens of finished answers by the engines' count\n"
+        f"{dict(bills.table())}"
     )
     assert run.finished == run.settled, "what an engine finished is charged to the token, once"
     assert bills.differences() == []
-    assert outcome.retries > 0 and run.unfinished > 0 and run.gateways_killed > 0 and lost > 0, "nothing was tried"
-    assert run.unfinished_tokens <= run.unfinished
+    assert min(outcome.retries, run.hedges, run.gateways_killed, lost) > 0, "nothing was tried"
+    assert min(run.endings[kind] for kind in ("left", "failed")) > 0, "nothing was tried"
+    unfinished = ("left", "failed", "refused")
+    assert sum(run.charged[kind] for kind in unfinished) <= sum(run.endings[kind] for kind in unfinished)
     assert lost <= run.gateways_killed * 2 * PER_S
     bills.database.close()

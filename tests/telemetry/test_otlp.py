@@ -1,6 +1,5 @@
 """Spans of trace rows, as an OpenTelemetry collector reads them."""
 
-import base64
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -8,15 +7,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import orjson
 import pytest
-from google.protobuf import json_format
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from functions.telemetry.otlp import Collector, OtlpReceiver, document, headers_of, spans
 from functions.telemetry.trace_files import TraceFiles
 from functions.telemetry.trace_row import TraceRow, encode
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway, Shipping
+from tests.telemetry.collectors import spans_in
 from tests.telemetry.test_traces import row
 
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -26,20 +23,8 @@ def traced(**changes: object) -> TraceRow:
     return row(**{"trace_id": TRACE, "span_id": SPAN, "parent_span_id": PARENT, **changes})
 
 
-def read(body: bytes) -> list[Any]:
-    """As OTLP's own schema has it; in its JSON ids are hexadecimal, where protobuf's has base64."""
-    told = orjson.loads(body)
-    for span in told["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-        for name in ("traceId", "spanId", "parentSpanId"):
-            if name in span:
-                span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
-    request = json_format.ParseDict(told, ExportTraceServiceRequest())
-    (scoped,) = request.resource_spans[0].scope_spans
-    return list(scoped.spans)
-
-
 def test_a_request_is_one_span_with_its_parts_below() -> None:
-    found = read(document("shoal-gateway", "g1", spans(traced(status=502, error="upstream_failed"))))
+    found = spans_in(document("shoal-gateway", "g1", spans(traced(status=502, error="upstream_failed"))))
     own, *children = found
     assert (own.trace_id.hex(), own.span_id.hex(), own.parent_span_id.hex()) == (TRACE, SPAN, PARENT)
     assert (own.kind, own.status.code) == (2, 2)
@@ -104,7 +89,7 @@ def test_rows_go_out_while_a_collector_answers_and_wait_while_it_does_not(played
                 shipping.ship()
         shipping.ship()
     assert (shipping.written_total, shipping.waiting_bytes) == (3, 0)
-    assert len(read(Played.bodies[-1])) == 14 and set(Played.tokens) == {"secret"}
+    assert len(spans_in(Played.bodies[-1])) == 14 and set(Played.tokens) == {"secret"}
 
 
 def test_what_a_collector_will_never_take_is_not_sent_for_ever(played: HTTPServer) -> None:

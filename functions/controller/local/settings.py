@@ -153,6 +153,16 @@ class ControllerSettings(BaseSettings):
     """Seconds after any start in a pool in which nobody of it is restarted for being slow; twice as many after each
     such restart of the last six hours. Default: 600."""
 
+    otlp_endpoint: str | None = None
+    """An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; pushes and rollouts go there as
+    events. Default: none, and none are made."""
+
+    otlp_headers_file: Path | None = None
+    """`name: value` lines that the collector wants to see, such as a token. Default: none."""
+
+    otlp_ca_file: Path | None = None
+    """Authority of the collector's certificate. Default: the system's."""
+
     @property
     def patience(self) -> RolloutTimeouts:
         return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)

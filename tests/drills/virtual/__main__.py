@@ -29,6 +29,7 @@ class Tally:
     broken: list[int] = field(default_factory=list)
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     wall_s: float = 0.0
 
@@ -36,6 +37,7 @@ class Tally:
         self.seeds += 1
         self.endings.update(verdict.endings)
         self.faults.update(verdict.faults)
+        self.usage.update(verdict.usage)
         self.virtual_s += verdict.virtual_s
         self.wall_s += verdict.wall_s
         if verdict.breaches:
@@ -47,7 +49,8 @@ class Tally:
         return (
             f"{self.seeds} seeds, {self.virtual_s:.0f} virtual seconds in {self.wall_s:.1f} s ({speed:.0f} a second)\n"
             f"requests: {sum(self.endings.values())}, {dict(self.endings.most_common())}\n"
-            f"faults: {sum(self.faults.values())}, {dict(self.faults.most_common())}\n{verdict}"
+            f"faults: {sum(self.faults.values())}, {dict(self.faults.most_common())}\n"
+            f"usage: {dict(sorted(self.usage.items()))}\n{verdict}"
         )
 
 

@@ -43,6 +43,7 @@ class Bills:
         self.charged: Charged = Counter()
         self.lost: Charged = Counter()
         self.breaches: list[str] = []
+        self.gateways_killed = 0
         self._ends_s: dict[UsageSums, list[float]] = {}
 
     def account(self, place: str, sums: UsageSums, clock: Callable[[], float]) -> "Account":
@@ -66,6 +67,7 @@ class Bills:
 
     def killed(self, account: "Account", now_s: float) -> None:
         """What it had not written is lost: of ends in the last second, and no others."""
+        self.gateways_killed += 1
         sums = account.delivery.sums
         rows = sums.take()
         for row in rows:
@@ -90,6 +92,14 @@ class Bills:
             if (charged := self.charged[tenant, pool, name]) - (lost := self.lost[tenant, pool, name])
             != found[tenant, pool, name]
         ]
+
+    def table(self) -> Counter[str]:
+        """Requests and tokens, all tenants and pools together."""
+        found: Counter[str] = Counter({"gateways killed": self.gateways_killed})
+        for name, counted in (("charged", self.charged), ("not written", self.lost), ("billed", self.found())):
+            for (_, _, what), count in counted.items():
+                found[f"{what} {name}"] += count
+        return found
 
     def _post(self, report: bytes) -> int:
         luck = self._dice.random() if not self.heals else 1.0

@@ -130,6 +130,7 @@ def _usage(fleet: Fleet, rows: Rows) -> Breaches:
         told = told_usage(outcome)
         if told is not None and told not in counted[outcome.wish.request_id]:
             yield f"{outcome.wish.request_id} was told {told}"
+    yield from fleet.witness.usage.overcharged()
 
 
 def _bills(fleet: Fleet, rows: Rows) -> Breaches:

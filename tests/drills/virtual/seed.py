@@ -6,6 +6,7 @@ import gc
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Verdict:
     hash: str
     faults: tuple[str, ...]
     endings: dict[str, int]
+    usage: dict[str, int]
     virtual_s: float
     wall_s: float
 
@@ -49,11 +51,13 @@ def run_seed(seed: int, place: Path) -> Verdict:
     started_s = loop.time()
     fleet = Fleet(str(seed), folder, adapters, loop)
     breaches: list[str] = []
+    usage: Counter[str] = Counter()
     gc.disable()  # a collection runs when memory says so, which no seed does
     try:
         with fleet.witness.watching():
             loop.run_until_complete(fleet.run())
         breaches += checks.all_breaches(fleet)
+        usage = fleet.witness.usage.table() + fleet.bills.table()
     except Stuck as stuck:
         breaches.append(f"stuck: {stuck}")
     finally:
@@ -71,6 +75,7 @@ def run_seed(seed: int, place: Path) -> Verdict:
         fleet.witness.hash(),
         tuple(fault.kind for fault in fleet.faults),
         endings,
+        dict(usage),
         virtual_s,
         time.perf_counter() - began_s,
     )

@@ -26,6 +26,7 @@ from functions.gateway.request.request import Ended
 from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.loop import NODE, Node, VirtualLoop
 from tests.drills.virtual.pipes import PipeTransport
+from tests.drills.virtual.usage_seen import UsageSeen
 
 _UNREAD = "ASGI callable returned without completing response."
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
@@ -70,6 +71,7 @@ class Witness:
     begun: list[Begun] = field(default_factory=list)
     sent: list[tuple[float, Node, str, str]] = field(default_factory=list)  # when, who, request, to which replica
     first_bytes_s: dict[str, float] = field(default_factory=dict)  # of answers, as a gateway wrote them
+    usage: UsageSeen = field(default_factory=UsageSeen)
     beats: dict[tuple[Node, str], tuple[tuple[int, int], str, float]] = field(default_factory=dict)
     hears_since_s: dict[Node, float] = field(default_factory=dict)
 
@@ -124,7 +126,9 @@ class Witness:
     def _ended(self, real: Any) -> Callable[..., Any]:
         def ended(services: Any, *exchange_and_how: Any) -> Ended:
             made: Ended = real(services, *exchange_and_how)
-            self.bills.ended(services.usage, made, self.loop.time())
+            if NODE.get().alive:  # what the tasks of a killed process end as they are taken down, nobody charges
+                self.bills.ended(services.usage, made, self.loop.time())
+                self.usage.ended(made)
             request_id = made.admitted.request_id
             self.closed[NODE.get(), request_id] += 1
             failures = ",".join(failure.value for failure in made.failures)
@@ -206,6 +210,7 @@ class Witness:
             for owner, name, spy in doors:
                 stack.enter_context(patch.object(owner, name, spy(getattr(owner, name))))
             stack.enter_context(_listening(self))
+            stack.enter_context(self.usage.watching())
             yield
 
 

@@ -20,9 +20,15 @@ class BranchSide:
     """One for a term; owned by one event loop."""
 
     def __init__(
-        self, wire: RegistryWire, report: Callable[[], BranchReport], is_suspended: Callable[[], bool]
+        self,
+        wire: RegistryWire,
+        report: Callable[[], BranchReport],
+        is_suspended: Callable[[], bool],
+        announce: Callable[[BranchReport], None] = lambda report: None,
     ) -> None:
+        """`announce` is given each report, told or not."""
         self._wire = wire
+        self._announce = announce
         self._report = report
         self._is_suspended = is_suspended
 
@@ -31,6 +37,7 @@ class BranchSide:
         word = BranchWord(self._registry)
         while True:
             report = self._report()
+            self._announce(report)
             await word.tell(msgspec.structs.replace(report, suspended="") if self._is_suspended() else report)
             await asyncio.sleep(LOOK_EVERY_S)
 

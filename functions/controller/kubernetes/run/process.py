@@ -26,6 +26,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes.dynamic import DynamicClient
 
+from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.clients import PoolsWire
 from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes import inventory
@@ -59,9 +60,11 @@ from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
 from functions.decisions.health.slow_replica import SlowPolicy
 from functions.decisions.rollout.report import stages_of
+from functions.fleet.branch_report import BranchReport
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
+from functions.telemetry.otlp_sender import OtlpSender, sender_of
 
 # Kubernetes client for the controller: no retries of its own, no discovery, nothing on disk.
 #
@@ -112,6 +115,7 @@ class KubernetesController:
         self._client = connect(configuration)
         self._name = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self._metrics = ControllerMetrics()
+        self._otlp = _otlp(settings, self._name)
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="worker")
         self._loop.set_default_executor(self._workers)
@@ -156,6 +160,9 @@ class KubernetesController:
             self._loop.add_signal_handler(number, self._stopped.set)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._publishing.close)
+            if self._otlp is not None:
+                self._otlp.start()
+                stack.callback(self._otlp.close)
             server = self._serve()
             stack.push_async_callback(asyncio.to_thread, server.close)
             if isinstance(self._side, GitSide) and self._settings.webhook_port is not None:
@@ -275,7 +282,14 @@ class KubernetesController:
         )
 
     def _branch(self) -> BranchSide:
-        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
+        if self._otlp is None:
+            return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
+        announcer, rows = Announcer(self._otlp), self._publishing.rows  # a term's
+
+        def announce(report: BranchReport) -> None:
+            announcer.look(report, rows.book, time.time())
+
+        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended, announce)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
@@ -420,6 +434,13 @@ class KubernetesController:
             self._metrics.sees({}, side.refused, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
         self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
+
+
+def _otlp(settings: KubernetesSettings, name: str) -> OtlpSender | None:
+    try:
+        return sender_of(settings, "shoal-controller", name)
+    except OSError as error:  # ssl.SSLError is one
+        raise StartFailed(f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}") from error
 
 
 def load_configuration(settings: KubernetesSettings) -> Configuration:

@@ -145,6 +145,16 @@ class KubernetesSettings(BaseSettings):
     def patience(self) -> RolloutTimeouts:
         return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
+    otlp_endpoint: str | None = Field(
+        None,
+        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; pushes and rollouts "
+        "go there. Unset: none are made.",
+    )
+    otlp_headers_file: Path | None = Field(
+        None, description="`name: value` lines that the collector wants to see, such as a token."
+    )
+    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+
     @model_validator(mode="after")
     def _git_needs_an_address(self) -> "KubernetesSettings":
         if self.source == "git" and not self.git_url:

@@ -1,0 +1,36 @@
+"""A disk of its own for a folder, which can be made full: a tmpfs. Mounting needs root."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_BLOCK = bytes(64 * 1024)
+
+
+class SmallDisk:
+    def __init__(self, folder: Path) -> None:
+        self._filler = folder / "filler"
+
+    def fill(self) -> None:
+        """Until it takes no byte more."""
+        with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(_BLOCK)
+
+    def free(self) -> None:
+        self._filler.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
+    if os.geteuid() != 0:
+        raise SystemExit("a disk that is full is a file system of its own: mounting it needs root")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
