@@ -1,7 +1,7 @@
 """Several gateways' accounts in one process and virtual time, over a broker that keeps the same buckets in Python."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from functions.api.ids import TenantId
@@ -24,19 +24,25 @@ ACME = TenantId("acme")
 class Broker:
     """The model of the bus's script, for one server that everybody reaches, or nobody while `away`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.script = QuotaModel()
         self.script.ask("", (), self._now_us() - 60 * US_PER_S)  # it has run for a while
         self.away = False
         self.slow = False
+        self.lag_s = 0.0  # of a call, half of it on the way there
 
     async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         if self.away:
             raise BusUnavailable("away")
         if self.slow:
             await asyncio.Event().wait()
-        return self.script.ask(gateway_id, groups, self._now_us())
+        if not self.lag_s:
+            return self.script.ask(gateway_id, groups, self._now_us())
+        await asyncio.sleep(self.lag_s / 2)
+        answer = self.script.ask(gateway_id, groups, self._now_us())
+        await asyncio.sleep(self.lag_s / 2)
+        return answer
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -56,11 +62,12 @@ class Broker:
 
 
 class Shared:
-    """`gateways` of them, each with leases; time passes by `forward`."""
+    """`gateways` of them, each with leases; time passes by `forward`, or as the clock given says."""
 
-    def __init__(self, gateways: int, **limits: int) -> None:
+    def __init__(self, gateways: int, now: Callable[[], float] | None = None, **limits: int) -> None:
         self.clock = Clock()
-        self.broker = Broker(self.clock)
+        self.now = now or self.clock
+        self.broker = Broker(self.now)
         self.tasks = Supervised()
         self.quota = QuotaEntry("enterprise", limits=QuotaLimits(**limits))
         self.quotas = [TenantQuotas() for _ in range(gateways)]
@@ -85,7 +92,7 @@ class Shared:
         quotas.leasing = leases = QuotaLeases(
             self.broker,
             f"g{self._joined}",
-            clock=self.clock,
+            clock=self.now,
             tasks=self.tasks,
             dice=dice.random,
             expected_gateways=expected_gateways,
@@ -107,21 +114,21 @@ class Shared:
         """One request; None where it was refused."""
         quotas = self.quotas[gateway]
         try:
-            entry = quotas.enter(ACME, self.quota, self.clock())
+            entry = quotas.enter(ACME, self.quota, self.now())
         except Refused as refused:
             self._was_told(refused)
             return None
         features = RequestFeatures(4, prompt_tokens, False, 4096, output_tokens)
         try:
-            if not entry.reserve(features, self.clock(), service_class):
+            if not entry.reserve(features, self.now(), service_class):
                 answered: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
-                quotas.ask(entry, self.clock, answered.set_result)
+                quotas.ask(entry, self.now, answered.set_result)
                 refused = await answered
                 if refused is not None:
                     raise refused
         except Refused as refused:
             self._was_told(refused)
-            entry.leave(self.clock())
+            entry.leave(self.now())
             return None
         return entry
 
@@ -130,5 +137,5 @@ class Shared:
             self.retry_after_s = int(dict(refused.headers)[b"retry-after-ms"]) / 1000.0
 
     def ends(self, entry: RequestQuota, output_tokens: int, prompt_tokens: int = 1) -> None:
-        entry.settle(Usage(prompt_tokens, output_tokens), output_tokens, 0.0, 0.0, self.clock())
-        entry.leave(self.clock())
+        entry.settle(Usage(prompt_tokens, output_tokens), output_tokens, 0.0, 0.0, self.now())
+        entry.leave(self.now())

@@ -10,10 +10,12 @@ Each round (250 ms, +-10 %) and for each limit of each account in use:
     unused for 2 s     give back all
 
 Of a burst the bus shares out three fourths; the last is for those who come while it is slow (`shared_burst`), so that
-both together are never more than the one bucket bears. It grants at most half of what is left to any one ask, so that
-who comes first does not take all, and a part in whole requests, too: parts of requests, at each of many gateways,
-serve nobody (test_all_of_a_limit_passes). A request that finds no room here asks once, at once, for exactly what is
-missing in all its limits, all or nothing; a refusal is remembered until the time that the bus gave for it.
+both together are never more than the one bucket bears. Of requests it shares out all, and what comes on credit is
+part of what it had left when it last said so (`RateLease.credit`): where nothing was left, nobody comes. It grants at
+most half of what is left to any one ask, so that who comes first does not take all, and a part in whole requests,
+too: parts of requests, at each of many gateways, serve nobody (test_all_of_a_limit_passes). A request that finds no
+room here asks once, at once, for exactly what is missing in all its limits, all or nothing; a refusal is remembered
+until the time that the bus gave for it.
 
 All gateways together hold at most what the bus has granted, which is never more than the one bucket bears:
 
@@ -95,6 +97,17 @@ class RateLease:
         bucket.level -= amount
         self.came += amount
         self._left, self._left_us = max(0, left), now_us
+
+    def credit(self, index: int, bucket: TokenBucket, gateways: int) -> int:
+        """How much may be owed here where the bus does not answer in time.
+
+        Of what is kept for credit this gateway's share. Of requests nothing is kept: there it is of what the bus had
+        left for everybody when it last said so, without what came in since, which it will grant itself.
+        """
+        burst = bucket.burst * bucket.unit
+        if index == REQUESTS and self._left_us is not None:
+            return min(burst // CREDIT_DIVISOR, self._left) // gateways
+        return burst // CREDIT_DIVISOR // gateways
 
     def left(self, bucket: TokenBucket, now_us: int) -> int:
         """What the bus has for everybody by now, if nobody took any since it said so; all, where it never did."""

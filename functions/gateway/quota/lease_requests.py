@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit
-from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, shared_burst
+from functions.decisions.quota.lease import AccountLease, shared_burst
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseRequest, RateRequest
 from functions.gateway.quota.accounts import RequestQuota
@@ -151,7 +151,7 @@ def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
             owed = -bucket.headroom
-            if owed > bucket.burst * bucket.unit // (CREDIT_DIVISOR * gateways):
+            if owed > _lease_of(account).rate(index).credit(index, bucket, gateways):
                 return OverLimit(DIMENSIONS[index], bucket.limit, _BACK_S)
         limit = account.limits.concurrent_requests
         if limit is not None and account.in_flight > max(1, limit // gateways):

@@ -11,6 +11,9 @@ of a fourth of the burst. The bus shares out the other three, so that a bus that
 
     granted at once + credit of all gateways <= 3/4 burst + gateways x burst / (4 x gateways) = burst
 
+Of requests a minute the bus shares out the whole burst: credit there is a share of what it had left when it last said
+so, and none where that was nothing (`test_quota_slow_bus`).
+
 What an account owes is asked for by one call at a time; requests of other calls wait for that call's answer, too
 (test_a_burst_of_several_calls_asks_for_its_debt_once).
 
