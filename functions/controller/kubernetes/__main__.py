@@ -7,7 +7,8 @@ import sys
 from pydantic import ValidationError
 
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.controller.kubernetes.run.process import KubernetesController, load_configuration
+from functions.controller.kubernetes.run.client import load_configuration
+from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
 
 

@@ -29,7 +29,7 @@ from kubernetes.client import Configuration
 from kubernetes.dynamic import DynamicClient
 
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, Kind
-from functions.controller.kubernetes.run.process import connect
+from functions.controller.kubernetes.run.client import connect
 from tests.gateway.certificates import self_signed
 
 START_WAIT_S = 240.0

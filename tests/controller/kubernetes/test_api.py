@@ -12,7 +12,7 @@ from kubernetes.client import Configuration
 from functions.controller.kubernetes.api import PAGE_ITEMS, KubeApi
 from functions.controller.kubernetes.errors import KindMissing, Retryable, Stale, Terminal
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, Body, Kind
-from functions.controller.kubernetes.run.process import connect
+from functions.controller.kubernetes.run.client import connect
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Leader
 

@@ -20,11 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import Any
 
-from kubernetes.client import ApiClient, Configuration
-from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
-from kubernetes.dynamic import DynamicClient
+from kubernetes.client import Configuration
 
 from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.clients import PoolsWire
@@ -36,6 +33,7 @@ from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.branch_side import BranchSide
+from functions.controller.kubernetes.run.client import connect
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
@@ -65,28 +63,6 @@ from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.otlp_sender import OtlpSender, sender_of
-
-# Kubernetes client for the controller: no retries of its own, no discovery, nothing on disk.
-#
-# The library's defaults would send a failed request again by themselves, behind the back of the write guard, and keep
-# what they discovered in a file of the machine's shared temporary folder, which anybody may have written. Both are off
-# here: `reconcile` retries as a whole, and `api` discovers.
-
-
-class _NoDiscovery:
-    """Stands where the library puts its discoverer, which would ask and cache at once."""
-
-    def __init__(self, client: Any, cache_file: str | None) -> None:
-        self.client = client
-        self.cache_file = cache_file
-
-
-def connect(configuration: Configuration) -> DynamicClient:
-    """The client; nothing is sent yet. The configuration's `retries` are set to none."""
-    configuration.retries = False
-    client: DynamicClient = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
-    return client
-
 
 LEASE_NAME = "shoal-controller"
 _WORKERS = 8  # a reconcile, a status, the store's addresses
@@ -441,19 +417,3 @@ def _otlp(settings: KubernetesSettings, name: str) -> OtlpSender | None:
         return sender_of(settings, "shoal-controller", name)
     except OSError as error:  # ssl.SSLError is one
         raise StartFailed(f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}") from error
-
-
-def load_configuration(settings: KubernetesSettings) -> Configuration:
-    """How to reach the API server; StartFailed where nobody says."""
-    configuration = Configuration()
-    try:
-        if settings.kubeconfig is not None:
-            load_kube_config(str(settings.kubeconfig), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
-        else:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (ConfigException, OSError) as error:
-        message = (
-            f"no way to the API server: {error}; run in a pod with a ServiceAccount, or set SHOAL_CONTROLLER_KUBECONFIG"
-        )
-        raise StartFailed(message) from error
-    return configuration

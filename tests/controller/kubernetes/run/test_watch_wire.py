@@ -10,7 +10,7 @@ from kubernetes.client import Configuration
 
 from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
 from functions.controller.kubernetes.run import watch_wire
-from functions.controller.kubernetes.run.process import connect
+from functions.controller.kubernetes.run.client import connect
 from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
 
 WAIT_S = 60.0
