@@ -6,8 +6,9 @@ every `READ_EVERY_S` and a scrape shows what was read last. What a device does n
 out. The driver tells each XID once; they are counted from when the agent began to listen, and the last one's number
 is kept beside the count, which begins at 0 so that the first one shows as an increase.
 
-Devices are numbered as the library does in this container, from 0. `shoal_replica_accelerators` is what a rate of
-tokens is divided by.
+In a pod the engine's container alone is told which devices of the node are its own: it leaves word in a file
+(`own_devices`), and until that is there, none are read. Devices are numbered from 0, in the order of that file or as
+the library does. `shoal_replica_accelerators` is what a rate of tokens is divided by.
 """
 
 import importlib
@@ -16,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,6 +32,8 @@ _ECC = {"ecc_corrected": 0, "ecc_uncorrected": 1}
 _SINCE_DRIVER_LOADED = 0  # NVML_VOLATILE_ECC
 _UNCORRECTED = "ecc_uncorrected"
 _MAX_DISTINCT_XIDS = 64
+_MAX_DEVICES = 64  # of a node
+_FILE_MAX_CHARS = 4096
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,12 +64,27 @@ def management_library() -> Any | None:
     return library
 
 
-class Accelerators(Collector):
-    """`start` makes the thread; readings are replaced whole."""
+def own_devices(file: Path) -> tuple[str, ...] | None:
+    """UUIDs or numbers, as NVIDIA_VISIBLE_DEVICES has them; `all`, or nothing at all. None: the file is not there."""
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            words = opened.read(_FILE_MAX_CHARS).strip()
+    except OSError:
+        return None
+    if words in ("", "none", "void"):
+        return ()
+    return tuple(word.strip() for word in words.split(","))[:_MAX_DEVICES]
 
-    def __init__(self, pool: str, replica: str, library: Any | None) -> None:
+
+class Accelerators(Collector):
+    """`start` makes the thread; readings are replaced whole. `own`: see `own_devices`; None: all are the replica's."""
+
+    def __init__(self, pool: str, replica: str, library: Any | None, own: Path | None = None) -> None:
         self._pool, self._replica = pool, replica
         self._library = library
+        self._own = own
+        self._is_open = False
+        self._positions: dict[int, int] = {}  # of our devices, by the library's numbers
         self._stop = threading.Event()
         self._events: Any | None = None
         self._handles: list[Any] = []
@@ -84,13 +103,16 @@ class Accelerators(Collector):
         self._stop.set()
 
     def open(self) -> None:
-        """Find the devices, and listen for their errors."""
+        """Find the devices, and listen for their errors; nothing as long as nobody has said which they are."""
         library = self._library
-        if library is None:
+        own = own_devices(self._own) if self._own is not None else ("all",)
+        if library is None or own is None:
             return
-        count = self._asked(library.nvmlDeviceGetCount) or 0
-        handles = [self._asked(library.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
-        self._handles = [handle for handle in handles if handle is not None]
+        self._is_open = True
+        self._handles = self._found(own)
+        for position, handle in enumerate(self._handles):
+            number = self._asked(library.nvmlDeviceGetIndex, handle)
+            self._positions[position if number is None else number] = position
         self._events = self._asked(library.nvmlEventSetCreate)
         for index, handle in enumerate(self._handles if self._events is not None else ()):
             if self._is_done(library.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events):
@@ -98,6 +120,8 @@ class Accelerators(Collector):
 
     def read(self) -> None:
         """Once."""
+        if not self._is_open:
+            self.open()
         self.readings = tuple(self._reading(handle) for handle in self._handles)
         self._take_xids()
         for index, reading in enumerate(self.readings):
@@ -151,10 +175,22 @@ class Accelerators(Collector):
     # on the thread
 
     def _run(self) -> None:
-        self.open()
         while not self._stop.is_set():
             self.read()
             self._stop.wait(READ_EVERY_S)
+
+    def _found(self, own: tuple[str, ...]) -> list[Any]:
+        """The devices' handles, in that order; one that is not there is left out."""
+        library: Any = self._library
+        if own == ("all",):
+            own = tuple(str(number) for number in range(self._asked(library.nvmlDeviceGetCount) or 0))
+        handles = [
+            self._asked(library.nvmlDeviceGetHandleByIndex, int(name))
+            if name.isascii() and name.isdigit()
+            else self._asked(library.nvmlDeviceGetHandleByUUID, name)
+            for name in own
+        ]
+        return [handle for handle in handles if handle is not None]
 
     def _reading(self, handle: Any) -> Reading:
         library: Any = self._library
@@ -178,7 +214,7 @@ class Accelerators(Collector):
         """All that wait; a wait of 0 ms that finds none raises."""
         library: Any = self._library
         while self._events is not None and (event := self._asked(library.nvmlEventSetWait_v2, self._events, 0)):
-            index = self._asked(library.nvmlDeviceGetIndex, event.device) or 0
+            index = self._positions.get(self._asked(library.nvmlDeviceGetIndex, event.device) or 0, 0)
             self._xids[index] += 1
             number = int(event.eventData)
             self._last_xid[index] = number

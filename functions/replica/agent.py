@@ -138,7 +138,7 @@ def build(settings: ReplicaSettings) -> Agent:
     weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
-    accelerators = Accelerators(settings.pool, settings.replica_id, _devices(settings))
+    accelerators = Accelerators(settings.pool, settings.replica_id, _devices(settings), settings.accelerators_file)
     fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
     fault.look()
     metrics.watch_accelerators(accelerators)

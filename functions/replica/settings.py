@@ -158,6 +158,11 @@ class ReplicaSettings(BaseSettings):
         description="Where an error of the accelerator that takes the replica out is kept: while this file is there, "
         "it gets no requests, and its engine is not started again. Whoever deletes it clears the error.",
     )
+    accelerators_file: Path | None = Field(
+        None,
+        description="Which accelerators are the engine's, as NVIDIA_VISIBLE_DEVICES says in its container (UUIDs or "
+        "numbers, `all`, `none`); read until it is there. Unset: all that this process sees.",
+    )
     simulated_accelerator_file: Path | None = Field(
         None,
         description="A simulated device instead of NVML's: JSON with the errors that it tells of, such as "

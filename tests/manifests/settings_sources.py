@@ -186,6 +186,7 @@ REPLICA = {
     ),
     "stalled_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
     "condemn_hung_after_s": local_only("a few shared cores starve an engine that is well; a pod has its own"),
+    "accelerators_file": manifests_only("under `shoal up` the agent sees what its engine sees"),
     "simulated_accelerator_file": DEFAULT,
     "accelerator_fault_file": local_only("a pod with a failed accelerator is replaced on another node"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),

@@ -1,4 +1,4 @@
-"""The two scripts between engine and agent, run as the kubelet runs them, against the agent's real routes."""
+"""The scripts between engine and agent, run as the kubelet runs them, against the agent's real routes."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from functions.replica.accelerators import own_devices
 from functions.replica.app import Drain, make_app
 from functions.replica.status import AgentStatus, EngineLoad
 from tests.manifests.rendering import MANIFESTS, Rendering
@@ -120,3 +121,19 @@ def test_the_pods_get_this_very_script(hook: str, staging: Rendering, production
     for rendering in (staging, production):
         data = rendering.one("ConfigMap", "engine-hooks", "shoal-models")["data"]
         assert data[hook] == Path(HOOKS / hook).read_text()
+
+
+async def test_the_agent_is_told_which_accelerators_are_the_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "engine"
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")
+    assert await code_of(await start("devices.py", str(file))) == 0
+    assert own_devices(file) == ("GPU-aa", "GPU-bb")
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES")
+    assert await code_of(await start("devices.py", str(file))) == 0
+    assert own_devices(file) == ()
+
+
+async def test_an_engine_starts_though_nobody_can_be_told_of_its_accelerators(tmp_path: Path) -> None:
+    assert await code_of(await start("devices.py", str(tmp_path / "not-there" / "engine"))) == 0

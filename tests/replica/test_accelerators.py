@@ -2,7 +2,9 @@
 
 # ruff: noqa: N802 - the names are the library's
 
+import importlib.util
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +31,9 @@ class Library:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return 100 + index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return {"GPU-aa": 100, "GPU-bb": 101}[uuid]
 
     def nvmlDeviceGetIndex(self, handle: int) -> int:
         return handle - 100
@@ -95,6 +100,39 @@ def test_errors_of_the_driver_are_counted_once_each() -> None:
     second = {"pool": "base", "accelerator": "1"}
     assert shown(devices, "shoal_accelerator_errors_total", **second, kind="xid") == 2
     assert shown(devices, "shoal_accelerator_last_xid", **second) == 79
+
+
+def test_of_a_nodes_devices_only_the_engines_are_read(tmp_path: Path) -> None:
+    library, file = Library(), tmp_path / "engine"
+    devices = Accelerators("base", "r0", library, file)
+    devices.read()
+    assert devices.readings == () and library.registered == [], "nobody has said which they are"
+    file.write_text("GPU-bb")
+    devices.read()
+    assert len(devices.readings) == 1 and library.registered == [(101, 8)]
+    library.events.append(SimpleNamespace(device=101, eventData=79))
+    devices.read()
+    only = {"pool": "base", "accelerator": "0"}
+    assert shown(devices, "shoal_accelerator_last_xid", **only) == 79, "an error is told of the device that had it"
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [("all", 2), ("1,0", 2), ("GPU-aa, GPU-bb", 2), ("", 0), ("none", 0), ("void", 0), ("GPU-zz,-1,\x00,7", 1)],
+)
+def test_whatever_the_file_says(tmp_path: Path, words: str, count: int) -> None:
+    file = tmp_path / "engine"
+    file.write_text(words)
+    devices = Accelerators("base", "r0", Library(), file)
+    devices.read()
+    assert len(devices.readings) == count
+
+
+def test_the_real_library_without_a_driver_is_none() -> None:
+    """It is installed with the agent: that there is no driver here must not look like an error."""
+    assert importlib.util.find_spec("pynvml") is not None
+    library = management_library()
+    assert library is None or library.nvmlDeviceGetCount() >= 0
 
 
 def test_a_machine_without_accelerators_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
