@@ -1,17 +1,20 @@
 """Host memory behind the KV cache: for which chats, and how fast a link, it pays.
 
     under way   = chats a second x turns x (thinking + answering)        chats whose next turn is still to come
-    their KV    = under way x mean prompt; over a pool's KV cache, turns find nothing of theirs, unless host memory has it
+    their KV    = under way x mean prompt
+
+Over a pool's KV cache, turns find nothing of theirs, unless host memory has it. There lie copies of what comes into
+the cache: one that is no larger than the cache gains nothing.
 
 Each arm is a simulated fleet in which the gateway's own code routes by the engines' own events; the same chats for all
-arms of one load, so that what differs is the memory and the link. `computed` is the share of prompt tokens that an engine
+arms of a load, so that what differs is the memory and the link. `computed` is the share of prompt tokens that engines
 computed: it is what accelerators are paid for.
 
 Worked example (test_what_the_prologue_says_is_under_way): 2 requests a second, 120 s between two turns and 150 tokens
 an answer: 2 x (120 + 150 x 0.015) = 244 chats.
 
-Neighbours: `functions.decisions.routing.prediction` prices a hit; `fleet.prefix_cache` has both memories; `shoal simulate
-offload` shows.
+Neighbours: `functions.decisions.routing.prediction` prices a hit; `fleet.prefix_cache` has both memories; the CLI's
+`simulate_offload` shows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,6 +24,7 @@ from functions.api.ids import PoolName
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 
 GIB = 2**30
@@ -84,9 +88,7 @@ class HostTrial:
             lost_ratio=round(1.0 - band.served / max(1, band.asked), 3),
         )
 
-    def table(
-        self, loads: Iterable[float], sizes_gib: Iterable[float], links: Iterable[float]
-    ) -> Iterator[HostArm]:
+    def table(self, loads: Iterable[float], sizes_gib: Iterable[float], links: Iterable[float]) -> Iterator[HostArm]:
         """Of each load, without host memory, and then each size by each link."""
         sizes, rates = [size for size in sizes_gib if size > 0], list(links)
         for load in loads:
@@ -95,7 +97,7 @@ class HostTrial:
                 for rate in rates:
                     yield self.arm(load, size, rate)
 
-    def _chats(self, requests_per_s: float) -> Iterator[object]:
+    def _chats(self, requests_per_s: float) -> Iterator[Asked]:
         traffic = Traffic(
             requests_per_s=requests_per_s,
             seconds=self.seconds,

@@ -366,9 +366,7 @@ class FluidEngine:
             if not self._reading:
                 self._began_steps = self._steps + (0.5 if self._slots else 0.0)
             if self.cache is not None and not work.preemptions:
-                work.computed_tokens -= self.cache.cached_tokens(
-                    work.blocks, work.prompt_tokens, work.reloaded_tokens
-                )
+                work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens, work.reloaded_tokens)
                 work.unread_tokens = work.computed_tokens
             if work.is_received and not work.preemptions:
                 work.unread_tokens = work.computed_tokens = min(1, work.computed_tokens)
