@@ -13,8 +13,8 @@ computed: it is what accelerators are paid for.
 Worked example (test_what_the_prologue_says_is_under_way): 2 requests a second, 120 s between two turns and 150 tokens
 an answer: 2 x (120 + 150 x 0.015) = 244 chats.
 
-Neighbours: `functions.decisions.routing.prediction` prices a hit; `functions.simulator.fleet.prefix_cache` has both; the CLI's
-`simulate_offload` shows.
+Neighbours: `functions.decisions.routing.prediction` prices a hit; `functions.simulator.fleet.prefix_cache` has both
+memories; the CLI's `simulate_offload` shows.
 """
 
 from collections.abc import Iterable, Iterator

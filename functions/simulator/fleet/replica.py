@@ -130,6 +130,7 @@ class Replica:
         self._pace = PaceMeter()
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
+        self._link_free_s = 0.0  # from host memory
         self._begin()
 
     def move(self, life: Life) -> None:
@@ -220,7 +221,6 @@ class Replica:
             news = self._told.news_of(self.id) if self._told is not None else None
             cache = PrefixCache(profile.kv_tokens, self.block_tokens, news, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
-        self._link_free_s = 0.0
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
         self._health: EngineHealth | None = None  # None: there is no doubt
         self._beats = 0
