@@ -173,8 +173,10 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
     quantization: str = ""  # of its weights; empty: none
     role: PoolRole = ""  # prefill: computes prompts for the other pools of its model, and answers nothing by itself
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0  # of a prefill pool: what it hands over
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0  # what a prefill pool hands over, and a host tier keeps
     kv_transfer_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # and how fast
+    kv_host_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0  # for blocks that leave the KV cache, by arguments
+    kv_reload_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # from there; 0: not said, and learnt
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):

@@ -2,6 +2,7 @@
 
     chunks/sha256/<hex>           one chunk's bytes
     manifests/sha256/<hex>        one manifest's canonical bytes
+    compiled/sha256/<hex>/…       what engines compiled for a base, by the base's digest (`compiled`)
     tokenizers/sha256/<hex>/…     a base's tokenizer, by the base's digest (`tokenizers`)
     <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
     bases/<name>/<version>/…      such a prefix: the weights of a base, which replicas name shoal://<name>@<version>
@@ -23,7 +24,8 @@ CHUNKS_PREFIX = "chunks/sha256/"
 MANIFESTS_PREFIX = "manifests/sha256/"
 TOKENIZERS_PREFIX = "tokenizers/sha256/"
 SWEEPING_KEY = "manifests/sweeping"  # there while a collector looks for the last time, and deletes
-_RESERVED = ("blobs", "chunks", "manifests", "tokenizers")
+COMPILED_PREFIX = "compiled/sha256/"
+_RESERVED = ("blobs", "chunks", "compiled", "manifests", "tokenizers")
 URI_MAX_CHARS = 600
 
 
@@ -59,6 +61,10 @@ def chunk_key(sha256_hex: str) -> str:
 
 def tokenizer_key(base_hex: str, name: str) -> str:
     return f"{TOKENIZERS_PREFIX}{base_hex}/{name}"
+
+
+def compiled_prefix(base_hex: str) -> str:
+    return COMPILED_PREFIX + base_hex
 
 
 def manifest_key(sha256_hex: str) -> str:

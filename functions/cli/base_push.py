@@ -45,7 +45,7 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
     context = current_context(clones=True)
     try:
         name = parse_weights_name(target)
-        store = _store(context, to)
+        store = store_of(context, to)
         weights = _source(context, source, origin, to, clean=clean)
         files = weights.files()
         with _bar(base_push.total_bytes(files), shown=not as_json) as on_chunk:
@@ -65,7 +65,7 @@ def version_line(pushed: PushedBase) -> str:
     return f'- {{name: {pushed.name.version}, artifact: "{pushed.artifact_uri}", digest: "{pushed.digest}"}}'
 
 
-def _store(context: CliContext, bucket: Bucket) -> S3Store:
+def store_of(context: CliContext, bucket: Bucket) -> S3Store:
     if (bucket.endpoint is None) != (bucket.credentials_file is None):
         raise Refused("--endpoint and --credentials go together; without both, it is the local fleet's store")
     endpoint = bucket.endpoint or f"http://127.0.0.1:{context.ports.s3}"
@@ -79,7 +79,7 @@ def _source(context: CliContext, source: str, origin: Bucket, to: Bucket, *, cle
         endpoint, credentials_file = origin.endpoint, origin.credentials_file
         if endpoint is None and credentials_file is None:
             endpoint, credentials_file = to.endpoint, to.credentials_file
-        return BucketSource(_store(context, Bucket(endpoint, credentials_file, bucket)), prefix)
+        return BucketSource(store_of(context, Bucket(endpoint, credentials_file, bucket)), prefix)
     directory = Path(source)
     if not directory.is_dir():
         raise Refused(f"{source} is no folder: name the one that holds config.json and the weights, or s3://bucket/…")

@@ -105,6 +105,30 @@ def base_push(
     command.push(target, source, to, origin, clean=clean, again=again, as_json=output is Output.JSON)
 
 
+@base_app.command("compiled")
+def base_compiled(
+    target: Annotated[str, typer.Argument(help="name@version of weights that were pushed, such as llama-3-8b@v1.")],
+    cache_root: Annotated[Path, typer.Argument(help="VLLM_CACHE_ROOT of a replica of it that has started.")],
+    *,
+    engine: Annotated[str, typer.Option(help="The engine's version, such as 0.32.0.")],
+    accelerator: Annotated[str, typer.Option(help="Your word for the kind that it ran on, such as h100 or cpu.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="The object store, such as https://s3.example.com. None: the local fleet's.")
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option(help='A file {"access_key_id", "secret_access_key"} with all rights on the bucket.')
+    ] = None,
+    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put what one replica's engine compiled beside its weights, so that no other one compiles it."""
+    from functions.cli import base_compiled as command
+    from functions.cli.base_push import Bucket
+
+    to = Bucket(endpoint, credentials, bucket)
+    command.push(target, cache_root, to, engine=engine, accelerator=accelerator, as_json=output is Output.JSON)
+
+
 class Turn(StrEnum):
     ADD = "add"
     SHOW = "show"

@@ -36,7 +36,8 @@ def simulate_fleet(
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
     profile: Annotated[
-        str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2.")
+        str,
+        typer.Option(help="A replica: h100-8b, h100-8b-vllm, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2."),
     ] = "h100-8b",
     load: Annotated[
         list[float] | None, typer.Option(help="Share of what the fleet can do; repeat. None: 0.6, 0.8 and 0.95.")
@@ -63,7 +64,10 @@ def simulate_fleet(
 def simulate_prefill(
     *,
     profile: Annotated[
-        str, typer.Option(help="What an accelerator is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2.")
+        str,
+        typer.Option(
+            help="An accelerator: h100-8b, h100-8b-vllm, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2."
+        ),
     ] = "h100-8b",
     accelerators: Annotated[int, typer.Option(min=2, max=64)] = 4,
     prompt_tokens: Annotated[
@@ -86,6 +90,37 @@ def simulate_prefill(
         loads=load or [0.3, 0.6, 0.9],
         kv_bytes_per_token=kv_bytes_per_token,
         gigabits_per_s=gigabits_per_s,
+        as_json=output is Output.JSON,
+    )
+
+
+@simulate_app.command("offload")
+def simulate_offload(
+    *,
+    profile: Annotated[str, typer.Option(help="What a replica is, as for `shoal simulate fleet`.")] = "h100-8b-vllm",
+    replicas: Annotated[int, typer.Option(min=1, max=64)] = 2,
+    requests_per_s: Annotated[
+        list[float] | None, typer.Option(min=0.01, max=1000.0, help="Of all replicas; repeat. None: 2, 4 and 8.")
+    ] = None,
+    host_gib: Annotated[
+        list[float] | None, typer.Option(min=1.0, max=16_384.0, help="Of a replica; repeat. None: 64 and 256.")
+    ] = None,
+    gigabytes_per_s: Annotated[
+        list[float] | None, typer.Option(min=0.1, max=1000.0, help="From host memory; repeat. None: 5 and 25.")
+    ] = None,
+    thinking_s: Annotated[float, typer.Option(min=0.0, max=3600.0, help="Between two turns of a chat.")] = 120.0,
+    seconds: Annotated[float, typer.Option(min=60.0, max=86_400.0, help="Of traffic.")] = 1200.0,
+    kv_bytes_per_token: Annotated[int, typer.Option(min=1, max=16_777_216, help="Of the KV cache.")] = 131_072,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Where host memory for KV blocks pays: chats that come back when their blocks have left the accelerator."""
+    from functions.cli import simulate_offload as command
+
+    command.offload(
+        trial=command.trial_of(profile, replicas, thinking_s, seconds, kv_bytes_per_token),
+        loads=requests_per_s or [2.0, 4.0, 8.0],
+        sizes_gib=host_gib or [64.0, 256.0],
+        links=gigabytes_per_s or [5.0, 25.0],
         as_json=output is Output.JSON,
     )
 

@@ -24,6 +24,7 @@ _WANTED = (
     *("request_prefill_time_seconds_sum", "request_prefill_kv_computed_tokens_sum", "request_queue_time_seconds_sum"),
     *("e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"),
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
+    *("prompt_tokens_cached_by_source_total", "kv_offload_load_time_total"),
 )
 _PROCESS_START = "process_start_time_seconds"  # of the client library, not of vLLM
 _STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
@@ -64,6 +65,14 @@ class EngineMetrics:
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
     process_began_unix_s: float | None = None
+    host_kv_bytes: int = 0
+    """Host memory for KV blocks; 0: none, or it was given by `--kv-transfer-config`, of which the page says nothing."""
+    keeps_kv_in_host: bool = False
+    """Whether blocks are copied to host memory at all."""
+    kv_load_s_total: float = 0.0
+    """Of copying them back, summed over the engine's accelerators."""
+    host_hit_tokens_total: int = 0
+    """Prompt tokens that were found there."""
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -124,6 +133,10 @@ class _Samples:
             running_adapters=_names(adapters.get("running_lora_adapters")),
             waiting_adapters=_names(adapters.get("waiting_lora_adapters")),
             process_began_unix_s=self._number(_PROCESS_START, max) if _PROCESS_START in self._by_name else None,
+            host_kv_bytes=_gibibytes(config.get("kv_offloading_size")),
+            keeps_kv_in_host="kv_offload_load_time_total" in self._by_name,
+            kv_load_s_total=self._number_if_there("kv_offload_load_time_total"),
+            host_hit_tokens_total=self._from_host(),
         )
 
     def _number(self, name: str, combine: Callable[[Iterable[float]], float]) -> float:
@@ -145,6 +158,10 @@ class _Samples:
         samples = self._by_name.get("num_requests_waiting_by_reason", [])
         return int(sum(sample.value for sample in samples if sample.labels.get("reason") == "deferred"))
 
+    def _from_host(self) -> int:
+        samples = self._by_name.get("prompt_tokens_cached_by_source_total", [])
+        return int(sum(sample.value for sample in samples if sample.labels.get("source") == "host"))
+
     def _labels(self, name: str) -> dict[str, str]:
         samples = self._by_name.get(name, [])
         return dict(samples[0].labels) if samples else {}
@@ -157,6 +174,15 @@ class _Samples:
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
+
+
+def _gibibytes(text: str | None) -> int:
+    """In bytes; 0 where the option is not set."""
+    try:
+        size = float(text or 0.0)
+    except ValueError:
+        return 0
+    return int(size * 2**30) if 0.0 < size < 2**20 else 0
 
 
 def _names(text: str | None) -> frozenset[str]:

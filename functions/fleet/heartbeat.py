@@ -94,6 +94,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     accelerator_fault: Annotated[str, msgspec.Meta(max_length=512)] = ""
     """An error of its accelerator that takes it out for good (`decisions.health.accelerator_errors`); its phase says
     draining. Empty: none."""
+    kv_host_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+    """Of host memory, for KV blocks that leave the accelerator; 0: none, an older agent, or its size is not known."""
+    kv_reload_ms_per_token: Millis = 0.0
+    """From host memory to the accelerator, in two digits; 0: the engine keeps nothing there."""
     schema_version: Literal[1] = 1
 
 
@@ -189,4 +193,5 @@ def to_view(heartbeat: Heartbeat, like: ReplicaView | None = None) -> ReplicaVie
         on_disk=like.on_disk if like is not None else bloom.decode(heartbeat.disk_bloom),
         kv_capacity_tokens=heartbeat.kv_blocks_total * heartbeat.kv_block_tokens,
         weights=Digest(heartbeat.weights_digest) if heartbeat.weights_digest else None,
+        reload_ms_per_token=heartbeat.kv_reload_ms_per_token,
     )

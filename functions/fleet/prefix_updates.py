@@ -7,6 +7,9 @@ Three kinds of news, all about one replica's set of token block names (`function
     state    the whole set as of a sequence, in parts of at most STATE_NAMES names, one after the other.
     bloom    a filter of the whole set (`functions.decisions.prefix.block_bloom`), complete in itself.
 
+Beside what is on the accelerator, each tells what the engine has in host memory alone (`host_...`): a block that leaves
+the accelerator and is kept is in `removed` and in `host_added` of one delta. An older gateway does not read those.
+
 Nothing is sent without a request: a gateway names what it wants of a pool (`PrefixRequest`) every ASK_INTERVAL_S, and
 an agent that got none for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
 Both cross a trust border; decoding is strict and bounded.
@@ -25,7 +28,7 @@ ASKED_FOR_S = 3 * ASK_INTERVAL_S
 SILENCE_LIMIT_S = 30.0  # this long without news, and nothing is known of the replica
 STATE_NAMES = 4096
 DELTA_NAMES = 16_384  # what comes and goes at once; more, and the whole state is told
-NEWS_MAX_BYTES = 8 * 2 * DELTA_NAMES + 4096
+NEWS_MAX_BYTES = 8 * 4 * DELTA_NAMES + 4096
 ASK_MAX_BYTES = 64 * 1024
 MAX_WANTED = 256  # replicas whose state one ask wants
 
@@ -44,6 +47,8 @@ class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False):
     block_tokens: BlockTokens
     added: Packed = b""
     removed: Packed = b""
+    host_added: Packed = b""
+    host_removed: Packed = b""
 
 
 class State(msgspec.Struct, frozen=True, tag="state", gc=False):
@@ -55,6 +60,7 @@ class State(msgspec.Struct, frozen=True, tag="state", gc=False):
     part: Annotated[int, msgspec.Meta(ge=0, le=4095)]
     parts: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     names: Annotated[bytes, msgspec.Meta(max_length=8 * STATE_NAMES)] = b""
+    host_names: Annotated[bytes, msgspec.Meta(max_length=8 * STATE_NAMES)] = b""
 
 
 class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
@@ -63,6 +69,8 @@ class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
     block_tokens: BlockTokens
     names: Number  # how many it was made of
     filter: Annotated[bytes, msgspec.Meta(max_length=BLOOM_MAX_BYTES)]
+    anywhere: Annotated[bytes, msgspec.Meta(max_length=BLOOM_MAX_BYTES)] = b""
+    """Of the accelerator's and of host memory's together; empty where nothing is in host memory."""
 
 
 News = Delta | State | Bloom
@@ -126,8 +134,8 @@ def decode_ask(message: bytes) -> PrefixRequest:
 def _packed_of(news: News) -> tuple[bytes, ...]:
     match news:
         case Delta():
-            return news.added, news.removed
+            return news.added, news.removed, news.host_added, news.host_removed
         case State():
-            return (news.names,)
+            return news.names, news.host_names
         case Bloom():
-            return (news.filter,)
+            return news.filter, news.anywhere

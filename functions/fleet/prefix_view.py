@@ -6,6 +6,11 @@ told again. A state is gathered part by part beside what is believed, and takes 
 makes unknown too. Of blooms the newest counts, and none is older than the silence. A pool's blocks have one size, that
 of whoever was heard first; replicas with another are unknown while one of those is there.
 
+Blocks that a replica has in host memory alone are folded beside the others. A chain is held there as far as each block
+is in one place or the other, and what of it is not on the accelerator must be reloaded (`Held`).
+Worked example (test_what_left_the_accelerator_is_held_in_host_memory): of a chain of 9, r-0 has 3 on the accelerator,
+the next 4 in host memory alone: 7 blocks, of which 4 are reloaded.
+
 Memory: MAX_NAMES distinct names of events in a pool and MAX_NAMES_OF_REPLICA of each replica, beyond which nothing more
 is remembered of it; a bloom is 64 KiB for each replica.
 
@@ -13,13 +18,12 @@ Worked example (test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes)
 wanted; the state as of 6 in two parts: known again; 7 goes on from there.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.prefix.block_bloom import BloomTable
 from functions.decisions.prefix.block_index import BlockIndex
+from functions.fleet.prefix_filters import Held, PrefixFilters, bits_of, held_by
 from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB
@@ -52,23 +56,13 @@ class _Told:
 
 
 @dataclass(slots=True)
-class _Filter:
-    column: int
-    seen_s: float
-    names: int = 0
-
-
-@dataclass(slots=True)
 class _Pool:
     block_tokens: int = 0
     index: BlockIndex = field(default_factory=lambda: BlockIndex(MAX_NAMES))
     told: dict[ReplicaId, _Told] = field(default_factory=dict)
     by_slot: dict[int, ReplicaId] = field(default_factory=dict)
     live: int = 0  # the slots of replicas that are known, as bits
-    blooms: BloomTable | None = None
-    filters: dict[ReplicaId, _Filter] = field(default_factory=dict)
-    by_column: dict[int, ReplicaId] = field(default_factory=dict)
-    live_columns: int = 0
+    filters: PrefixFilters = field(default_factory=PrefixFilters)
 
 
 class PrefixView:
@@ -90,7 +84,7 @@ class PrefixView:
         self._pool_of[replica_id] = pool_name
         pool = self._pools.setdefault(pool_name, _Pool())
         if news.block_tokens not in (0, pool.block_tokens):
-            if (pool.told.keys() | pool.filters.keys()) - {replica_id}:
+            if (pool.told.keys() | pool.filters.replicas) - {replica_id}:
                 self.forget(replica_id)
                 return
             pool = self._started_anew(pool_name, replica_id, news.block_tokens)
@@ -101,7 +95,7 @@ class PrefixView:
                 self._fold_state(pool, replica_id, news, now_s)
             case Bloom():
                 try:
-                    _fold_bloom(pool, replica_id, news, now_s)
+                    pool.filters.fold(replica_id, news, now_s)
                 except ValueError:
                     if replica_id not in pool.told and replica_id not in pool.filters:
                         self.forget(replica_id)
@@ -112,19 +106,21 @@ class PrefixView:
         known = self._pools.get(pool)
         return known.block_tokens if known is not None else 0
 
-    def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> dict[ReplicaId, int] | None:
+    def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
         """How many leading blocks each replica holds; None where nothing is known of any replica."""
         pool = self._pools.get(pool_name)
         if pool is None or not pool.live:
             return None
-        return {pool.by_slot[slot]: depth for slot, depth in pool.index.depths(names, pool.live).items()}
+        index, live = pool.index, pool.live
+        if not index.has_host_blocks:
+            return held_by(pool.by_slot, index.depths(names, live))
+        anywhere = index.depths_anywhere(names, live)
+        return held_by(pool.by_slot, anywhere, index.depths(names, bits_of(anywhere)))
 
-    def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> dict[ReplicaId, int] | None:
+    def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
         """The same by filters."""
         pool = self._pools.get(pool_name)
-        if pool is None or pool.blooms is None or not pool.live_columns:
-            return None
-        return {pool.by_column[at]: depth for at, depth in pool.blooms.depths(names, pool.live_columns).items()}
+        return pool.filters.held(names) if pool is not None else None
 
     def unknown(self, pool_name: PoolName) -> tuple[ReplicaId, ...]:
         """Replicas that tell events, and of which the state must be asked."""
@@ -138,7 +134,7 @@ class PrefixView:
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): len(pool.by_slot)} if pool.told else {}
-            found |= {(name, "bloom"): len(pool.by_column)} if pool.filters else {}
+            found |= {(name, "bloom"): len(pool.filters)} if pool.filters else {}
         return found
 
     def known_blocks(self) -> dict[tuple[PoolName, Kind], int]:
@@ -146,7 +142,7 @@ class PrefixView:
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): sum(told.names for told in pool.told.values())} if pool.told else {}
-            found |= {(name, "bloom"): sum(one.names for one in pool.filters.values())} if pool.filters else {}
+            found |= {(name, "bloom"): pool.filters.names} if pool.filters else {}
         return found
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -158,11 +154,7 @@ class PrefixView:
         told = pool.told.pop(replica_id, None)
         if told is not None:
             _drop(pool, told)
-        filter_ = pool.filters.pop(replica_id, None)
-        if filter_ is not None and pool.blooms is not None:
-            pool.blooms.retire(filter_.column)
-            del pool.by_column[filter_.column]
-            pool.live_columns &= ~(1 << filter_.column)
+        pool.filters.forget(replica_id)
         if not pool.told and not pool.filters:
             del self._pools[name]  # names of pools come from the bus: half a megabyte each, with blooms
 
@@ -170,7 +162,7 @@ class PrefixView:
         """A few times a second: forget the silent, wipe what was forgotten."""
         for pool in list(self._pools.values()):
             silent = [id_ for id_, told in pool.told.items() if now_s - told.seen_s > SILENCE_LIMIT_S]
-            silent += [id_ for id_, filter_ in pool.filters.items() if now_s - filter_.seen_s > SILENCE_LIMIT_S]
+            silent += pool.filters.silent(now_s)
             for replica_id in silent:
                 self.forget(replica_id)
             pool.index.sweep(_SWEPT_ENTRIES)
@@ -192,7 +184,7 @@ class PrefixView:
             told.sequence = max(told.sequence, delta.sequence)
         elif delta.sequence == told.sequence + 1:
             told.sequence = delta.sequence
-            _apply(pool, told, unpack(delta.added), unpack(delta.removed))
+            _apply(pool, told, delta)
         elif delta.sequence > told.sequence:
             self._lost_count(pool, told)
 
@@ -227,14 +219,18 @@ def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _T
     return told
 
 
-def _apply(pool: _Pool, told: _Told, added: "array[int]", removed: "array[int]") -> None:
-    slot = told.slot
+def _apply(pool: _Pool, told: _Told, delta: Delta) -> None:
+    slot, index = told.slot, pool.index
     if slot is None:
         return
-    pool.index.remove(slot, removed)
-    room = max(0, MAX_NAMES_OF_REPLICA - told.names + len(removed))
-    pool.index.add(slot, added[:room])
-    told.names = max(0, told.names - len(removed)) + min(room, len(added))
+    removed, host_removed = unpack(delta.removed), unpack(delta.host_removed)
+    index.remove(slot, removed)
+    index.remove_from_host(slot, host_removed)
+    told.names = max(0, told.names - len(removed) - len(host_removed))
+    for add, names in ((index.add, unpack(delta.added)), (index.add_to_host, unpack(delta.host_added))):
+        taken = names[: max(0, MAX_NAMES_OF_REPLICA - told.names)]
+        add(slot, taken)
+        told.names += len(taken)
 
 
 def _gather(pool: _Pool, replica_id: ReplicaId, told: _Told, state: State) -> None:
@@ -242,9 +238,11 @@ def _gather(pool: _Pool, replica_id: ReplicaId, told: _Told, state: State) -> No
     filling = _filling(pool, told, state)
     if filling is None:
         return
-    names = unpack(state.names)[: max(0, MAX_NAMES_OF_REPLICA - filling.names)]
-    pool.index.add(filling.slot, names)
-    filling.names += len(names)
+    index = pool.index
+    for add, told_names in ((index.add, state.names), (index.add_to_host, state.host_names)):
+        names = unpack(told_names)[: max(0, MAX_NAMES_OF_REPLICA - filling.names)]
+        add(filling.slot, names)
+        filling.names += len(names)
     filling.next_part += 1
     if filling.next_part == state.parts:
         told.filling = None
@@ -284,22 +282,3 @@ def _drop(pool: _Pool, told: _Told) -> None:
             pool.by_slot.pop(slot, None)
             pool.live &= ~(1 << slot)
     told.slot, told.filling, told.names = None, None, 0
-
-
-def _fold_bloom(pool: _Pool, replica_id: ReplicaId, bloom: Bloom, now_s: float) -> None:
-    if pool.blooms is None:
-        pool.blooms = BloomTable()
-    filter_ = pool.filters.get(replica_id)
-    if filter_ is None:
-        filter_ = _Filter(pool.blooms.begin(), now_s)
-        try:
-            pool.blooms.put(filter_.column, bloom.filter)
-        except ValueError:
-            pool.blooms.retire(filter_.column)
-            raise
-        pool.filters[replica_id] = filter_
-        pool.by_column[filter_.column] = replica_id
-        pool.live_columns |= 1 << filter_.column
-    else:
-        pool.blooms.put(filter_.column, bloom.filter)
-    filter_.seen_s, filter_.names = now_s, bloom.names

@@ -25,6 +25,7 @@ from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
+from functions.decisions.health.reload_rate import DeclaredReload
 from functions.engines.client import EngineClient
 from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
@@ -163,7 +164,7 @@ def build(settings: ReplicaSettings) -> Agent:
         registry_url=settings.registry_url,
         token=bearer,
         cache_file=settings.snapshot_cache_file,
-        on_swap=partial(_follow, settings, reconciler, source, prober),
+        on_swap=partial(_follow, settings, reconciler, source, prober, status=status),
         on_confirmed=status.take_epoch,
         pool=PoolName(settings.pool),
     )
@@ -224,12 +225,17 @@ def _follow(
     source: StoreSource,
     prober: EngineProber,
     catalogue: Catalogue,
+    *,
+    status: AgentStatus,
 ) -> None:
     """A new snapshot: its pool says what the engine is for and, by its arguments, what it holds; settings where it does
     not."""
     entry = catalogue.pools.get(PoolName(settings.pool))
     if entry is not None:
         prober.task = entry.task
+        status.declared_reload = DeclaredReload(
+            entry.kv_bytes_per_token, entry.kv_reload_bytes_per_s, entry.accelerators_per_replica
+        )
     adapters = entry.max_adapters if entry is not None else None
     rank = entry.max_lora_rank if entry is not None else None
     if reconciler.hold(settings.max_adapters if adapters is None else adapters):

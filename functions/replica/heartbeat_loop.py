@@ -38,6 +38,7 @@ _ADAPTERS_MAX_BYTES = 144 * 1024  # of the message's 256 KiB; one that is left o
 _WITHOUT_ROOM_MAX_BYTES = 24 * 1024
 _COUNT_MAX = 10**9
 _VERSION_MAX_CHARS = 64
+_HOST_BYTES_MAX = 2**53
 
 
 def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartbeat:
@@ -78,7 +79,14 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         node=identity.node,
         pace=status.pace.pace,
         accelerator_fault=status.accelerator_fault[:_REASON_MAX_CHARS],
+        kv_host_bytes=min(_HOST_BYTES_MAX, load.host_kv_bytes),
+        kv_reload_ms_per_token=_two_digits(status.reload.ms_per_token(status.declared_reload)),
     )
+
+
+def _two_digits(ms: float) -> float:
+    """What moves by less is no news: a heartbeat with it is a whole one."""
+    return float(f"{ms:.1e}")
 
 
 def _fitting(names: tuple[EngineName, ...], most: int, most_bytes: int) -> tuple[EngineName, ...]:

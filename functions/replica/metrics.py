@@ -104,6 +104,10 @@ class _StatusCollector(Collector):
             "shoal_replica_disk_bytes": ("Bytes of these artifacts.", status.disk.size_bytes),
             "shoal_replica_service_ms": ("What one outstanding request adds to the next.", status.rates.service_ms),
             "shoal_replica_prefill_ms_per_token": ("Prefill of a token.", status.rates.prefill_ms_per_token),
+            "shoal_kv_reload_ms_per_token": (
+                "Reload of a token's KV blocks from host memory; 0: none are kept there.",
+                status.reload.ms_per_token(status.declared_reload),
+            ),
         }
         for name, (text, value) in gauges.items():
             family = GaugeMetricFamily(name, text, labels=["replica"])
@@ -117,6 +121,8 @@ class _StatusCollector(Collector):
         draft.add_metric([status.identity.pool, replica, "proposed"], status.load.draft_tokens_total)
         draft.add_metric([status.identity.pool, replica, "accepted"], status.load.accepted_draft_tokens_total)
         yield draft
+        reloaded = "Prompt tokens that the engine found in host memory."
+        yield CounterMetricFamily("shoal_kv_host_hit_tokens", reloaded, status.load.host_hit_tokens_total)
         yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
         heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
         heartbeats.add_metric(["sent"], self._heartbeats.sent)
@@ -154,6 +160,8 @@ class _KvCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         watch = self._watch
         yield GaugeMetricFamily("shoal_kv_blocks_known", "Cached blocks that can be named.", len(watch.blocks))
+        in_host = "Blocks in host memory alone that can be named."
+        yield GaugeMetricFamily("shoal_kv_host_blocks_known", in_host, len(watch.blocks.host_names))
         yield CounterMetricFamily("shoal_kv_event_batches", "Batches of KV events.", watch.batches_total)
         yield CounterMetricFamily("shoal_kv_events_lost", "Times that the index began anew.", watch.lost_total)
         yield CounterMetricFamily(

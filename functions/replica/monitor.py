@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functions.api.ids import EngineName
 from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
-from functions.decisions.health import engine_rates, pace
+from functions.decisions.health import engine_rates, pace, reload_rate
 from functions.decisions.health.engine import Counters, EnginePhase, Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.decisions.health.engine_rates import RateCounters
 from functions.decisions.health.pace import PaceMeter, WorkCounters
+from functions.decisions.health.reload_rate import ReloadCounters, ReloadRate
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
@@ -136,6 +137,8 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
         decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
         draft_tokens_total=metrics.draft_tokens_total,
         accepted_draft_tokens_total=metrics.accepted_draft_tokens_total,
+        host_kv_bytes=metrics.host_kv_bytes,
+        host_hit_tokens_total=metrics.host_hit_tokens_total,
     )
 
 
@@ -231,6 +234,10 @@ class Monitor:
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
         status.load = load_of(metrics, self._metrics)
         status.rates = engine_rates.update(status.rates, rate_counters_of(metrics, self._prober))
+        reloaded = ReloadCounters(metrics.kv_load_s_total, metrics.host_hit_tokens_total)
+        status.reload = reload_rate.observe(
+            status.reload, reloaded, status.declared_reload, has_host=metrics.keeps_kv_in_host
+        )
         work = work_counters_of(metrics, self._prober)
         status.pace = pace.observe(status.pace, work, now_s, self._pace_every_s)
         self._metrics = metrics
@@ -251,6 +258,7 @@ class Monitor:
         _log.warning("engine %s -> %s: %s", before, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
             status.pace = PaceMeter()
+            status.reload = ReloadRate()
             status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None

@@ -206,6 +206,17 @@ class NodeFetchSettings(BaseSettings):
         description="A link to the first artifact, for an agent beside the engine that tells what it has loaded "
         "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: none is made.",
     )
+    compiled_dir: Path | None = Field(
+        None,
+        description="VLLM_CACHE_ROOT of the engine beside it: what was compiled for its weights is laid out there "
+        "before it starts (`shoal base compiled`). It is code that the engine runs. Unset: nothing is.",
+    )
+    compiled_for: str = Field(
+        "",
+        max_length=130,
+        description="Of which engine and accelerator, as 0.32.0/h100 or one of the two; empty: all that there is, from "
+        "which the engine takes what fits it.",
+    )
     down_bytes_per_s: float | None = Field(
         None, gt=0, description="All downloads together; unset: no limit. Leave room for what the node serves."
     )

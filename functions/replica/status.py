@@ -10,6 +10,7 @@ from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.health.engine import EngineHealth
 from functions.decisions.health.engine_rates import EngineRates
 from functions.decisions.health.pace import PaceMeter
+from functions.decisions.health.reload_rate import DeclaredReload, ReloadRate
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import ColdStage
 
@@ -39,6 +40,8 @@ class EngineLoad:
     decode_tokens_per_s: float = 0.0
     draft_tokens_total: int = 0  # guessed ahead, since the engine began; 0 where it does not guess
     accepted_draft_tokens_total: int = 0  # of these
+    host_kv_bytes: int = 0  # of host memory, for KV blocks that leave the accelerator
+    host_hit_tokens_total: int = 0  # prompt tokens found there, since the engine began
 
     @property
     def outstanding(self) -> int:
@@ -79,6 +82,8 @@ class AgentStatus:
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
     pace: PaceMeter = field(default_factory=PaceMeter)
+    reload: ReloadRate = field(default_factory=ReloadRate)
+    declared_reload: DeclaredReload = field(default_factory=DeclaredReload)  # the pool's, by the newest snapshot
     adapters: Adapters = field(default_factory=Adapters)
     disk: Disk = field(default_factory=Disk)
     peer_port: int = 0  # where the agent loads adapters and gives chunks; 0 until it listens

@@ -68,8 +68,9 @@ def test_events_tell_exactly_what_the_cache_holds(prompts: Iterable[tuple[list[i
         engine.run()
         for event in decode(batch_of(engine)).events:
             assert known.take(event)
-        added, removed = known.take_changes()
-        held = (held | added) - removed
+        changes, in_host = known.take_changes()
+        assert not in_host
+        held = (held | changes.added) - changes.removed
     pool = engine.core.scheduler.blocks
     assert held == set(known.names)
     assert len(known.names) == len(pool._block_of)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain
+from functions.fleet.prefix_filters import Held
 from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom, Delta, State, pack
 from functions.fleet.prefix_view import PrefixView
 
@@ -33,7 +34,13 @@ def view_of(*news: Delta | State | Bloom) -> PrefixView:
 
 
 def held(view: PrefixView) -> dict[str, int] | None:
-    return view.held_by_events(POOL, CHAIN)  # type: ignore[return-value]
+    found = view.held_by_events(POOL, CHAIN)
+    return found.blocks if found is not None else None  # type: ignore[return-value]
+
+
+def held_by_bloom(view: PrefixView) -> dict[str, int] | None:
+    found = view.held_by_bloom(POOL, CHAIN)
+    return found.blocks if found is not None else None  # type: ignore[return-value]
 
 
 def test_deltas_from_the_beginning_are_all_there_is_to_know() -> None:
@@ -89,9 +96,52 @@ def test_a_new_generation_takes_the_place_of_the_old() -> None:
 def test_silence_makes_unknown() -> None:
     view = view_of(delta(0, []), delta(1, CHAIN[:5]), Bloom("r-1", "base", 16, 5, build(CHAIN[:5])))
     view.sweep(SILENCE_LIMIT_S)
-    assert held(view) == {"r-0": 5} and view.held_by_bloom(POOL, CHAIN) == {"r-1": 5}
+    assert held(view) == {"r-0": 5} and held_by_bloom(view) == {"r-1": 5}
     view.sweep(SILENCE_LIMIT_S + 1)
-    assert held(view) is None and view.held_by_bloom(POOL, CHAIN) is None
+    assert held(view) is None and held_by_bloom(view) is None
+
+
+def test_what_left_the_accelerator_is_held_in_host_memory() -> None:
+    """The prologue's example: by events, by a state and by filters."""
+    moved = delta(2, [], CHAIN[3:7], host_added=pack(CHAIN[3:7]))
+    whole = State("r-1", "base", 7, 2, 16, 0, 1, pack(CHAIN[:3]), pack(CHAIN[3:7]))
+    view = view_of(delta(0, []), delta(1, CHAIN[:7]), moved, whole)
+    found = view.held_by_events(POOL, CHAIN[:9])
+    assert found == Held({"r-0": 7, "r-1": 7}, {"r-0": 4, "r-1": 4})  # type: ignore[dict-item]
+    view.fold(delta(3, [], host_removed=pack(CHAIN[5:7])), 0.0)
+    found = view.held_by_events(POOL, CHAIN[:9])
+    assert found is not None and (found.blocks["r-0"], found.in_host["r-0"]) == (5, 2)  # type: ignore[index]
+    assert view.known_blocks()[POOL, "events"] == 5 + 7
+
+
+def test_filters_of_both_places() -> None:
+    view = view_of(
+        Bloom("r-0", "base", 16, 5, build(CHAIN[:5])),
+        Bloom("r-1", "base", 16, 7, build(CHAIN[:3]), build(CHAIN[:7])),
+    )
+    found = view.held_by_bloom(POOL, CHAIN)
+    assert found == Held({"r-0": 5, "r-1": 7}, {"r-1": 4})  # type: ignore[dict-item]
+    for at in range(20):  # more columns than at first
+        view.fold(Bloom(f"s-{at}", "base", 16, 2, build(CHAIN[:2])), 0.0)
+    found = view.held_by_bloom(POOL, CHAIN)
+    assert found is not None and found.blocks["s-19"] == 2 and found.in_host == {"r-1": 4}  # type: ignore[comparison-overlap,index]
+    view.forget(ReplicaId("r-1"))
+    view.fold(Bloom("t-0", "base", 16, 1, build(CHAIN[:1])), 0.0)
+    found = view.held_by_bloom(POOL, CHAIN)
+    assert found is not None and found.in_host == {} and found.blocks["t-0"] == 1, "the column is another's now"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("wrong", [b"x" * 24, b"x" * 8])
+def test_a_filter_that_is_none_changes_nothing(wrong: bytes) -> None:
+    view = view_of(Bloom("r-0", "base", 16, 5, build(CHAIN[:5])))
+    with pytest.raises(ValueError, match="a filter of"):
+        view.fold(Bloom("r-0", "base", 16, 5, build(CHAIN[:9]), wrong), 0.0)
+    assert held_by_bloom(view) == {"r-0": 5}
+
+
+def test_a_new_generation_forgets_host_memory() -> None:
+    view = view_of(delta(0, []), delta(1, [], host_added=pack(CHAIN[:7])), delta(0, [], generation=8))
+    assert held(view) == {}
 
 
 def test_another_size_of_blocks_waits_until_the_first_one_is_gone() -> None:
@@ -116,7 +166,7 @@ def test_a_filter_that_is_none_is_refused_and_changes_nothing() -> None:
     for replica_id in ("r-0", "r-1"):
         with pytest.raises(ValueError, match="filter of"):
             view.fold(Bloom(replica_id, "base", 16, 5, b"12345678"), 0.0)
-    assert view.held_by_bloom(POOL, CHAIN) == {"r-0": 5}
+    assert held_by_bloom(view) == {"r-0": 5}
 
 
 Move = st.tuples(st.sampled_from(["add", "remove", "anew", "state"]), st.integers(0, 40), st.booleans())

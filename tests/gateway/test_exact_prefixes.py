@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
+from functions.decisions.routing.request import CachedPrompt
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
 from functions.gateway import feeds
@@ -74,9 +75,23 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
     return learnt
 
 
-def tell(exact: ExactPrefixes, replica_id: str, names: "list[int]") -> None:
+def tell(exact: ExactPrefixes, replica_id: str, names: "list[int]", in_host: "list[int]" = []) -> None:  # noqa: B006
     exact.receive(encode(Delta(replica_id, POOL, 7, 0, BLOCK)))
-    exact.receive(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names))))
+    exact.receive(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names), host_added=pack(in_host))))
+
+
+def tokens(found: CachedPrompt | None) -> dict[str, int]:
+    assert found is not None
+    return dict(found.tokens)  # type: ignore[arg-type]
+
+
+def test_what_lies_in_host_memory_alone_is_told_apart(exact: ExactPrefixes) -> None:
+    names = list(taught(exact, admit()).names)
+    tell(exact, "r0", names[:5], names[5:9])
+    tell(exact, "r1", names[:2])
+    found = exact.matched(admit())
+    assert found is not None
+    assert (found.tokens, found.in_host) == ({"r0": 9 * BLOCK, "r1": 2 * BLOCK}, {"r0": 4 * BLOCK})
 
 
 def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
@@ -84,30 +99,30 @@ def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
     tell(exact, "r0", names)
     tell(exact, "r1", names[:5])
     tell(exact, "r2", [1, 2, 3])
-    assert exact.matched_tokens(admit()) == {"r0": len(names) * BLOCK, "r1": 5 * BLOCK}
-    longer = exact.matched_tokens(admit(CONTENT + "And what came then? " * 50))
-    assert longer is not None and longer["r0"] > len(names) * BLOCK * 0.9, "the next turn finds the former one"
+    assert tokens(exact.matched(admit())) == {"r0": len(names) * BLOCK, "r1": 5 * BLOCK}
+    longer = exact.matched(admit(CONTENT + "And what came then? " * 50))
+    assert tokens(longer)["r0"] > len(names) * BLOCK * 0.9, "the next turn finds the former one"
 
 
 def test_blooms_where_the_policy_says_so(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
     exact.receive(encode(Bloom("r0", POOL, BLOCK, 5, build(names[:5]))))
-    assert exact.matched_tokens(admit(source="bloom")) == {"r0": 5 * BLOCK}
-    assert exact.matched_tokens(admit(source="events")) is None, "nobody has told events"
+    assert tokens(exact.matched(admit(source="bloom"))) == {"r0": 5 * BLOCK}
+    assert exact.matched(admit(source="events")) is None, "nobody has told events"
 
 
 def test_another_tenants_equal_prompt_is_another_prompt(exact: ExactPrefixes) -> None:
     tell(exact, "r0", list(taught(exact, admit()).names))
     taught(exact, admit(key=GLOBEX_KEY))
-    assert exact.matched_tokens(admit(key=GLOBEX_KEY)) == {}
+    assert tokens(exact.matched(admit(key=GLOBEX_KEY))) == {}
 
 
 def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
-    assert exact.matched_tokens(admit()) is None, "no replica has told anything"
+    assert exact.matched(admit()) is None, "no replica has told anything"
     tell(exact, "r0", [1])
-    assert exact.matched_tokens(admit()) is None, "the prompt is new"
-    assert exact.matched_tokens(admit("short")) is None, "less than a block of text"
-    assert exact.matched_tokens(admit(route=TOKENIZE)) is None
+    assert exact.matched(admit()) is None, "the prompt is new"
+    assert exact.matched(admit("short")) is None, "less than a block of text"
+    assert exact.matched(admit(route=TOKENIZE)) is None
     assert len(exact.learner._queue) == 1, "the new one is to be learnt, and no other"
 
 
@@ -127,8 +142,8 @@ def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
 
 def test_figures(exact: ExactPrefixes) -> None:
     tell(exact, "r0", list(taught(exact, admit()).names)[:7])
-    exact.matched_tokens(admit())
-    exact.matched_tokens(admit("short"))
+    exact.matched(admit())
+    exact.matched(admit("short"))
     registry = CollectorRegistry()
     registry.register(ExactPrefixStats(exact))
     page = generate_latest(registry).decode()
@@ -188,11 +203,11 @@ async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixe
     exact.start(asyncio.get_running_loop().call_soon_threadsafe)
     tell(exact, "r0", [1])
     admitted = admit()
-    assert exact.matched_tokens(admitted) is None
+    assert exact.matched(admitted) is None
     async with asyncio.timeout(60):
         while exact.learnt_total == 0:
             await asyncio.sleep(0.01)
-    assert exact.matched_tokens(admitted) == {}, "known, and nobody has it"
+    assert tokens(exact.matched(admitted)) == {}, "known, and nobody has it"
     exact.close()
 
 
@@ -203,4 +218,4 @@ def test_the_cost_of_asking_is_a_few_lookups(exact: ExactPrefixes) -> None:
     exact.learner = None  # type: ignore[assignment]
     admitted = admit()
     known = msgspec.structs.replace(admitted, upstream_body=b"")
-    assert exact.matched_tokens(known) == {"r0": len(names) * BLOCK}
+    assert tokens(exact.matched(known)) == {"r0": len(names) * BLOCK}

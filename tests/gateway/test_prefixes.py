@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.routing.request import CachedPrompt
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.prefix.index import Prefixes
@@ -40,8 +41,8 @@ class Telling:
     def __init__(self, answer: Mapping[ReplicaId, int] | None) -> None:
         self.answer = answer
 
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
-        return self.answer
+    def matched(self, admitted: Admitted) -> CachedPrompt | None:
+        return CachedPrompt(self.answer) if self.answer is not None else None
 
 
 def test_worked_example_of_the_prologue() -> None:
@@ -52,15 +53,15 @@ def test_worked_example_of_the_prologue() -> None:
     )
     three = msgspec.structs.replace(features, text_blocks=(1, 2, 3, 5))
     known.sent(msgspec.structs.replace(four, features=features), R0, 0.0)
-    assert known.cached_tokens(msgspec.structs.replace(four, features=three), 0.0) == {R0: 384}
+    assert known.cached(msgspec.structs.replace(four, features=three), 0.0).tokens == {R0: 384}
 
 
 def test_the_next_turn_is_known_where_the_last_one_went() -> None:
     known = prefixes()
     first, second = chat("hello"), chat("hello", "and then?")
-    assert known.cached_tokens(first, 0.0) == {}
+    assert known.cached(first, 0.0).tokens == {}
     known.sent(first, R0, 0.0)
-    found = known.cached_tokens(second, 1.0)
+    found = known.cached(second, 1.0).tokens
     assert set(found) == {R0}
     assert 0.6 * second.features.prompt_tokens < found[R0] < second.features.prompt_tokens
 
@@ -73,13 +74,13 @@ def test_a_whole_prompt_is_never_all_cached() -> None:
     )
     request = msgspec.structs.replace(exact, features=features)
     known.sent(request, R0, 0.0)
-    assert known.cached_tokens(request, 0.0) == {R0: 63}
+    assert known.cached(request, 0.0).tokens == {R0: 63}
 
 
 def test_nothing_is_known_across_tenants() -> None:
     known = prefixes()
     known.sent(chat("hello"), R0, 0.0)
-    assert known.cached_tokens(chat("hello", key=GLOBEX_KEY), 0.0) == {}
+    assert known.cached(chat("hello", key=GLOBEX_KEY), 0.0).tokens == {}
 
 
 @pytest.mark.parametrize("phase", ["starting", "dead"])
@@ -90,9 +91,9 @@ def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
     known.sent(chat("hello"), R0, 0.0)
     known.sent(chat("hello"), R1, 0.0)
     known.receive_heartbeat(world.heartbeat("r0", phase=phase))
-    assert set(known.cached_tokens(chat("hello"), 0.0)) == {R1}
+    assert set(known.cached(chat("hello"), 0.0).tokens) == {R1}
     known.forget(R1)
-    assert known.cached_tokens(chat("hello"), 0.0) == {}
+    assert known.cached(chat("hello"), 0.0).tokens == {}
 
 
 def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> None:
@@ -105,7 +106,7 @@ def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> 
         body = [SYSTEM | {"content": f"{number} other rules " * 100}]
         other = msgspec.structs.replace(mine, features=_features_of(body))
         known.sent(other, R0, 0.0)
-    assert R0 not in known.cached_tokens(mine, 0.0), "30 kB of others went there since, and it holds 6.4"
+    assert R0 not in known.cached(mine, 0.0).tokens, "30 kB of others went there since, and it holds 6.4"
 
 
 def _features_of(messages: list[dict[str, Any]]) -> Any:
@@ -119,13 +120,13 @@ def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
     telling = Telling({R1: 77})
     known = prefixes(exact=telling)
     known.sent(chat("hello"), R0, 0.0)
-    assert known.cached_tokens(chat("hello", source=source), 0.0) == {R1: 77}
+    assert known.cached(chat("hello", source=source), 0.0).tokens == {R1: 77}
     telling.answer = {}
-    assert known.cached_tokens(chat("hello", source=source), 0.0) == {}, "nobody has it, and that is known"
+    assert known.cached(chat("hello", source=source), 0.0).tokens == {}, "nobody has it, and that is known"
     telling.answer = None
-    assert set(known.cached_tokens(chat("hello", source=source), 0.0)) == {R0}, "not known: the own record speaks"
+    assert set(known.cached(chat("hello", source=source), 0.0).tokens) == {R0}, "not known: the own record speaks"
     telling.answer = {R1: 77}
-    assert set(known.cached_tokens(chat("hello", source="sent"), 0.0)) == {R0}
+    assert set(known.cached(chat("hello", source="sent"), 0.0).tokens) == {R0}
 
 
 def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
@@ -142,7 +143,7 @@ def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
     assert known._records[POOL].max_blocks == 500
     known.swap([PoolName("other")])
     assert len(known) == 0
-    assert known.cached_tokens(chat("x"), 0.0) == {}
+    assert known.cached(chat("x"), 0.0).tokens == {}
     known.sent(chat("x"), R0, 0.0)
     known.receive_heartbeat(world.heartbeat("r0"))
     known.forget(R0)

@@ -165,16 +165,16 @@ async def test_from_the_store_to_the_replicas_that_hold_a_prompt(tmp_path: Path)
     source = TokenizerSource(None, lambda one, in_use: cache.obtain(objects, one, in_use), lambda: 0.0, random.random)
     exact = ExactPrefixes(source, lambda: 0.0)
     tell(exact, "r0", [1])
-    assert exact.matched_tokens(admit()) is None and len(exact.learner._queue) == 0, "nothing to learn it by"
+    assert exact.matched(admit()) is None and len(exact.learner._queue) == 0, "nothing to learn it by"
     await exact.refresh_tokenizers(catalogue_of(digest))
     names = list(taught(exact, admit()).names)
     tell(exact, "r1", names)
-    held = exact.matched_tokens(admit())
-    assert held == {"r1": len(names) * 16} and len(names) > 20
+    held = exact.matched(admit())
+    assert held is not None and held.tokens == {"r1": len(names) * 16} and len(names) > 20
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
     directories.write_manifest(folder)
     await exact.refresh_tokenizers(catalogue_of(publish(objects, folder)))
-    assert exact.matched_tokens(admit()) is None, "what the former tokenizer settled is forgotten"
+    assert exact.matched(admit()) is None, "what the former tokenizer settled is forgotten"
 
 
 async def test_a_lesson_by_a_former_tokenizer_is_dropped() -> None:
@@ -182,7 +182,7 @@ async def test_a_lesson_by_a_former_tokenizer_is_dropped() -> None:
     exact = ExactPrefixes(source_of(store), lambda: 0.0)
     await exact.refresh_tokenizers(catalogue_of(OLD))
     tell(exact, "r0", [1])
-    assert exact.matched_tokens(admit()) is None
+    assert exact.matched(admit()) is None
     job = exact.learner._queue.take()
     assert job is not None and job.model_dir == store.there[OLD]
     await exact.refresh_tokenizers(catalogue_of(NEW))

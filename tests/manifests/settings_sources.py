@@ -208,6 +208,7 @@ NODE_FETCH = {
     "cache_dir": both(),
     "seed_s": both(),
     "cache_max_bytes": both(),
+    "compiled_dir": both(),
     "registry_ca_file": local_only(_PLAIN_INSIDE),
     "listen_port": manifests_only("one machine is one node: any free port, since nobody is told of it"),
     "shown_at": manifests_only("a local agent sees the very folder that its engine is started from"),
@@ -215,7 +216,7 @@ NODE_FETCH = {
     "advertise_host": manifests_only("one machine is one node: nobody else asks it for chunks"),
     "s3_bucket": manifests_only(_DEFAULT_BUCKET),
     **defaults("zone", "down_bytes_per_s", "up_bytes_per_s", "max_uploads", "max_requests", "origin_requests"),
-    **defaults("timeout_s"),
+    **defaults("timeout_s", "compiled_for"),
 }
 # `shoal up` is its own controller, with settings of its own: nothing here has a local twin.
 CONTROLLER = {

@@ -21,7 +21,7 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from functions.api.ids import Digest
-from functions.artifacts import directories
+from functions.artifacts import compiled, directories
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.locations import manifest_key
 from functions.artifacts.manifest import MANIFEST_MAX_BYTES, FileEntry, Manifest, hex_of
@@ -305,3 +305,37 @@ def test_a_digest_that_nobody_published_is_said(s3_settings: S3Settings, tmp_pat
         process = NodeFetcher(tmp_path / said.replace(" ", ""), s3_settings).start(Digest(text))
         _, err = process.communicate(timeout=90)
         assert (process.returncode, said in err, "Traceback" in err) == (1, True, False)
+
+
+def test_what_was_compiled_is_laid_out_before_the_engine_may_start(
+    s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
+) -> None:
+    """Verified as the weights are; a companion for another accelerator stays where it is."""
+    root, engine, pack = tmp_path / "warm", tmp_path / "engine", tmp_path / "pack"
+    (root / "torch_compile_cache" / "0f3a").mkdir(parents=True)
+    for accelerator in ("h100", "cpu"):
+        (root / "torch_compile_cache" / "0f3a" / "graph").write_text(accelerator)
+        pack.mkdir(exist_ok=True)
+        compiled.pack(root, pack)
+        compiled.publish(store, digest, pack, engine="0.32.0", accelerator=accelerator)
+    node = NodeFetcher(tmp_path / "node", s3_settings, compiled_dir=engine, compiled_for="h100")
+    out, err = node.start(digest).communicate(timeout=90)
+    assert len(out.splitlines()) == 2, err
+    assert (engine / "torch_compile_cache" / "0f3a" / "graph").read_text() == "h100"
+
+
+def test_a_broken_companion_keeps_no_weights_back(
+    s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
+) -> None:
+    """What only spares a compilation must not keep an engine from starting, nor write what it does not vouch for."""
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    (folder / compiled.PACK_NAME).write_bytes(b"no archive at all")
+    content = put_content(store, folder, directories.build_manifest(folder, compiled.LIMITS))
+    index = {"digest": content, "engine": "0.32.0", "accelerator": "h100", "keys": [], "size_bytes": 17}
+    store.put(f"compiled/sha256/{hex_of(digest)}/index.json", json.dumps({"companions": [index]}).encode())
+    node = NodeFetcher(tmp_path / "node", s3_settings, compiled_dir=tmp_path / "engine")
+    process = node.start(digest)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0 and json.loads(out.splitlines()[0])["digest"] == digest, err
+    assert "compiles anew" in err and not list((tmp_path / "engine").rglob("*"))

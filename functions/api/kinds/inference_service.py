@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from functions.api.ids import is_name
-from functions.api.kinds import prefill_role
+from functions.api.kinds import kv_offload, prefill_role
 from functions.api.kinds.base import Finding, MetadataName
 from functions.api.problems import shown
 from functions.api.snapshot import PoolRole, Task
@@ -148,6 +148,15 @@ class InferenceService(Foreign):
         return self.metadata.annotations.get(QUANTIZATION_ANNOTATION) or started_with or ""
 
     @property
+    def kv_host_bytes(self) -> int | None:
+        """Of host memory for KV blocks that leave a replica's accelerators; None: its engine keeps none there."""
+        model = self.spec.predictor.model
+        args = model.args if model is not None else ()
+        return kv_offload.host_bytes(
+            last_argument(args, kv_offload.SIZE), last_argument(args, kv_offload.TRANSFER_CONFIG)
+        )
+
+    @property
     def context_window_tokens(self) -> int | None:
         """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
         model = self.spec.predictor.model
@@ -195,6 +204,9 @@ class InferenceService(Foreign):
         yield from self._whose()
         is_beside = self.model_name != self.pool
         yield from prefill_role.findings(self.metadata.labels, self.metadata.annotations, is_beside=is_beside)
+        model = self.spec.predictor.model
+        size = last_argument(model.args, kv_offload.SIZE) if model is not None else None
+        yield from kv_offload.findings(size, self.metadata.annotations)
         if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
             message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
             yield Finding(("metadata", "name"), message)

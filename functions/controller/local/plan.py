@@ -13,7 +13,7 @@ from functions import engines
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.monitoring import prometheus
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
-from functions.controller.local.plan_weights import fetcher_of, fetchers
+from functions.controller.local.plan_weights import compiled_root, fetcher_of, fetchers
 from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
@@ -54,6 +54,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     python = context.engine_python if kind == "vllm" else context.python
     folder = weights_folder(context, pool, replica_id)
     fetcher = fetcher_of(folder.name)
+    cache_root = {"VLLM_CACHE_ROOT": str(compiled_root(context, folder.name))} if fetcher is not None else {}
     own = (
         "--host", HOST, "--port", str(port),
         "--model", str(folder), "--served-model-name", pool.name,
@@ -63,7 +64,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         name=f"engine-{replica_id}",
         role="engine",
         argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *_simulated_task(pool, kind), *pool.args),
-        env=tuple(sorted((_LOCAL_ENV[kind] | dict([SAFE_PATH, *pool.env])).items())),
+        env=tuple(sorted((_LOCAL_ENV[kind] | cache_root | dict([SAFE_PATH, *pool.env])).items())),
         inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
         readiness=HttpProbe(f"http://{HOST}:{port}/health"),
         # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.

@@ -7,6 +7,7 @@ started from it. A link that is there already is as good: it leads to what was v
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.locations import WeightsName, parse_weights_name
@@ -32,6 +33,11 @@ def fetchers(context: PlanContext, pools: Iterable[Pool]) -> list[ProcessSpec]:
     return [_fetcher(context, name) for name in names]
 
 
+def compiled_root(context: PlanContext, folder: str) -> Path:
+    """VLLM_CACHE_ROOT of engines that are started from the folder, where its fetcher lays out what was compiled."""
+    return context.layout.root / "cache" / "compiled" / folder
+
+
 def _fetcher(context: PlanContext, name: WeightsName) -> ProcessSpec:
     layout, folder = context.layout, context.models_root / str(name)
     env = {
@@ -43,6 +49,7 @@ def _fetcher(context: PlanContext, name: WeightsName) -> ProcessSpec:
         "CACHE_DIR": layout.root / "cache" / "weights",
         "CACHE_MAX_BYTES": CACHE_MAX_BYTES,
         "SEED_S": "inf",
+        "COMPILED_DIR": compiled_root(context, str(name)),
     }
     return ProcessSpec(
         name=f"weights-{name}",

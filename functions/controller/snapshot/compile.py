@@ -17,7 +17,7 @@ import msgspec
 
 from functions.api.declared import Accepted, Declared, of_kind, policy_minima
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
-from functions.api.kinds import prefill_role
+from functions.api.kinds import kv_offload, prefill_role
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.applications import Tool
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
@@ -217,6 +217,8 @@ def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
         role=service.role,
         kv_bytes_per_token=prefill_role.kv_bytes_per_token(service.metadata.annotations) or 0,
         kv_transfer_bytes_per_s=prefill_role.kv_transfer_bytes_per_s(service.metadata.annotations) or 0.0,
+        kv_host_bytes=service.kv_host_bytes or 0,
+        kv_reload_bytes_per_s=kv_offload.reload_bytes_per_s(service.metadata.annotations) or 0.0,
     )
 
 

@@ -52,25 +52,49 @@ class BloomTable:
         self._cells = self._table.data  # numbers of Python's own: a third of the cost of numpy's, one by one
         self._free: list[int] = list(range(_FIRST_COLUMNS - 1, -1, -1))
 
+    @classmethod
+    def like(cls, other: "BloomTable") -> "BloomTable":
+        """The same filters in the same columns; which of them are in use, the other goes on to say."""
+        copy = cls()
+        copy._table = other._table.copy()
+        copy._cells = copy._table.data
+        return copy
+
+    @staticmethod
+    def check(content: bytes) -> None:
+        """ValueError where this is no filter."""
+        words = len(content) // 8
+        if len(content) % 8 or not _MIN_WORDS <= words <= MAX_WORDS or words & (words - 1):
+            raise ValueError(f"a filter of {len(content)} bytes: not a power of two of words")
+
     def begin(self) -> int:
         """A fresh column that holds nothing."""
         if not self._free:
-            width = self._table.shape[1]
-            self._table = np.hstack([self._table, np.zeros_like(self._table)])
-            self._cells = self._table.data
+            width = self._widen()
             self._free = list(range(2 * width - 1, width - 1, -1))
         return self._free.pop()
 
     def put(self, column: int, content: bytes) -> None:
         """The replica's newest filter; ValueError where this is none."""
-        words = len(content) // 8
-        if len(content) % 8 or not _MIN_WORDS <= words <= MAX_WORDS or words & (words - 1):
-            raise ValueError(f"a filter of {len(content)} bytes: not a power of two of words")
-        self._table[:, column] = np.tile(np.frombuffer(content, dtype="<u8"), MAX_WORDS // words)
+        self.check(content)
+        while column >= self._table.shape[1]:
+            self._widen()
+        self._table[:, column] = np.tile(np.frombuffer(content, dtype="<u8"), MAX_WORDS * 8 // len(content))
 
     def retire(self, column: int) -> None:
-        self._table[:, column] = 0
+        self.wipe(column)
         self._free.append(column)
+
+    def wipe(self, column: int) -> None:
+        if column < self._table.shape[1]:
+            self._table[:, column] = 0
+
+    def _widen(self) -> int:
+        """Twice the columns; how many there were."""
+        width: int = self._table.shape[1]
+        self._table = np.hstack([self._table, np.zeros_like(self._table)])
+        self._cells = self._table.data
+        return width
 
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
         """Column to the number of leading blocks that it seems to hold, of the columns in `live`."""

@@ -7,6 +7,9 @@ that starts anew gets a new slot and is filled again while the old one still ans
 Memory is bounded: beyond `max_entries` distinct names nothing new is remembered, which makes the answer smaller and
 never wrong. Measured: 75 bytes a name, 110 where many share it; 1,000,000 names are about 100 MB.
 
+What a holder keeps in host memory alone, it must fetch before it is of use (`add_to_host`): the same slots, in a second
+table. A chain is held `anywhere` as far as each of its blocks is in one table or the other.
+
 Which replicas hold how much of a chain is a search, not a walk. A block is stored after its parent and engines evict
 the ends of chains first, so holding block i means, nearly always, holding all before it; where an engine has kept an
 end without its beginning, the prediction is too good by that much, and nothing else.
@@ -30,6 +33,7 @@ class BlockIndex:
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._holders: dict[int, int] = {}
+        self._in_host: dict[int, int] = {}
         self._free: list[int] = []
         self._slots = 0
         self._retired = 0  # bits that no longer count, but are in entries still
@@ -37,7 +41,11 @@ class BlockIndex:
         self._to_wipe: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._holders) + len(self._in_host)
+
+    @property
+    def has_host_blocks(self) -> bool:
+        return bool(self._in_host)
 
     @property
     def is_clean(self) -> bool:
@@ -54,8 +62,15 @@ class BlockIndex:
 
     def add(self, slot: int, names: Iterable[int]) -> int:
         """The slot holds these too; how many could not be remembered."""
-        bit, holders, left_out = 1 << slot, self._holders, 0
-        room = self._max_entries - len(holders)
+        return self._add(self._holders, slot, names)
+
+    def add_to_host(self, slot: int, names: Iterable[int]) -> int:
+        """The slot holds these in host memory alone."""
+        return self._add(self._in_host, slot, names)
+
+    def _add(self, holders: dict[int, int], slot: int, names: Iterable[int]) -> int:
+        bit, left_out = 1 << slot, 0
+        room = self._max_entries - len(self)
         for name in names:
             held = holders.get(name)
             if held is not None:
@@ -68,16 +83,10 @@ class BlockIndex:
         return left_out
 
     def remove(self, slot: int, names: Iterable[int]) -> None:
-        keep, holders = ~(1 << slot), self._holders
-        for name in names:
-            held = holders.get(name)
-            if held is None:
-                continue
-            left = held & keep
-            if left:
-                holders[name] = left
-            else:
-                del holders[name]
+        _wipe(self._holders, names, ~(1 << slot))
+
+    def remove_from_host(self, slot: int, names: Iterable[int]) -> None:
+        _wipe(self._in_host, names, ~(1 << slot))
 
     def retire(self, slot: int) -> None:
         self._retired |= 1 << slot
@@ -88,18 +97,10 @@ class BlockIndex:
             if not self._retired:
                 return
             self._wiping, self._retired = self._retired, 0
-            self._to_wipe = list(self._holders)
-        keep, holders = ~self._wiping, self._holders
-        for _ in range(min(entries, len(self._to_wipe))):
-            name = self._to_wipe.pop()
-            held = holders.get(name, 0)
-            left = held & keep
-            if left == held:
-                continue
-            if left:
-                holders[name] = left
-            else:
-                del holders[name]
+            self._to_wipe = [*self._holders, *self._in_host]
+        names = [self._to_wipe.pop() for _ in range(min(entries, len(self._to_wipe)))]
+        for holders in (self._holders, self._in_host):
+            _wipe(holders, names, ~self._wiping)
         if not self._to_wipe:
             self._free.extend(slots_of(self._wiping))
             self._wiping = 0
@@ -107,6 +108,23 @@ class BlockIndex:
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
         """Slot to the number of leading blocks that it holds, of the slots in `live`."""
         return depths(names, live, self._holders.get)
+
+    def depths_anywhere(self, names: Sequence[int], live: int) -> dict[int, int]:
+        """The same of the blocks on the accelerator and in host memory together."""
+        holders, in_host = self._holders, self._in_host
+        return depths(names, live, lambda name, nobody: holders.get(name, nobody) | in_host.get(name, nobody))
+
+
+def _wipe(holders: dict[int, int], names: Iterable[int], keep: int) -> None:
+    for name in names:
+        held = holders.get(name)
+        if held is None:
+            continue
+        left = held & keep
+        if left:
+            holders[name] = left
+        else:
+            del holders[name]
 
 
 def depths(names: Sequence[int], live: int, holders: Callable[[int, int], int]) -> dict[int, int]:

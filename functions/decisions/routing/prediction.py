@@ -2,9 +2,10 @@
 
 One unit, milliseconds to first token, so that every term can be measured and compared:
 
-    predicted = queue + prefill + adapter
+    predicted = queue + prefill + reload + adapter
     queue     = tokens ahead x prefill_ms  +  strangers that wait x service_ms  +  outstanding x service_ms / CROWD
     prefill   = (prompt - cached) x prefill_ms
+    reload    = those of the cached that lie in host memory x reload_ms
     crowding  = (tokens ahead + prompt - (1 + BEHIND) x cached, where positive) x prefill_ms x outstanding / CROWD
     score     = predicted + crowding - BEHIND x cached x prefill_ms - session's credit + zone's and refusals' penalties
 
@@ -20,8 +21,14 @@ cached on A, A is predicted at 500 + 20 x 40 / 20 + 200 x 0.5 = 640 ms, B at 10 
 tokens spare those behind 2 x 300 ms: A's score is 40, B's with the 10 that run there 620, and A answers. With 3,000
 tokens ahead it would be B.
 
+What an engine has moved to host memory need not be computed either, and those behind it are spared as much: the copy
+runs beside the steps. The request itself waits for the copy. Worked example (test_a_host_hit_costs_its_reload): of a
+prompt of 800 tokens 600 lie in B's host memory, at 0.02 ms a token; nothing waits anywhere, and both compute a token in
+0.5 ms. B is predicted at 200 x 0.5 + 600 x 0.02 = 112 ms, A, which has nothing, at 400, and C, which has 590 of them on
+its accelerator, at 105.
+
 Above the policy's utilization a cache attracts less, and at a full pool nothing: kept = (1 - u) / (1 - spreadAbove) of
-what is cached counts in the score.
+what is cached, and its reload, counts in the score.
 
 The constants were measured on the Mooncake trace (docs/explanation/routing.md): BEHIND from 0 to 2 takes p99 from 4.8
 to 4.6 s and the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains
@@ -64,7 +71,19 @@ def predict(
     )
     cached_tokens = min(request.prompt_tokens, request.cached_tokens.get(replica.id, 0))
     prefill_ms = (request.prompt_tokens - cached_tokens) * replica.prefill_ms_per_token
-    return Prediction(replica, outstanding, queue_ms, prefill_ms, cached_tokens, 0.0, reason)
+    reload_tokens = min(cached_tokens, request.reload_tokens.get(replica.id, 0))
+    reload_ms = reload_tokens * replica.reload_ms_per_token
+    return Prediction(
+        replica,
+        outstanding,
+        queue_ms,
+        prefill_ms,
+        cached_tokens,
+        0.0,
+        reason,
+        reload_ms=reload_ms,
+        reload_tokens=reload_tokens,
+    )
 
 
 def score_ms(
@@ -75,6 +94,7 @@ def score_ms(
     spared = kept * (1.0 + BEHIND) * predicted.cached_tokens
     read_tokens = load.ahead_tokens.get(replica.id, 0) + request.prompt_tokens - spared
     score = predicted.total_ms + (predicted.cached_tokens - spared) * replica.prefill_ms_per_token
+    score -= (1.0 - kept) * predicted.reload_ms
     score += max(0.0, read_tokens * replica.prefill_ms_per_token) * predicted.outstanding / CROWD
     if replica.id == request.session_replica:
         score -= session_credit_ms(request, replica.prefill_ms_per_token)
@@ -102,7 +122,7 @@ def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
     return max(0.0, (1.0 - utilization_ratio) / (1.0 - spread_above_ratio))
 
 
-def least(  # noqa: C901  one loop without calls: each branch is a term of the formula
+def least(  # noqa: C901, PLR0912  one loop without calls: each branch is a term of the formula
     request: RouteRequest, rows: Sequence[Row], load: OwnLoad, kept: float, penalties_ms: Mapping[ReplicaId, float]
 ) -> tuple[list[Row], int]:
     """The rows with the least `score_ms`, and the sum of all outstanding.
@@ -112,7 +132,7 @@ def least(  # noqa: C901  one loop without calls: each branch is a term of the f
     in_flight, ahead_tokens, cached = load.in_flight, load.ahead_tokens, request.cached_tokens
     attraction = (1.0 + BEHIND) * kept
     prompt_tokens, session, zone = request.prompt_tokens, request.session_replica, request.zone
-    has_credits = bool(session or zone or penalties_ms)
+    has_credits, reloads = bool(session or zone or penalties_ms), request.reload_tokens
     least, tied, outstanding_sum = inf, [], 0
     for row in rows:
         replica_id, outstanding, waiting, service_ms, prefill_ms, _, view, token_ms, base_ms = row
@@ -129,7 +149,12 @@ def least(  # noqa: C901  one loop without calls: each branch is a term of the f
         outstanding_sum += outstanding
         if cached and replica_id in cached:
             hit = cached[replica_id]
-            tokens -= attraction * (hit if hit < prompt_tokens else prompt_tokens)
+            if hit > prompt_tokens:  # noqa: PLR1730  as above
+                hit = prompt_tokens
+            tokens -= attraction * hit
+            if reloads and replica_id in reloads:
+                moved = reloads[replica_id]
+                base_ms += kept * (moved if moved < hit else hit) * view.reload_ms_per_token
             if tokens < 0.0:  # what spares time takes none from those that run
                 token_ms = prefill_ms
         score = tokens * token_ms + base_ms

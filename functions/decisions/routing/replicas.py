@@ -46,6 +46,7 @@ class ReplicaView:
     kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
     withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
     weights: Digest | None = None  # of the base, as its engine has loaded them; None: not known
+    reload_ms_per_token: float = 0.0  # from host memory to its accelerator; 0: it keeps nothing there
 
     def has_on_disk(self, name: EngineName) -> bool:
         """Whether the adapter's files lie on the node, as far as the node has told."""

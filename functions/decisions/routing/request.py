@@ -27,6 +27,16 @@ RouteReason = Literal[
 ]
 
 
+class CachedPrompt(msgspec.Struct, frozen=True):
+    """What is believed of one prompt, by replica; absent: none."""
+
+    tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # that need not be computed there
+    in_host: Mapping[ReplicaId, int] = NOTHING_CACHED  # of those, what lies in host memory alone and is reloaded
+
+
+NOT_CACHED = CachedPrompt()
+
+
 class RouteRequest(msgspec.Struct, frozen=True):
     """What routing reads of a request."""
 
@@ -41,6 +51,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     is_first_turn: bool = False  # as far as is known: the session's replica has nothing of it yet
     tenant: TenantId = TenantId("")  # whose request it is
     weights: Digest | None = None  # the base's, of a pool that has several versions of it; None: any
+    reload_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # of `cached_tokens`, what lies in host memory alone
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -54,10 +65,12 @@ class Prediction(msgspec.Struct, frozen=True):
     adapter_ms: float = 0.0
     reason: RouteReason = "least_predicted_wait"  # a metric label
     load_elsewhere: ReplicaId | None = None  # where a second copy of the adapter would answer sooner, its load included
+    reload_ms: float = 0.0  # of cached tokens that lie in host memory
+    reload_tokens: int = 0
 
     @property
     def total_ms(self) -> float:
-        return self.queue_ms + self.prefill_ms + self.adapter_ms
+        return self.queue_ms + self.prefill_ms + self.reload_ms + self.adapter_ms
 
     def explain(self) -> dict[str, float | int | str]:
         """The decision for the request's trace (docs/explanation/routing.md says what each field means)."""
@@ -70,6 +83,8 @@ class Prediction(msgspec.Struct, frozen=True):
             "outstanding": self.outstanding,
             "cached_tokens": self.cached_tokens,
         }
+        if self.reload_tokens:
+            terms |= {"reload_tokens": self.reload_tokens, "reload_ms": round(self.reload_ms, 1)}
         if self.load_elsewhere is not None:
             terms["load_elsewhere"] = self.load_elsewhere
         return terms

@@ -65,11 +65,25 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """To host memory."""
+
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """From host memory."""
+
+    names: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     """Nothing is remembered any more."""
 
 
-BlockEvent = Remembered | Evicted | Cleared
+BlockEvent = Remembered | Evicted | Copied | Dropped | Cleared
 
 
 class BlockPool:

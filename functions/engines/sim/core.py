@@ -69,6 +69,7 @@ class EngineStats:
         self.prefix_hits_tokens = 0
         self.external_queries_tokens = 0
         self.external_hits_tokens = 0
+        self.host_hits_tokens = 0
         self.preemptions = 0
         self.finished: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
@@ -130,7 +131,7 @@ class EngineCore:
         return stall_s
 
     def begin_step(self, now_s: float) -> StepBegun:
-        step = self._step = self.scheduler.schedule()
+        step = self._step = self.scheduler.schedule(now_s)
         self.stats.preemptions += len(step.preempted)
         disk_reads: list[AdapterId] = []
         stall_s, self._owed_stall_s = self._owed_stall_s, 0.0
@@ -165,9 +166,11 @@ class EngineCore:
         if seq.marks.scheduled_s is None:
             seq.marks.scheduled_s = now_s
             self.stats.prefix_queries_tokens += seq.prompt_tokens
-            self.stats.prefix_hits_tokens += seq.cached_tokens - seq.remote_cached_tokens
-            self.stats.external_queries_tokens += seq.received_tokens
-            self.stats.external_hits_tokens += seq.external_tokens
+            self.stats.prefix_hits_tokens += seq.device_tokens
+            asked = seq.prompt_tokens - seq.device_tokens if self.limits.num_host_blocks else seq.received_tokens
+            self.stats.external_queries_tokens += asked
+            self.stats.external_hits_tokens += seq.external_tokens + seq.host_tokens
+            self.stats.host_hits_tokens += seq.host_tokens
 
     def _count_token(self, seq: Sequence, now_s: float) -> None:
         marks, stats = seq.marks, self.stats
@@ -175,7 +178,7 @@ class EngineCore:
             marks.first_token_s = now_s
             stats.ttft_s.observe(now_s - marks.arrived_s)
             stats.prompt_tokens += seq.prompt_tokens
-            stats.cached_prompt_tokens += seq.cached_tokens - seq.remote_cached_tokens
+            stats.cached_prompt_tokens += seq.device_tokens
         else:
             stats.itl_s.observe(now_s - marks.last_token_s)
         marks.last_token_s = now_s

@@ -20,8 +20,11 @@ _ENGINE = "0"
 
 
 class VllmCollector(Collector):
-    def __init__(self, engine: LiveEngine, adapters: AdapterTable, clock: Clock, *, model_name: str) -> None:
+    def __init__(
+        self, engine: LiveEngine, adapters: AdapterTable, clock: Clock, *, model_name: str, kv_bytes_per_token: int = 0
+    ) -> None:
         self._engine = engine
+        self._kv_block_bytes = kv_bytes_per_token * engine.core.limits.block_size_tokens
         self._adapters = adapters
         self._clock = clock
         self._model_name = model_name
@@ -61,7 +64,8 @@ class VllmCollector(Collector):
         }
         tiers = dict.fromkeys(_CACHE_SOURCES, 0) | {
             "device": stats.prefix_hits_tokens,
-            "p2p": stats.external_hits_tokens,
+            "host": stats.host_hits_tokens,
+            "p2p": stats.external_hits_tokens - stats.host_hits_tokens,
         }
         finished = {reason: stats.finished[reason] for reason in _FINISHED_REASONS}
         yield self._counter("prefix_cache_queries", queries, stats.prefix_queries_tokens)
@@ -75,13 +79,25 @@ class VllmCollector(Collector):
         yield self._counter("prompt_tokens", "Number of prefill tokens processed.", stats.prompt_tokens)
         yield self._by("prompt_tokens_by_source", "Number of prompt tokens by source.", "source", sources, counter=True)
         cached = "Number of cached prompt tokens (local + external)."
-        yield self._counter("prompt_tokens_cached", cached, stats.cached_prompt_tokens)
+        yield self._counter("prompt_tokens_cached", cached, stats.cached_prompt_tokens + stats.host_hits_tokens)
         by_tier = "Prefix-cache hit tokens by the cache tier that supplied them."
         yield self._by("prompt_tokens_cached_by_source", by_tier, "source", tiers, counter=True)
         yield self._counter("generation_tokens", "Number of generation tokens processed.", stats.generation_tokens)
         success = "Count of successfully processed requests."
         yield self._by("request_success", success, "finished_reason", finished, counter=True)
         yield self._rejections()
+        if self._engine.core.limits.num_host_blocks:
+            yield from self._offloading()
+
+    def _offloading(self) -> Iterator[Metric]:
+        """As vLLM has it with an offloading connector. What is stored costs no time here."""
+        host, block_bytes = self._engine.core.scheduler.host, self._kv_block_bytes
+        loaded, stored = host.reloaded_blocks, host.stored_blocks
+        to_gpu, from_gpu = "from offload storage to GPU", "from GPU to offload storage"
+        yield self._counter("kv_offload_load_bytes", f"Total bytes loaded {to_gpu}.", loaded * block_bytes)
+        seconds = f"Total load time {to_gpu}, in seconds."
+        yield self._counter("kv_offload_load_time", seconds, loaded * host.block_reload_s)
+        yield self._counter("kv_offload_store_bytes", f"Total bytes stored {from_gpu}.", stored * block_bytes)
 
     def _histograms(self) -> Iterator[Metric]:
         stats = self._engine.core.stats
@@ -174,6 +190,7 @@ class VllmCollector(Collector):
             "hash_block_size": None,
             "kv_cache_max_concurrency": limits.num_kv_blocks * limits.block_size_tokens / limits.max_model_len_tokens,
             "kv_cache_size_tokens": limits.num_kv_blocks * limits.block_size_tokens,
+            "kv_offloading_size": limits.num_host_blocks * self._kv_block_bytes / 2**30 or None,
             "num_cpu_blocks": None,
             "num_gpu_blocks": limits.num_kv_blocks,
             "prefix_caching_hash_algo": "sha256",

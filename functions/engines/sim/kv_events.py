@@ -3,21 +3,24 @@
     PUB     [topic, sequence number (8 bytes, big-endian), msgpack of [ts, [event, ...], 0]]
     ROUTER  [b"", first sequence number]  ->  the batches from there on that are kept, then number -1 with nothing
 
+What host memory has (`host_tier`) is told by hash alone, as vLLM's OffloadingConnector does: block size 0, no tokens.
+
 One batch a step that stored or evicted something. Both sockets belong to one thread, which takes batches from a queue,
 so a step never waits for a network. `--kv-events-config` is vLLM's; so is the rule of who binds the address.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 import zmq
 
-from functions.engines.sim.blocks import BlockEvent, Cleared, Evicted, Remembered
+from functions.engines.sim.blocks import BlockEvent, Cleared, Copied, Dropped, Evicted, Remembered
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _QUEUE_WAIT_S = 0.05
@@ -55,6 +58,26 @@ def _as_event(change: BlockEvent, block_size: int) -> dict[str, Any]:
             return {"type": "BlockRemoved", "block_hashes": [_number(name)], "medium": "GPU", "group_idx": 0}
         case Remembered():
             return _stored(change, block_size)
+        case Copied(name):
+            return {**_COPIED, "block_hashes": [_number(name)]}
+        case Dropped(names):
+            hashes = [_number(name) for name in names]
+            return {"type": "BlockRemoved", "block_hashes": hashes, "medium": "CPU", "group_idx": 0}
+
+
+_COPIED: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "BlockStored",
+        "block_hashes": [],
+        "parent_block_hash": None,
+        "token_ids": [],
+        "block_size": 0,
+        "lora_id": None,
+        "medium": "CPU",
+        "lora_name": None,
+        "group_idx": 0,
+    }
+)
 
 
 def _stored(change: Remembered, block_size: int) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from functions.engines.sim.refusals import Refusal
 BYTES_PER_GIGABIT = 125_000_000
 HANDSHAKE_TIMEOUT_S = 5.0
 READ_PATH = "/sim/kv_blocks"
+_OFFLOADING = frozenset({"OffloadingConnector", "SimpleCPUOffloadConnector"})
 
 
 class KvTransferExtra(msgspec.Struct, frozen=True):
     kv_lease_duration: float = 30.0
+    cpu_bytes_to_use: float = 0.0
 
 
 class KvTransferConfig(msgspec.Struct, frozen=True):
@@ -43,7 +45,16 @@ class KvTransferConfig(msgspec.Struct, frozen=True):
 
     @property
     def is_on(self) -> bool:
-        return bool(self.kv_connector)
+        return bool(self.kv_connector) and not self._offloads
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory for KV blocks of an offloading connector."""
+        return self.kv_connector_extra_config.cpu_bytes_to_use if self._offloads else 0.0
+
+    @property
+    def _offloads(self) -> bool:
+        return self.kv_connector in _OFFLOADING
 
     @property
     def recomputes(self) -> bool:

@@ -36,6 +36,9 @@ class EngineLimits:
     """Unfinished sequences beyond which a request is answered 503; None: the queue is unbounded."""
     max_num_queued_tokens: int | None = None
     priority_scheduling: bool = False
+    num_host_blocks: int = 0
+    """KV blocks that host memory holds (`--kv-offloading-size`); 0: nothing is kept there."""
+    host_reload_s_per_token: float = 0.0
     kv_lease_s: float = 30.0
     """For so long a prompt's blocks are held for another engine that has not read them."""
 

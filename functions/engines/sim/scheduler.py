@@ -7,6 +7,7 @@ One pass of `schedule` is vLLM's (v1/core/sched/scheduler.py):
     3. then waiting sequences, by (priority, arrival), while seats, token budget and blocks last
     4. a waiting sequence whose adapter would be one too many is passed over ("deferred"); others overtake it
     5. a cached prefix is not computed again, except for the last prompt token
+    6. who finds more of its prompt in host memory holds its blocks and is passed over until they have come
 
 `finish_step` moves the cursors and says which sequences got a token. Nothing here knows seconds; `core` puts them
 in.
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.blocks import BlockPool, Remembered, block_hash, chain
+from functions.engines.sim.blocks import BlockPool, Copied, Dropped, Remembered, block_hash, chain
 from functions.engines.sim.held_blocks import HeldBlocks
+from functions.engines.sim.host_tier import HostTier
 from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
 
@@ -58,6 +60,7 @@ class Scheduler:
         self.blocks = BlockPool(limits.num_kv_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.host = HostTier(limits.num_host_blocks, limits.block_size_tokens * limits.host_reload_s_per_token)
         self.held = HeldBlocks(self.blocks, limits.kv_lease_s)
         self.pause: Pause = ""
         self.deferred_seqs = 0
@@ -87,13 +90,13 @@ class Scheduler:
             self.waiting.remove(seq)
         self._leave(seq, Status.ABORTED)
 
-    def schedule(self) -> Step:
+    def schedule(self, now_s: float = 0.0) -> Step:
         step = Step(budget_tokens=self.limits.max_num_batched_tokens)
         if self.pause == "all":
             return step
         self._extend_running(step)
         if not step.preempted and not self.pause:
-            self._admit_waiting(step)
+            self._admit_waiting(step, now_s)
         return step
 
     def forget_cache(self) -> None:
@@ -101,7 +104,10 @@ class Scheduler:
         for seq in self.running:
             self._set_back(seq)
         self.running = []
+        for seq in self.waiting:
+            self._release(seq)
         self.held.forget()
+        self.host.forget()
         self.blocks.forget()
 
     def finish_step(self, step: Step, now_s: float = 0.0) -> list[Sequence]:
@@ -137,18 +143,20 @@ class Scheduler:
             index -= self.running.index(victim) < index
             self._preempt(victim, step)
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_waiting(self, step: Step, now_s: float) -> None:
         passed_over: list[Sequence] = []
         admitted = 0
         adapters = self.running_adapters
         for seq in self.waiting:
             if len(self.running) >= self.limits.max_num_seqs or step.budget_tokens <= 0:
                 break
-            if self._defers(seq, adapters):
+            if self._defers(seq, adapters) or self._waits_for_host(seq, now_s):
                 passed_over.append(seq)
             elif self._start(seq, step):
                 adapters |= {seq.adapter} if seq.adapter is not None else set()
             else:
+                if not self.running:
+                    self._free_last_reload(seq)
                 break
             admitted += 1
         self.waiting = passed_over + self.waiting[admitted:]
@@ -160,6 +168,8 @@ class Scheduler:
 
     def _start(self, seq: Sequence, step: Step) -> bool:
         size = self.limits.block_size_tokens
+        if seq.reloaded_s is not None:
+            return self._start_reloaded(seq, step)
         hashes, shared = self._cached_prefix(seq)
         cached_tokens = present_tokens = len(shared) * size
         if seq.received_tokens and not seq.preemptions:  # all but the last, from which the first token is made
@@ -171,11 +181,52 @@ class Scheduler:
         seq.blocks, seq.hashes, seq.computed_tokens = blocks, hashes[: len(shared)], present_tokens
         if not seq.preemptions:
             seq.cached_tokens = cached_tokens + seq.remote_cached_tokens
+        self._run(seq, step, tokens)
+        return True
+
+    def _waits_for_host(self, seq: Sequence, now_s: float) -> bool:
+        """Whether blocks of its prompt are on their way from host memory; they set out when it is first looked at."""
+        if seq.reloaded_s is not None:
+            return now_s < seq.reloaded_s
+        if not len(self.host) or seq.received_tokens:
+            return False
+        hashes, shared = self._cached_prefix(seq)
+        found = self.host.found(hashes[len(shared) :])
+        blocks = self.blocks.take(shared, len(found)) if found else None
+        if blocks is None:
+            return False
+        size = self.limits.block_size_tokens
+        seq.blocks, seq.hashes = blocks, hashes[: len(shared)]
+        seq.reload_tokens = len(blocks) * size
+        if not seq.preemptions:
+            seq.host_tokens = len(found) * size
+            seq.cached_tokens = seq.reload_tokens
+        seq.reloaded_s = self.host.reload(found, now_s)
+        return now_s < seq.reloaded_s
+
+    def _free_last_reload(self, wanting: Sequence) -> None:
+        """Nothing runs that could end, and blocks are missing: whoever came last and holds some gives them back."""
+        holding = [seq for seq in self.waiting if seq.blocks and seq is not wanting]
+        if holding:
+            self._release(holding[-1])
+
+    def _start_reloaded(self, seq: Sequence, step: Step) -> bool:
+        tokens = min(seq.known_tokens - seq.reload_tokens, step.budget_tokens)
+        fresh = self.blocks.take((), _ceil(seq.reload_tokens + tokens, self.limits.block_size_tokens) - len(seq.blocks))
+        if fresh is None:
+            return False
+        seq.blocks.extend(fresh)
+        seq.computed_tokens = seq.reload_tokens
+        self._remember(seq)
+        seq.reloaded_s = None
+        self._run(seq, step, tokens)
+        return True
+
+    def _run(self, seq: Sequence, step: Step, tokens: int) -> None:
         seq.status = Status.RUNNING
         self.running.append(seq)
         step.admitted.append(seq)
         step.add(seq, tokens)
-        return True
 
     def _cached_prefix(self, seq: Sequence) -> tuple[list[bytes], list[int]]:
         if not self.limits.enable_prefix_caching:
@@ -196,6 +247,10 @@ class Scheduler:
 
     def _advance(self, seq: Sequence, tokens: int) -> None:
         seq.computed_tokens += tokens
+        self._remember(seq)
+
+    def _remember(self, seq: Sequence) -> None:
+        """Its full blocks are found from now on, and those of its prompt copied to host memory."""
         size = self.limits.block_size_tokens
         while self.limits.enable_prefix_caching and len(seq.hashes) < seq.computed_tokens // size:
             index = len(seq.hashes)
@@ -205,7 +260,16 @@ class Scheduler:
             seq.hashes.append(name)
             if self.blocks.remember(seq.blocks[index], name) and self.blocks.events is not None:
                 self.blocks.events.append(Remembered(name, parent, content, seq.scope))
+            if self.host.max_blocks and (index + 1) * size <= seq.prompt_tokens:
+                self._copy(name)
             seq.created_cache_tokens += size if index * size < seq.prompt_tokens else 0
+
+    def _copy(self, name: bytes) -> None:
+        evicted, events = self.host.store(name), self.blocks.events
+        if evicted is not None and events is not None:
+            events.append(Copied(name))
+            if evicted:
+                events.append(Dropped(tuple(evicted)))
 
     def _served_last(self) -> Sequence:
         if self.limits.priority_scheduling:
@@ -232,6 +296,7 @@ class Scheduler:
     def _release(self, seq: Sequence) -> None:
         self.blocks.release(seq.blocks)
         seq.blocks, seq.hashes = [], []
+        seq.reloaded_s = None
 
 
 def _order(seq: Sequence) -> tuple[int, int]:

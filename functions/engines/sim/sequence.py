@@ -52,6 +52,12 @@ class Sequence:
     """Prompt tokens whose KV blocks came from another engine."""
     remote_cached_tokens: int = 0
     """Of these, what that engine had cached."""
+    host_tokens: int = 0
+    """Prompt tokens found in host memory when it was first scheduled; part of `cached_tokens`."""
+    reloaded_s: float | None = None
+    """When its blocks from host memory have come, which it holds already; None: it waits for none."""
+    reload_tokens: int = 0
+    """Of those that it waits for, and had on the accelerator."""
     hold_as: str = ""
     """Where not empty, its blocks are held under this name when it is finished, for another engine."""
     blocks: list[int] = field(default_factory=list)
@@ -96,7 +102,12 @@ class Sequence:
     @property
     def external_tokens(self) -> int:
         """Prompt tokens that were neither computed nor cached here."""
-        return max(0, self.received_tokens - (self.cached_tokens - self.remote_cached_tokens))
+        return max(0, self.received_tokens - self.device_tokens)
+
+    @property
+    def device_tokens(self) -> int:
+        """Prompt tokens found on the accelerator."""
+        return self.cached_tokens - self.remote_cached_tokens - self.host_tokens
 
     @property
     def reply_tokens(self) -> int:

@@ -54,7 +54,9 @@ def assemble(settings: Settings, clock: Clock) -> EngineParts:
     engine = LiveEngine(EngineCore(settings.limits, settings.costs, jitter), clock, faults, publisher)
     limit = settings.limits.max_model_len_tokens
     acceptor = Acceptor(model, adapters, max_model_len_tokens=limit, can_call_tools=settings.can_call_tools)
-    collector = VllmCollector(engine, adapters, clock, model_name=model.names[0])
+    collector = VllmCollector(
+        engine, adapters, clock, model_name=model.names[0], kv_bytes_per_token=settings.kv_link.bytes_per_token
+    )
     config = hashlib.sha256(repr((model.root, settings.limits)).encode()).hexdigest()[:8]
     return EngineParts(
         settings=settings,

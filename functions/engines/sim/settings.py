@@ -151,6 +151,8 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
     parser.add_argument("--kv-events-config", type=_kv_events_config, default=KvEventsConfig(), metavar="JSON")
     parser.add_argument("--kv-transfer-config", type=_kv_transfer_config, default=KvTransferConfig(), metavar="JSON")
+    parser.add_argument("--kv-offloading-size", type=float, metavar="GIB", help="host memory for KV blocks")
+    parser.add_argument("--kv-offloading-backend", choices=["native", "lmcache"], default="native")
     parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; no memory is freed here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", help="accepted; nothing is computed")
@@ -168,6 +170,7 @@ def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sim-adapter-activate-ms", type=float, default=costs.adapter_activate_s * 1e3)
     group.add_argument("--sim-kv-bytes-per-token", type=int, default=131_072, help="that a KV transfer moves")
     group.add_argument("--sim-kv-gigabits-per-s", type=float, default=100.0, help="of a KV transfer")
+    group.add_argument("--sim-kv-host-gigabytes-per-s", type=float, default=25.0, help="from host memory")
     group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
     group.add_argument("--sim-seed", type=int, help="default: --seed")
     group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
@@ -196,9 +199,18 @@ def _limits(flags: argparse.Namespace) -> EngineLimits:
         max_lora_rank=flags.max_lora_rank,
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
+        num_host_blocks=_host_blocks(flags),
+        host_reload_s_per_token=flags.sim_kv_bytes_per_token / (flags.sim_kv_host_gigabytes_per_s * 1e9),
         kv_lease_s=flags.kv_transfer_config.kv_connector_extra_config.kv_lease_duration,
         priority_scheduling=flags.scheduling_policy == "priority",
     )
+
+
+def _host_blocks(flags: argparse.Namespace) -> int:
+    """`--kv-offloading-size` puts its connector in the place of any other, as in vLLM."""
+    transfer: KvTransferConfig = flags.kv_transfer_config
+    size_bytes = transfer.host_bytes if flags.kv_offloading_size is None else flags.kv_offloading_size * 2**30
+    return int(size_bytes / (flags.sim_kv_bytes_per_token * flags.block_size))
 
 
 def _costs(flags: argparse.Namespace) -> StepCosts:
@@ -213,9 +225,8 @@ def _costs(flags: argparse.Namespace) -> StepCosts:
 
 
 def _kv_link(flags: argparse.Namespace) -> KvLink:
-    return KvLink(
-        flags.kv_transfer_config, flags.sim_kv_bytes_per_token, flags.sim_kv_gigabits_per_s, flags.host, flags.port
-    )
+    config = KvTransferConfig() if flags.kv_offloading_size is not None else flags.kv_transfer_config
+    return KvLink(config, flags.sim_kv_bytes_per_token, flags.sim_kv_gigabits_per_s, flags.host, flags.port)
 
 
 def _faults(flags: argparse.Namespace) -> Faults:

@@ -16,10 +16,11 @@ Neighbours: `functions.gateway.feeds` carries updates and requests between this 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from functions.api.ids import PoolName, ReplicaId
+from functions.api.ids import PoolName
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.routing.request import NOT_CACHED, CachedPrompt
 from functions.fleet.prefix_updates import NewsInvalid, PrefixRequest, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
@@ -52,8 +53,8 @@ class ExactPrefixes:
     def close(self) -> None:
         self.learner.close()
 
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
-        """Prompt tokens that each replica holds, absent = 0; None where nothing is known of this prompt."""
+    def matched(self, admitted: Admitted) -> CachedPrompt | None:
+        """Prompt tokens that each replica holds; None where nothing is known of this prompt."""
         held = self._held(admitted)
         if held is None:
             self.unknown_total += 1
@@ -61,7 +62,7 @@ class ExactPrefixes:
             self.known_total += 1
         return held
 
-    def _held(self, admitted: Admitted) -> dict[ReplicaId, int] | None:
+    def _held(self, admitted: Admitted) -> CachedPrompt | None:
         text_blocks, pool = admitted.features.text_blocks, admitted.model.pool
         block_tokens = self.view.block_tokens(pool)
         if not block_tokens or not text_blocks or admitted.route.path not in HOT_ROUTES:
@@ -79,9 +80,11 @@ class ExactPrefixes:
         held = (self.view.held_by_bloom if by_bloom else self.view.held_by_events)(pool, names)
         if held is None:
             return None
-        for replica_id in held:
-            held[replica_id] *= block_tokens
-        return held
+        for replica_id in held.blocks:
+            held.blocks[replica_id] *= block_tokens
+        for replica_id in held.in_host:
+            held.in_host[replica_id] *= block_tokens
+        return CachedPrompt(held.blocks, held.in_host) if held.blocks else NOT_CACHED
 
     def _want(self, admitted: Admitted, block_tokens: int) -> None:
         output, features = admitted.route.output, admitted.features

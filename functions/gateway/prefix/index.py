@@ -15,12 +15,13 @@ Neighbours: `functions.decisions.prefix.record` is the own record; `exact_prefix
 asks before it routes and reports what it sent; `core` passes on heartbeats and snapshots.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.prefix.record import NOTHING, PrefixRecord
+from functions.decisions.prefix.record import PrefixRecord
 from functions.decisions.request.length_model import SAFETY_RATIO, START_BYTES_PER_TOKEN
+from functions.decisions.routing.request import NOT_CACHED, CachedPrompt
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.request.request import Admitted
 
@@ -28,7 +29,7 @@ from functions.gateway.request.request import Admitted
 class TellingReplicas(Protocol):
     """Knowledge that comes from the replicas themselves."""
 
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
+    def matched(self, admitted: Admitted) -> CachedPrompt | None:
         """Cached prompt tokens per replica; None: unknown, ask the own record."""
 
 
@@ -42,24 +43,24 @@ class Prefixes:
         self._records: dict[PoolName, PrefixRecord] = {}  # of the snapshot's pools
         self._pool_of: dict[ReplicaId, PoolName] = {}  # bounded by the fleet's view
 
-    def cached_tokens(self, admitted: Admitted, now_s: float) -> Mapping[ReplicaId, int]:
-        """The prompt tokens that each replica has in its cache, as far as is known; absent: none."""
+    def cached(self, admitted: Admitted, now_s: float) -> CachedPrompt:
+        """The prompt tokens that each replica has in its cache, as far as is known."""
         if self._exact is not None and admitted.routing.prefix_source != "sent":
-            matched = self._exact.matched_tokens(admitted)
+            matched = self._exact.matched(admitted)
             if matched is not None:
                 return matched
         features = admitted.features
         record = self._records.get(admitted.model.pool)
         if record is None or not features.text_blocks:
-            return NOTHING
+            return NOT_CACHED
         found = record.match(features.text_blocks, now_s)
         if not found:
-            return NOTHING
+            return NOT_CACHED
         prompt_tokens = features.prompt_tokens if features.prompt_exact else features.prompt_tokens / SAFETY_RATIO
         block_tokens = features.text_block_bytes * prompt_tokens / features.prompt_bytes
         most = features.prompt_tokens - 1
         tokens_of = {blocks: min(int(blocks * block_tokens), most) for blocks in set(found.values())}  # four at most
-        return {replica_id: tokens_of[blocks] for replica_id, blocks in found.items()}
+        return CachedPrompt({replica_id: tokens_of[blocks] for replica_id, blocks in found.items()})
 
     def sent(self, admitted: Admitted, replica_id: ReplicaId, now_s: float) -> None:
         """The request has gone to a replica, which will have its prompt, and then its answer."""

@@ -214,7 +214,8 @@ class Router:
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
         model, features, conversation = admitted.model, admitted.features, admitted.conversation
-        cached, home, is_first_turn = self._prefixes.cached_tokens(admitted, now_s), None, False
+        known, home, is_first_turn = self._prefixes.cached(admitted, now_s), None, False
+        cached = known.tokens
         if conversation is not None and admitted.routing.session_ttl_s > 0.0:
             home, is_first_turn, is_seen = self._home(admitted, conversation)
             believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
@@ -232,6 +233,7 @@ class Router:
             is_first_turn,
             admitted.caller.tenant,
             model.weights,
+            known.in_host,
         )
 
     def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:

@@ -27,7 +27,7 @@ _STORED_FIELDS = (
 _REMOVED_FIELDS = ("block_hashes", "medium", "group_idx")
 
 EngineHash = int | bytes
-_BlockTokens = Annotated[int, msgspec.Meta(ge=1, le=65536)]
+_BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=65536)]  # 0: told by hash alone, as of host memory
 
 
 class EventsInvalid(Exception):
@@ -104,6 +104,8 @@ def _event(item: Any) -> Event | None:
 def _check(event: Stored) -> None:
     if event.extra_keys is not None and len(event.extra_keys) != len(event.block_hashes):
         raise EventsInvalid(f"{len(event.extra_keys)} extra keys for {len(event.block_hashes)} blocks")
+    if event.token_ids and not event.block_size:
+        raise EventsInvalid("tokens in blocks of none")
     if not all(0 <= token < 2**63 for token in event.token_ids):
         raise EventsInvalid("a token id that is none")
 

@@ -9,7 +9,7 @@ Blocks come at 0.1 and at 0.15: one delta at 0.2 with all of them, sequence 1. N
 changes, sequence 1. Not asked since 0: silence from t=15 on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName, ReplicaId
@@ -26,7 +26,7 @@ from functions.fleet.prefix_updates import (
     State,
     pack,
 )
-from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.engine_blocks import Changes, EngineBlocks
 
 TELL_INTERVAL_S = 0.2
 BLOOM_INTERVAL_S = 2.0
@@ -75,43 +75,42 @@ class PrefixUpdates:
 
     def news(self, now_s: float) -> Iterator[News]:
         """What to send now; all of it, in this order."""
-        added, removed = self._blocks.take_changes()
-        self._bloom_is_old |= bool(added or removed)
-        if max(len(added), len(removed)) > DELTA_NAMES:
+        changes = self._blocks.take_changes()
+        self._bloom_is_old |= any(changes)
+        if not _fits(changes):
             self._generation, self._sequence, self._state_wanted = self._generation + 1, 0, True
-        elif added or removed:
+        elif any(changes):
             self._sequence += 1
         if now_s < self._asked["events"].until_s:
-            yield from self._events(added, removed, now_s)
+            yield from self._events(changes, now_s)
         if now_s < self._asked["bloom"].until_s:
             yield from self._bloom(now_s)
 
-    def _events(self, added: set[int], removed: set[int], now_s: float) -> Iterator[News]:
+    def _events(self, changes: tuple[Changes, Changes], now_s: float) -> Iterator[News]:
         asked = self._asked["events"]
         if self._state_wanted and now_s - self._state_told_s >= STATE_INTERVAL_S:
             self._state_wanted, self._state_told_s, asked.told_s = False, now_s, now_s
-            if added or removed:
-                yield self._delta(added, removed)  # those who have kept count need no state
+            if any(changes):
+                yield self._delta(changes)  # those who have kept count need no state
             yield from self._state()
-        elif added or removed or now_s - asked.told_s >= LIFE_SIGN_INTERVAL_S:
+        elif any(changes) or now_s - asked.told_s >= LIFE_SIGN_INTERVAL_S:
             asked.told_s = now_s
-            yield self._delta(added, removed)
+            yield self._delta(changes)
 
-    def _delta(self, added: set[int], removed: set[int]) -> Delta:
-        fits = max(len(added), len(removed)) <= DELTA_NAMES
+    def _delta(self, changes: tuple[Changes, Changes]) -> Delta:
+        names = [pack(those) if _fits(changes) else b"" for one in changes for those in (one.added, one.removed)]
         return Delta(
             self._replica_id,
             self._pool,
             self._generation,
             self._sequence,
             self._blocks.block_tokens,
-            pack(added) if fits else b"",
-            pack(removed) if fits else b"",
+            *names,
         )
 
     def _state(self) -> Iterator[State]:
-        names = self._blocks.names
-        parts = max(1, -(-len(names) // STATE_NAMES))
+        names, host_names = self._blocks.names, self._blocks.host_names
+        parts = max(1, -(-max(len(names), len(host_names)) // STATE_NAMES))
         for part in range(parts):
             yield State(
                 self._replica_id,
@@ -122,6 +121,7 @@ class PrefixUpdates:
                 part,
                 parts,
                 pack(names[part * STATE_NAMES : (part + 1) * STATE_NAMES]),
+                pack(host_names[part * STATE_NAMES : (part + 1) * STATE_NAMES]),
             )
 
     def _bloom(self, now_s: float) -> Iterator[News]:
@@ -129,5 +129,16 @@ class PrefixUpdates:
         since_s = now_s - asked.told_s
         if since_s >= (BLOOM_INTERVAL_S if self._bloom_is_old else LIFE_SIGN_INTERVAL_S):
             self._bloom_is_old, asked.told_s = False, now_s
-            names = self._blocks.names
-            yield Bloom(self._replica_id, self._pool, self._blocks.block_tokens, len(names), block_bloom.build(names))
+            names, host_names = self._blocks.names, self._blocks.host_names
+            yield Bloom(
+                self._replica_id,
+                self._pool,
+                self._blocks.block_tokens,
+                len(names) + len(host_names),
+                block_bloom.build(names),
+                block_bloom.build([*names, *host_names]) if host_names else b"",
+            )
+
+
+def _fits(changes: Iterable[Changes]) -> bool:
+    return all(max(len(one.added), len(one.removed)) <= DELTA_NAMES for one in changes)

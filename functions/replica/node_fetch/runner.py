@@ -2,7 +2,7 @@
 
     1 listen, and serve chunks from the first moment
     2 ask which digest each name has; fetch one after the other, with a line on stderr now and then
-    3 link it at its folder, and keep others of the node from evicting it
+    3 link it at its folder, and keep others of the node from evicting it; lay out what was compiled for it
     4 ready (`GET /readyz`): seed, then say goodbye to the tracker and end
 
 SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -40,6 +41,7 @@ from functions.fleet.role_credentials import CredentialsUnusable, RoleCredential
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.listeners import PeerServer, StartFailed, bind
+from functions.replica.node_fetch.compiled import CompiledFor, bring
 from functions.replica.node_fetch.wanted import Wanted, link, pointed_digest, published_digest
 from functions.replica.peer_app import CredentialRequired
 from functions.replica.settings import NodeFetchSettings
@@ -101,10 +103,15 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
         rng = Random()  # noqa: S311 - spreads requests, keeps no secrets
         until_s = time.monotonic() + settings.timeout_s
         downloads: list[Download] = []
+
+        def download_of(digest: Digest) -> Download:
+            made = Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
+            made.cache_max_bytes = settings.cache_max_bytes
+            return made
+
         for each in wanted:
             digest = await _digest_of(each.what, registry, store)
-            download = Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
-            download.cache_max_bytes = settings.cache_max_bytes
+            download = download_of(digest)
             path = await _fetch(download, until_s, stopped)
             stack.enter_context(cache.use(digest))
             if each.folder is not None:
@@ -112,6 +119,9 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             if settings.shown_at is not None and not downloads:
                 await asyncio.to_thread(link, path, settings.shown_at)
             downloads.append(download)
+            if settings.compiled_dir is not None:
+                to = CompiledFor(settings.compiled_dir, settings.compiled_for)
+                await bring(store, digest, to, lambda pack: _fetch(download_of(pack), inf, stopped))
         ready.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(_stay(settings.seed_s, stopped))  # also where nobody keeps a list of seeds

@@ -49,6 +49,8 @@ class EngineRoom:
         if source is not None:
             transfer_s = self._transfer_s(source, work)
             self._events.after(transfer_s, partial(self._add, replica, replica.engine, work))
+        elif reload_s := replica.reload_s(work, self._events.now_s):
+            self._events.after(reload_s, partial(self._add, replica, replica.engine, work))
         elif replica.adapters is None or not is_adapter:
             replica.engine.add(work, self._events.now_s)
             self.tell(replica)

@@ -51,6 +51,7 @@ class Work:
         "owner",
         "preemptions",
         "prompt_tokens",
+        "reloaded_tokens",
         "started",
         "unread_tokens",
     )
@@ -79,6 +80,7 @@ class Work:
         self.arrived_s = self.admitted_s = 0.0
         self.preemptions = 0
         self.is_over = False
+        self.reloaded_tokens = 0  # of its prompt, from host memory, when it comes to the engine
         self.is_received = False  # its KV blocks have come from another engine, but for the last token's
 
 
@@ -364,7 +366,7 @@ class FluidEngine:
             if not self._reading:
                 self._began_steps = self._steps + (0.5 if self._slots else 0.0)
             if self.cache is not None and not work.preemptions:
-                work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens)
+                work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens, work.reloaded_tokens)
                 work.unread_tokens = work.computed_tokens
             if work.is_received and not work.preemptions:
                 work.unread_tokens = work.computed_tokens = min(1, work.computed_tokens)

@@ -1,6 +1,8 @@
 """What an engine really has in its cache: blocks of prompts, the least recently used forgotten first.
 
-A prompt's cached part is its longest beginning of which every block is there. Neighbours: the gateway only believes
+A prompt's cached part is its longest beginning of which every block is there. With host memory behind it
+(`host_tokens`), what enters is copied there, too, and found there when it has left the accelerator: for the time of a
+reload, which whoever sends the prompt waits for (`engine_room`). Neighbours: the gateway only believes
 (`decisions.prefix.record`); this is what turns out to be true.
 """
 
@@ -16,17 +18,31 @@ class CacheNews(Protocol):
 
     def removed(self, blocks: Sequence[int]) -> None: ...
 
+    def moved_to_host(self, blocks: Sequence[int]) -> None:
+        """They are there alone."""
+
+    def left_host(self, blocks: Sequence[int]) -> None:
+        """They are there alone no more."""
+
 
 class PrefixCache:
-    __slots__ = ("_blocks", "_most", "_news", "asked_tokens", "block_tokens", "hit_tokens")
+    __slots__ = (
+        *("_blocks", "_host", "_most", "_most_in_host", "_news"),
+        *("asked_tokens", "block_tokens", "hit_tokens", "reloaded_tokens"),
+    )
 
-    def __init__(self, kv_tokens: int, block_tokens: int, news: CacheNews | None = None) -> None:
+    def __init__(
+        self, kv_tokens: int, block_tokens: int, news: CacheNews | None = None, *, host_tokens: int = 0
+    ) -> None:
         self.block_tokens = block_tokens
         self.asked_tokens = 0
-        self.hit_tokens = 0
+        self.hit_tokens = 0  # the reloaded ones among them
+        self.reloaded_tokens = 0
         self._most = kv_tokens // block_tokens
         self._news = news
         self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._host: OrderedDict[int, None] = OrderedDict()  # copies, whether or not they are on the accelerator, too
+        self._most_in_host = host_tokens // block_tokens
 
     def peek(self, blocks: Sequence[int], prompt_tokens: int) -> int:
         """The cached part of a prompt that may never come."""
@@ -38,17 +54,36 @@ class PrefixCache:
             found += 1
         return min(found * self.block_tokens, prompt_tokens - 1)
 
-    def cached_tokens(self, blocks: Sequence[int], prompt_tokens: int) -> int:
+    def to_reload(self, blocks: Sequence[int]) -> int:
+        """Of a prompt, the tokens that host memory has beyond what is on the accelerator."""
+        if not self._host:
+            return 0
+        here = there = 0
+        for block in blocks:
+            if block in self._blocks and here == there:
+                here += 1
+            elif block not in self._blocks and block not in self._host:
+                break
+            there += 1
+        return (there - here) * self.block_tokens
+
+    def cached_tokens(self, blocks: Sequence[int], prompt_tokens: int, reloaded_tokens: int = 0) -> int:
+        """`reloaded_tokens` have come from host memory for it."""
         tokens = self.peek(blocks, prompt_tokens)
+        more = min(reloaded_tokens, prompt_tokens - 1 - tokens)
         self.asked_tokens += prompt_tokens
-        self.hit_tokens += tokens
-        return tokens
+        self.hit_tokens += tokens + more
+        self.reloaded_tokens += more
+        return tokens + more
 
     def enter(self, blocks: Sequence[int]) -> None:
         """The last block first, so that a beginning outlives its ends."""
         known, news = self._blocks, self._news
         if news is not None:
-            news.stored([block for block in blocks if block not in known])
+            fresh = [block for block in blocks if block not in known]
+            news.stored(fresh)
+            if self._host:
+                news.left_host([block for block in fresh if block in self._host])
         for block in reversed(blocks):
             if block in known:
                 known.move_to_end(block)
@@ -57,8 +92,23 @@ class PrefixCache:
         forgotten = [known.popitem(last=False)[0] for _ in range(len(known) - self._most)]
         if forgotten and news is not None:
             news.removed(forgotten)
+            if self._host:
+                news.moved_to_host([block for block in forgotten if block in self._host])
+        if self._most_in_host:
+            self._copy(blocks)
+
+    def _copy(self, blocks: Sequence[int]) -> None:
+        host = self._host
+        for block in reversed(blocks):
+            host[block] = None
+            host.move_to_end(block)
+        gone = [host.popitem(last=False)[0] for _ in range(len(host) - self._most_in_host)]
+        if gone and self._news is not None:
+            self._news.left_host([block for block in gone if block not in self._blocks])
 
     def clear(self) -> None:
         if self._news is not None:
             self._news.removed(list(self._blocks))
+            self._news.left_host(list(self._host))
         self._blocks.clear()
+        self._host.clear()

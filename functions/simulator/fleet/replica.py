@@ -22,7 +22,7 @@ from functions.decisions.routing.replicas import ReplicaPhase
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.adapter_tiers import AdapterTiers
 from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.fleet.fluid_engine import FluidEngine
+from functions.simulator.fleet.fluid_engine import FluidEngine, Work
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.setting import PoolSetting, Zone
 from functions.simulator.fleet.token_gaps import TokenGaps
@@ -75,6 +75,7 @@ class Replica:
         "_beats",
         "_gaps",
         "_health",
+        "_link_free_s",
         "_pace",
         "_past_busy_s",
         "_past_prompts",
@@ -129,6 +130,7 @@ class Replica:
         self._pace = PaceMeter()
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
+        self._link_free_s = 0.0  # from host memory
         self._begin()
 
     def move(self, life: Life) -> None:
@@ -191,7 +193,19 @@ class Replica:
             adapter_room=adapters.room if adapters is not None and phase == "ready" else 0,
             disk_bloom=adapters.bloom if adapters is not None else "",
             pace=self._pace.pace,
+            kv_reload_ms_per_token=self.pool.reload_ms_per_token if self.pool.host_kv_tokens else 0.0,
         )
+
+    def reload_s(self, work: Work, now_s: float) -> float:
+        """Until what host memory has of a prompt is on the accelerator, one prompt after the other; 0: it has nothing.
+        The base's prompts alone: an adapter's are taken to come with its load."""
+        cache = self.engine.cache
+        tokens = cache.to_reload(work.blocks) if cache is not None and self.adapters is None else 0
+        if not tokens:
+            return 0.0
+        work.reloaded_tokens = tokens
+        self._link_free_s = max(self._link_free_s, now_s) + tokens * self.pool.reload_ms_per_token / 1000
+        return self._link_free_s - now_s
 
     def is_condemned(self, now_s: float) -> bool:
         """Whether its agent gives the engine up: it has hung for too long."""
@@ -205,7 +219,7 @@ class Replica:
         cache = None
         if self.block_tokens:
             news = self._told.news_of(self.id) if self._told is not None else None
-            cache = PrefixCache(profile.kv_tokens, self.block_tokens, news)
+            cache = PrefixCache(profile.kv_tokens, self.block_tokens, news, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
         self._health: EngineHealth | None = None  # None: there is no doubt

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from functions.api.ids import EngineName, ReplicaId
-from functions.decisions.prefix.record import NOTHING
+from functions.api.ids import EngineName
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
+from functions.decisions.routing.request import NOT_CACHED, CachedPrompt
 from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.assembly import make_services
@@ -123,16 +123,18 @@ class _EngineEvents:
         self._clients = clients
         self._block_tokens = context.setting.block_tokens
 
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
+    def matched(self, admitted: Admitted) -> CachedPrompt | None:
         told = self._context.told.get(admitted.model.pool)
         if told is None:
             return None
         asking = self._clients[admitted.request_id]
         blocks = asking.blocks_for(is_adapter=admitted.model.is_adapter)
         if not blocks:
-            return NOTHING
+            return NOT_CACHED
         most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
-        return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
+        held = told.match(blocks)
+        tokens = {replica: min(count * block_tokens, most) for replica, count in held.blocks.items()}
+        return CachedPrompt(tokens, {replica: count * block_tokens for replica, count in held.in_host.items()})
 
 
 def _listeners(services: Services, context: Context) -> tuple[EndListener, ...]:

@@ -63,6 +63,11 @@ class PoolSetting:
     """Of a prefill pool: what it hands over, and how fast."""
     kv_transfer_bytes_per_s: float = 12.5e9
 
+    host_kv_tokens: int = 0
+    """That host memory holds of what leaves an engine's KV cache; 0: nothing is kept."""
+    reload_ms_per_token: float = 0.0052
+    """From there: 128 KiB at 25 GB/s."""
+
     def transfer_s(self, tokens: int) -> float:
         return tokens * self.kv_bytes_per_token / self.kv_transfer_bytes_per_s
 

@@ -6,10 +6,11 @@ knows the blocks of a prompt only as far as it has met the text before, which is
 Neighbours: `prefix_cache` tells, `gateway` asks; `functions.decisions.prefix.block_index` is the real one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from functions.api.ids import ReplicaId
 from functions.decisions.prefix.block_index import BlockIndex
+from functions.fleet.prefix_filters import Held, bits_of, held_by
 
 _MAX_NAMES = 20_000_000
 
@@ -36,10 +37,14 @@ class ToldPrefixes:
         self._live &= ~(1 << slot)
         self._index.retire(slot)
 
-    def match(self, blocks: Sequence[int]) -> Mapping[ReplicaId, int]:
-        """How many blocks of a chain each replica holds, from the first on; absent: none."""
-        self._index.sweep(len(blocks))
-        return {self._replica_of[slot]: count for slot, count in self._index.depths(blocks, self._live).items()}
+    def match(self, blocks: Sequence[int]) -> Held:
+        """How many blocks of a chain each replica holds, from the first on."""
+        index = self._index
+        index.sweep(len(blocks))
+        if not index.has_host_blocks:
+            return held_by(self._replica_of, index.depths(blocks, self._live))
+        anywhere = index.depths_anywhere(blocks, self._live)
+        return held_by(self._replica_of, anywhere, index.depths(blocks, bits_of(anywhere)))
 
 
 class _News:
@@ -52,3 +57,9 @@ class _News:
 
     def removed(self, blocks: Sequence[int]) -> None:
         self._index.remove(self._slot, blocks)
+
+    def moved_to_host(self, blocks: Sequence[int]) -> None:
+        self._index.add_to_host(self._slot, blocks)
+
+    def left_host(self, blocks: Sequence[int]) -> None:
+        self._index.remove_from_host(self._slot, blocks)

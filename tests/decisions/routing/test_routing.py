@@ -301,6 +301,7 @@ beats = st.tuples(
     st.lists(beats, min_size=1, max_size=12),
     st.dictionaries(names, st.tuples(st.integers(1, 60), st.integers(0, 40_000))),
     st.dictionaries(names, st.integers(0, 9_000)),
+    st.dictionaries(names, st.integers(0, 9_000)),
     st.dictionaries(names, st.sampled_from([1000.0, 5000.0])),
     st.tuples(names, st.integers(0, 8_000), st.sampled_from(["", "west"])),
 )
@@ -308,11 +309,21 @@ def test_the_loop_is_the_formula(
     beaten: list[tuple[int, int, float, float, float, str]],
     own: dict[str, tuple[int, int]],
     cached: dict[str, int],
+    in_host: dict[str, int],
     penalties: dict[str, float],
     who: tuple[str, int, str],
 ) -> None:
     views = [
-        replica(f"r{n}", running=a, waiting=b, kv_usage_ratio=c, service_ms=d, prefill_ms_per_token=e, zone=f)
+        replica(
+            *(f"r{n}",),
+            running=a,
+            waiting=b,
+            kv_usage_ratio=c,
+            service_ms=d,
+            prefill_ms_per_token=e,
+            zone=f,
+            reload_ms_per_token=0.02 * n,
+        )
         for n, (a, b, c, d, e, f) in enumerate(beaten)
     ]
     load = load_of({name: it[0] for name, it in own.items()}, {name: it[1] for name, it in own.items()})
@@ -320,6 +331,7 @@ def test_the_loop_is_the_formula(
     request = asked(
         prompt_tokens=tokens,
         cached_tokens={ReplicaId(name): count for name, count in cached.items()},
+        reload_tokens={ReplicaId(name): count for name, count in in_host.items()},
         session_replica=ReplicaId(session),
         zone=zone,
     )

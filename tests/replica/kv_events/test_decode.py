@@ -56,6 +56,14 @@ def test_removed_cleared_and_kinds_of_the_future() -> None:
     assert events.ts_s == 1.5
 
 
+def test_blocks_of_host_memory_are_told_by_hash_alone() -> None:
+    """vLLM's OffloadingConnector, unless it describes itself. Refused, one copy would drop the index of all blocks."""
+    bare = {"token_ids": [], "block_size": 0, "lora_name": None, "extra_keys": None, "medium": "CPU"}
+    (event,) = decode(batch(STORED | bare)).events
+    assert isinstance(event, Stored)
+    assert (event.block_hashes, event.medium, event.token_ids) == ([11, 12], "CPU", [])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.engine_blocks import Changes, EngineBlocks
 from functions.replica.kv_events.source import Cleared, Removed, Stored
 
 SIZE = 2
@@ -71,24 +71,89 @@ def test_everything_cleared_begins_anew() -> None:
     blocks.take(stored([1, 2], [5, 6, 7, 8]))
     assert not blocks.take(Cleared())
     assert len(blocks) == 0
-    assert blocks.take_changes() == (set(), set()), "a new generation says it"
+    assert blocks.take_changes() == (Changes(), Changes()), "a new generation says it"
 
 
-Step = st.tuples(st.sampled_from(["store", "remove", "tell"]), st.integers(0, 7))
+def copied(hashes: list[int]) -> Stored:
+    """As vLLM tells of host memory: by hash alone."""
+    return Stored(hashes, [], 0, medium="CPU")
+
+
+def test_a_block_that_moves_to_host_memory() -> None:
+    """The prologue's example. Told as gone, it would be computed again elsewhere, and told as held, be free."""
+    blocks = EngineBlocks(100)
+    blocks.take(stored([1, 2], [5, 6, 7, 8]))
+    first, second = chain(scope_seed("", ""), array("q", [5, 6, 7, 8]), SIZE)
+    blocks.take_changes()
+    blocks.take(copied([2]))
+    assert blocks.take_changes() == (Changes(), Changes()), "it is on the accelerator still"
+    blocks.take(Removed([2]))
+    assert blocks.take_changes() == (Changes(removed={second}), Changes({second}))
+    assert (set(blocks.names), set(blocks.host_names)) == ({first}, {second})
+    blocks.take(stored([2], [7, 8], parent=1))
+    assert blocks.take_changes() == (Changes({second}), Changes(removed={second})), "reloaded"
+    blocks.take(Removed([2]))
+    blocks.take(Removed([2], "CPU"))
+    assert blocks.take_changes() == (Changes(removed={second}), Changes())
+    assert not blocks.host_names
+
+
+def test_a_copy_that_is_told_after_its_block_has_left_the_accelerator() -> None:
+    """Of one step, vLLM tells the accelerator's events first."""
+    blocks = EngineBlocks(100)
+    blocks.take(stored([1], [5, 6], extra_keys=[["s3cret"]]))
+    blocks.take(Removed([1]))
+    blocks.take(copied([1]))
+    assert set(blocks.host_names) == names([5, 6], "", "s3cret")
+
+
+def test_a_chain_goes_on_after_what_lies_in_host_memory() -> None:
+    blocks = EngineBlocks(100)
+    blocks.take(stored([1], [5, 6]))
+    blocks.take(copied([1]))
+    blocks.take(Removed([1]))
+    blocks.take(stored([2], [7, 8], parent=1))
+    assert set(blocks.names) | set(blocks.host_names) == names([5, 6, 7, 8])
+
+
+def test_what_host_memory_tells_of_itself_names_nothing() -> None:
+    """Its events have no salt: by their tokens, one tenant's blocks would be taken for another's."""
+    blocks = EngineBlocks(100)
+    blocks.take(stored([1], [5, 6], medium="CPU"))
+    assert (blocks.host_names, blocks.left_out_total) == ((), 1)
+    blocks.take(stored([2], [5, 6], medium="STORAGE"))
+    assert not len(blocks) and not blocks.host_names
+
+
+def test_memory_of_host_blocks_is_bounded() -> None:
+    blocks = EngineBlocks(10)
+    blocks.max_host_blocks = 2
+    blocks.take(stored(list(range(5)), list(range(10))))
+    blocks.take(copied(list(range(5))))
+    blocks.take(Removed(list(range(5))))
+    assert (len(blocks.host_names), blocks.left_out_total) == (2, 3)
+
+
+Step = st.tuples(st.sampled_from(["store", "remove", "copy", "drop", "tell"]), st.integers(0, 7))
 
 
 @given(st.lists(Step, max_size=60))
 def test_what_was_told_adds_up_to_what_is_held(steps: list[tuple[str, int]]) -> None:
     """Two engine hashes may mean one name (another path of the same adapter): it is held until both are gone."""
     blocks = EngineBlocks(100)
-    told: set[int] = set()
+    told: list[set[int]] = [set(), set()]
     for what, at in [*steps, ("tell", 0)]:
         if what == "store":
             blocks.take(stored([at], [at // 2, 0]))
         elif what == "remove":
             blocks.take(Removed([at]))
+        elif what == "copy":
+            blocks.take(copied([at]))
+        elif what == "drop":
+            blocks.take(Removed([at], "CPU"))
         else:
-            added, removed = blocks.take_changes()
-            assert not added & told and removed <= told
-            told = (told | added) - removed
-    assert told == set(blocks.names)
+            for place, changes in enumerate(blocks.take_changes()):
+                assert not changes.added & told[place] and changes.removed <= told[place]
+                told[place] = (told[place] | changes.added) - changes.removed
+    assert told == [set(blocks.names), set(blocks.host_names)]
+    assert not told[0] & told[1], "in host memory alone"

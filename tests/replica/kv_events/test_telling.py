@@ -3,11 +3,12 @@
 from array import array
 
 from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.fleet import prefix_updates
 from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, News, PrefixRequest, State, unpack
 from functions.replica.kv_events.engine_blocks import EngineBlocks
-from functions.replica.kv_events.source import Stored
+from functions.replica.kv_events.source import Removed, Stored
 from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
 
 EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
@@ -50,6 +51,26 @@ def test_worked_example_of_an_afternoon() -> None:
     assert isinstance(sign, Delta) and (sign.sequence, sign.added) == (1, b"")
     agent.store(1)
     assert agent.news(ASKED_FOR_S) == []
+
+
+def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
+    agent = Agent()
+    agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
+    agent.news(0.0)
+    names = agent.store(3)
+    agent.blocks.take(Stored([0, 1], [], 0, medium="CPU"))
+    agent.news(0.2)
+    agent.blocks.take(Removed([0]))
+    (delta,) = agent.news(0.4)
+    assert isinstance(delta, Delta) and delta.removed == delta.host_added and len(unpack(delta.host_added)) == 1
+    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
+    (state,) = agent.news(2.0)
+    assert isinstance(state, State) and state.host_names == delta.host_added
+    assert set(unpack(state.names)) | set(unpack(state.host_names)) == names
+    agent.telling.heard(BLOOM, 3.0)
+    bloom = agent.news(3.0)[-1]
+    assert isinstance(bloom, Bloom) and bloom.names == 3
+    assert (bloom.filter, bloom.anywhere) == (build(unpack(state.names)), build(names))
 
 
 def test_nobody_asked_nothing_is_told() -> None:

@@ -302,6 +302,8 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (PoolEntry, "role"): _Field(absent="answers"),
     (PoolEntry, "kv_bytes_per_token"): _Field("KV bytes per token", "not said"),
     (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not said"),
+    (PoolEntry, "kv_host_bytes"): _Field("KV bytes in host memory", "none"),
+    (PoolEntry, "kv_reload_bytes_per_s"): _Field("KV reload bytes/s", "learnt"),
     (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
     (RolloutEntry, "false_alarm_ratio"): _Field("falseAlarmRate", shown=lambda ratio: f"{ratio * 100:g}%"),
     (RoutingEntry, "hedge_after_s"): _Field("retry.hedgeAfter", "never"),

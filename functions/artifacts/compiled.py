@@ -1,0 +1,203 @@
+"""What an engine compiled, as companions of a base's weights: packed once, laid out where the next engine looks.
+
+    compiled/sha256/<hex of the weights' digest>/index.json    which companions there are, the newest last
+    compiled/sha256/<hex of the weights' digest>/<hex>/…       each one's pointer: no collector takes its content
+
+A companion is an artifact of one file, PACK_NAME: a tar of `torch_compile_cache` below VLLM_CACHE_ROOT. The engine
+names what it has compiled by a hash of its version, its arguments, its environment and the model's code (the
+companion's `keys`); what does not fit it does not look at. So `engine` and `accelerator` only spare nodes what they
+cannot use.
+
+Whoever loads a compile cache runs what is in it. The folder `compiled` is the store's own: no artifact URI leads there,
+so that nothing that a tenant uploads can (`locations`); only who holds the store's write credential can put one. Each
+byte is verified by the digest in the index. Reading is opt-in (SHOAL_NODE_FETCH_COMPILED_DIR).
+
+Laying out takes plain files alone, by safe relative names, never over what is there, each renamed into place when it is
+whole. All calls block: run them in a thread.
+"""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import msgspec
+
+from functions.api.ids import DIGEST_PATTERN, Digest
+from functions.artifacts import directories
+from functions.artifacts import manifest as manifests
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, ArtifactRefused, CacheFailed
+from functions.artifacts.locations import ArtifactLocation, compiled_prefix
+from functions.artifacts.manifest import ManifestLimits
+from functions.artifacts.publish import point, put_content
+from functions.artifacts.s3 import S3Store
+
+CACHE_FOLDER = "torch_compile_cache"
+PACK_NAME = "compiled.tar"
+MAX_COMPANIONS = 16  # of one base's weights; the oldest goes
+MAX_FILES = 50_000
+MAX_BYTES = 8 * 1024**3  # an 8B's graphs for one GPU are some hundred megabytes
+LIMITS = ManifestLimits(max_files=1, max_file_bytes=MAX_BYTES * 2, max_total_bytes=MAX_BYTES * 2)
+_INDEX_MAX_BYTES = 256 * 1024
+_MAX_DEPTH = 16
+_MAX_NAME_CHARS = 200
+_PASSED_OVER = (".lock", ".tmp")  # what another process of the engine was at
+
+_Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._+-]*\Z")]
+
+
+class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one engine version on one kind of accelerator."""
+
+    digest: Annotated[str, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
+    engine: _Word  # vLLM's version
+    accelerator: _Word  # the operator's word for the kind, such as h100
+    keys: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]  # the engine's own names of what it compiled
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+    def fits(self, wanted: str) -> bool:
+        """`ENGINE/ACCELERATOR`, or either alone; empty: any."""
+        return set(filter(None, wanted.split("/"))) <= {self.engine, self.accelerator}
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    companions: Annotated[tuple[Companion, ...], msgspec.Meta(max_length=MAX_COMPANIONS)] = ()
+
+
+def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
+    """Write PACK_NAME of an engine's cache root into `folder`; the engine's keys in it. The same files make the same
+    bytes. ArtifactMissing where nothing was compiled, ArtifactRefused where it is too much or no plain files."""
+    compiled = cache_root / CACHE_FOLDER
+    paths = sorted(_plain_files(compiled))
+    if not paths:
+        raise ArtifactMissing(f"{compiled} holds nothing: was the engine started with --enforce-eager?")
+    if len(paths) > MAX_FILES or sum((compiled / path).stat().st_size for path in paths) > MAX_BYTES:
+        raise ArtifactRefused(f"{compiled} is over {MAX_FILES} files or {MAX_BYTES} bytes: begin with an empty one")
+    try:
+        with tarfile.open(folder / PACK_NAME, "w", format=tarfile.PAX_FORMAT) as packed:
+            for path in paths:
+                entry = tarfile.TarInfo(path)
+                entry.size, entry.mode = (compiled / path).stat().st_size, 0o644
+                with directories.open_plain(compiled / path) as file:
+                    packed.addfile(entry, file)
+    except OSError as error:
+        raise CacheFailed(f"{compiled} cannot be packed: {error.strerror or error}") from error
+    return _keys(paths)
+
+
+def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accelerator: str) -> Companion:
+    """Put the pack that lies in `folder` beside the weights, and name it in their index. ArtifactRefused where one of
+    the two words is none."""
+    for word in (engine, accelerator):
+        _checked_word(word)
+    manifest = directories.build_manifest(folder, LIMITS)
+    document = manifests.encode(manifest)
+    digest = manifests.digest_of(document)
+    prefix = compiled_prefix(manifests.hex_of(weights))
+    put_content(store, folder, manifest)
+    point(store, ArtifactLocation(store.bucket, f"{prefix}/{manifests.hex_of(digest)}"), document)
+    put_content(store, folder, manifest, reread=False)
+    keys = _keys(_names_in(folder / PACK_NAME))
+    made = Companion(digest, engine, accelerator, keys, manifest.total_bytes)
+    former = tuple(one for one in read_index(store, weights).companions if one.digest != digest)
+    kept = Index((*former, made)[-MAX_COMPANIONS:])
+    store.put(f"{prefix}/index.json", msgspec.json.encode(kept))
+    return made
+
+
+def read_index(store: S3Store, weights: Digest) -> Index:
+    """Empty where nothing was put; ArtifactCorrupt where it is no index."""
+    try:
+        document = store.read_small(f"{compiled_prefix(manifests.hex_of(weights))}/index.json", _INDEX_MAX_BYTES)
+        return msgspec.json.decode(document, type=Index)
+    except ArtifactMissing:
+        return Index()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ArtifactCorrupt(f"the index of what was compiled for {weights} is none: {error}") from error
+
+
+def lay_out(pack_file: Path, cache_root: Path) -> int:
+    """The pack's files below an engine's cache root, but for those that are there; how many were written.
+    ArtifactRefused where it holds anything but plain files by safe names, or too much: then nothing was written."""
+    compiled = cache_root / CACHE_FOLDER
+    try:
+        with tarfile.open(pack_file, "r:") as packed:
+            members = list(_checked(packed))
+            return sum(_write(packed, member, compiled / member.name) for member in members)
+    except tarfile.TarError as error:
+        raise ArtifactRefused(f"{PACK_NAME} is no archive: {error}") from error
+    except OSError as error:
+        raise CacheFailed(f"{compiled} cannot be written: {error.strerror or error}") from error
+
+
+def _checked_word(word: str) -> None:
+    try:
+        msgspec.convert(word, type=_Word)
+    except msgspec.ValidationError as error:
+        raise ArtifactRefused(f"{word[:100]!r} names no engine or accelerator: {error}") from error
+
+
+def _checked(packed: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    files = total_bytes = 0
+    for member in packed:
+        files, total_bytes = files + 1, total_bytes + member.size
+        if files > MAX_FILES or total_bytes > MAX_BYTES:
+            raise ArtifactRefused(f"{PACK_NAME} is over {MAX_FILES} files or {MAX_BYTES} bytes")
+        if not member.isreg() or not _is_safe(member.name):
+            raise ArtifactRefused(
+                f"{PACK_NAME} holds {member.name[:200]!r}: only plain files by relative names are taken"
+            )
+        yield member
+
+
+def _is_safe(name: str) -> bool:
+    path = PurePosixPath(name)
+    return (
+        not path.is_absolute()
+        and str(path) == name
+        and 0 < len(path.parts) <= _MAX_DEPTH
+        and all(part not in ("..", ".") and len(part) <= _MAX_NAME_CHARS and part.isprintable() for part in path.parts)
+    )
+
+
+def _write(packed: tarfile.TarFile, member: tarfile.TarInfo, at: Path) -> bool:
+    if at.exists():
+        return False
+    at.parent.mkdir(parents=True, exist_ok=True)
+    content = packed.extractfile(member)
+    assert content is not None
+    temporary = at.with_name(f".{os.getpid()}.tmp")
+    with content, temporary.open("wb") as file:
+        while block := content.read(1024 * 1024):
+            file.write(block)
+    temporary.chmod(0o755)  # libraries among them
+    temporary.rename(at)
+    return True
+
+
+def _names_in(pack_file: Path) -> list[str]:
+    with tarfile.open(pack_file, "r:") as packed:
+        return packed.getnames()
+
+
+def _plain_files(compiled: Path) -> Iterator[str]:
+    """Relative paths; ArtifactRefused where one is a link, or could not be laid out."""
+    for folder, _, names in os.walk(compiled):
+        for name in names:
+            path = Path(folder, name)
+            relative = path.relative_to(compiled).as_posix()
+            if name.endswith(_PASSED_OVER):
+                continue
+            if path.is_symlink() or not path.is_file() or not _is_safe(relative):
+                raise ArtifactRefused(f"{relative[:200]!r} is no plain file by a plain name: only those are packed")
+            yield relative
+
+
+def _keys(paths: list[str]) -> tuple[str, ...]:
+    """The folders that the engine names by its hashes: the first part, or the second below `torch_aot_compile`."""
+    found = set()
+    for path in paths:
+        parts = PurePosixPath(path).parts
+        found.add(parts[1] if parts[0] == "torch_aot_compile" and len(parts) > 2 else parts[0])
+    return tuple(sorted(found)[:256])

@@ -1,0 +1,117 @@
+"""Filters of the token blocks that a pool's replicas hold, as one gateway knows them; and what a question finds.
+
+A bloom is complete in itself: the newest counts. A replica whose engine keeps blocks in host memory tells two, of its
+accelerator's and of both places' together; the second table is there from the first such replica on, in the same
+columns, and whoever tells one filter has that in both.
+
+Neighbours: `prefix_view` has one of these for each pool, beside the index of events.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from functions.api.ids import ReplicaId
+from functions.decisions.prefix.block_bloom import BloomTable
+from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leading blocks of a chain by replica; absent: none."""
+
+    blocks: dict[ReplicaId, int]
+    in_host: dict[ReplicaId, int]  # of those, what is in host memory alone
+
+
+def held_by(
+    replicas: Mapping[int, ReplicaId], anywhere: Mapping[int, int], on_device: Mapping[int, int] | None = None
+) -> Held:
+    """From depths by slot. `on_device`: how much of `anywhere` needs no reload; None: all of it."""
+    in_host: dict[ReplicaId, int] = {}
+    if on_device is not None:
+        for slot, depth in anywhere.items():
+            here = on_device.get(slot, 0)
+            if here < depth:
+                in_host[replicas[slot]] = depth - here
+    return Held({replicas[slot]: depth for slot, depth in anywhere.items()}, in_host)
+
+
+def bits_of(slots: Iterable[int]) -> int:
+    bits = 0
+    for slot in slots:
+        bits |= 1 << slot
+    return bits
+
+
+@dataclass(slots=True)
+class _Filter:
+    column: int
+    seen_s: float
+    names: int = 0
+
+
+class PrefixFilters:
+    """Of one pool. Owned by one event loop; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._device: BloomTable | None = None
+        self._anywhere: BloomTable | None = None  # None: nobody has anything in host memory
+        self._filters: dict[ReplicaId, _Filter] = {}
+        self._by_column: dict[int, ReplicaId] = {}
+        self._live = 0
+
+    def __contains__(self, replica_id: ReplicaId) -> bool:
+        return replica_id in self._filters
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    @property
+    def replicas(self) -> set[ReplicaId]:
+        return set(self._filters)
+
+    @property
+    def names(self) -> int:
+        """Of all replicas together."""
+        return sum(one.names for one in self._filters.values())
+
+    def silent(self, now_s: float) -> list[ReplicaId]:
+        return [id_ for id_, one in self._filters.items() if now_s - one.seen_s > SILENCE_LIMIT_S]
+
+    def held(self, names: Sequence[int]) -> Held | None:
+        """None where nothing is known of any replica."""
+        if self._device is None or not self._live:
+            return None
+        if self._anywhere is None:
+            return held_by(self._by_column, self._device.depths(names, self._live))
+        anywhere = self._anywhere.depths(names, self._live)
+        return held_by(self._by_column, anywhere, self._device.depths(names, bits_of(anywhere)))
+
+    def fold(self, replica_id: ReplicaId, bloom: Bloom, now_s: float) -> None:
+        """The replica's newest filters; ValueError where one of them is none, and nothing changes."""
+        if self._device is None:
+            self._device = BloomTable()
+        BloomTable.check(bloom.filter)
+        if bloom.anywhere:
+            BloomTable.check(bloom.anywhere)
+        filter_ = self._filters.get(replica_id)
+        if filter_ is None:
+            filter_ = self._filters[replica_id] = _Filter(self._device.begin(), now_s)
+            self._by_column[filter_.column] = replica_id
+            self._live |= 1 << filter_.column
+        self._device.put(filter_.column, bloom.filter)
+        if bloom.anywhere and self._anywhere is None:
+            self._anywhere = BloomTable.like(self._device)
+        if self._anywhere is not None:
+            self._anywhere.put(filter_.column, bloom.anywhere or bloom.filter)
+        filter_.seen_s, filter_.names = now_s, bloom.names
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        filter_ = self._filters.pop(replica_id, None)
+        if filter_ is None or self._device is None:
+            return
+        self._device.retire(filter_.column)
+        if self._anywhere is not None:
+            self._anywhere.wipe(filter_.column)
+        del self._by_column[filter_.column]
+        self._live &= ~(1 << filter_.column)
