@@ -385,7 +385,7 @@ async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyP
 
 
 async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lost() -> None:
-    """A part of each burst is kept for credit; counted as spent, some losses of the bus used limits up by themselves."""
+    """A part of each burst is kept for credit; counted as spent, some losses of the bus used a limit up."""
     shared = Shared(2, gpu_seconds_per_hour=3600)
     await shared.meet()
     for _ in range(5):
