@@ -95,6 +95,7 @@ def _line(verdict: Verdict) -> dict[str, object]:
         "breaches": verdict.breaches,
         "faults": verdict.faults,
         "endings": verdict.endings,
+        "usage": verdict.usage,
         "hash": verdict.hash,
         "wall_s": round(verdict.wall_s, 3),
     }
