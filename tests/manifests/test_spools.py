@@ -2,8 +2,8 @@
 
     needed = requests/s x 3,600 s x bytes a row + one file, which has room before the oldest one goes
 
-At 100 requests a second: 100 x 3,600 x 1,200 + 32 MiB = 466 MB, of 512 MiB given. Production's share of a gateway at its
-most is half of that rate.
+At 100 requests a second: 100 x 3,600 x 1,200 + 32 MiB = 466 MB, of 512 MiB given. Production's share of a gateway at
+its most is half of that rate.
 """
 
 import pytest
