@@ -358,7 +358,7 @@ def traces(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Requests by what became of them: who asked, what answered, how long it took, what went wrong."""
-    from functions.cli import traces as command
+    from functions.cli import trace as command
     from functions.telemetry.store.questions import Search
 
     asked = Search(

@@ -16,8 +16,8 @@ from functions.api.snapshot import QuotaLimits
 from functions.fleet.branch_report import PROBLEMS_MAX
 from functions.fleet.pool_board import PoolSum
 from functions.registry.app import make_app
-from functions.registry.console import alerts, drills
-from functions.registry.console.prometheus import Prometheus, PrometheusAddress, PrometheusAway
+from functions.registry.console import drills
+from functions.registry.console.prometheus import Prometheus, PrometheusAddress, PrometheusAway, shown_alerts
 from functions.registry.console.samples import FIGURES, POOLS_MAX, SAMPLES_MAX, Samples, rows_of
 from functions.registry.console.series import POINTS, POOLS_SHOWN, QUERIES, PoolSeries
 from functions.registry.console.sources import ConsoleSources, no_sources
@@ -137,7 +137,7 @@ def test_alerts_are_ours_and_what_pages_comes_first() -> None:
         return {"state": state, "labels": labels, "activeAt": "1970-01-01T00:01:00.123456789Z", "annotations": {}}
 
     others = {"state": "firing", "labels": {"alertname": "KubeletDown", "severity": "page"}}
-    told = alerts.shown(
+    told = shown_alerts(
         [one("soon", "pending", "page"), others, one("later", "firing", "ticket"), one("now", "firing", "page")]
     )
     assert [each["name"] for each in told["data"]] == ["now", "later", "soon"]
