@@ -113,7 +113,7 @@ def _who(row: TraceRow) -> str:
 
 def _facts(row: TraceRow) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    tokens = "not told" if row.prompt_tokens is None else _tokens(row)
+    tokens = "not reported" if row.prompt_tokens is None else _tokens(row)
     degraded = f", instead of {row.degraded_from}" if row.degraded_from else ""
     facts: dict[str, Any] = {
         "model": f"{row.model_id}@{row.version}{degraded}",

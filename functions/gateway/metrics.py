@@ -80,7 +80,7 @@ class Metrics:
         self._failures = Counter(
             "shoal_attempt_failures", "Attempts at a replica that failed", ["failure"], registry=self.registry
         )
-        self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
+        self._shed = Counter("shoal_shed", "Requests refused for lack of capacity", ["reason"], registry=self.registry)
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
         )
@@ -92,7 +92,7 @@ class Metrics:
         )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
-            "Prompt tokens, as predicted, that the slower of two attempts had to compute: paid by nobody",
+            "Prompt tokens, as predicted, that the slower of two attempts had to compute: charged to no tenant",
             ["pool"],
             registry=self.registry,
         )
@@ -110,7 +110,7 @@ class Metrics:
         )
         self._closed = Counter(
             "shoal_connections_closed",
-            "Client connections closed or turned away for want of room: crowded (idle, for another one), address (its "
+            "Client connections closed or refused at a limit: crowded (idle, for another one), address (its "
             "bound), no_room (all are busy), slow_reader (others need what it does not read)",
             ["reason"],
             registry=self.registry,
@@ -130,13 +130,13 @@ class Metrics:
         )
         self._rollout_failures = Counter(
             "shoal_rollout_failures",
-            "Of these, the ones that failed: 500 and above, without 503 for want of room, which is no version's fault",
+            "Of these, the ones that failed: 500 and above, but 503 for lack of capacity, which is no version's fault",
             ["model", "group"],
             registry=self.registry,
         )
         self._bus_lost = Counter(
             "shoal_bus_lost",
-            "Times that the bus was out of reach",
+            "Times that the bus was unreachable",
             ["what"],
             registry=self.registry,
         )

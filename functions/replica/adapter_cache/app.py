@@ -114,7 +114,7 @@ class _Collector(Collector):
         cache, objects = self._cache, self._cache.objects
         requests = CounterMetricFamily(
             "shoal_region_cache_requests",
-            "Objects that the region's adapter cache was asked for; joined: another one's read was on its way.",
+            "Objects requested of the region's adapter cache; joined: the read of another request was on its way.",
             labels=["result"],
         )
         for result in get_args(Result):
@@ -123,9 +123,7 @@ class _Collector(Collector):
         yield CounterMetricFamily(
             "shoal_region_cache_store_bytes", "What it read from the store.", cache.store_bytes_total
         )
-        yield CounterMetricFamily(
-            "shoal_region_cache_evicted", "Objects that made room for others.", objects.evicted_total
-        )
+        yield CounterMetricFamily("shoal_region_cache_evicted", "Objects evicted for others.", objects.evicted_total)
         yield CounterMetricFamily(
             "shoal_region_cache_rotten", "Objects that its disk did not keep.", objects.rotten_total
         )
