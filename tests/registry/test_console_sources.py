@@ -16,11 +16,10 @@ from functions.api.snapshot import QuotaLimits
 from functions.fleet.branch_report import PROBLEMS_MAX
 from functions.fleet.pool_board import PoolSum
 from functions.registry.app import make_app
-from functions.registry.console import drills
 from functions.registry.console.prometheus import Prometheus, PrometheusAddress, PrometheusAway, shown_alerts
 from functions.registry.console.samples import FIGURES, POOLS_MAX, SAMPLES_MAX, Samples, rows_of
 from functions.registry.console.series import POINTS, POOLS_SHOWN, QUERIES, PoolSeries
-from functions.registry.console.sources import ConsoleSources, no_sources
+from functions.registry.console.sources import ConsoleSources, drill_reports, no_sources
 from functions.registry.console.tenants import KEPT, Look, RecentUse, shares
 from functions.registry.console.traces import Traces
 from functions.registry.fleet_watch import FleetWatch
@@ -182,12 +181,12 @@ async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(
 
 
 def test_drills_are_listed_the_newest_first_and_what_is_none_says_why(tmp_path: Path) -> None:
-    assert drills.reports(None)["data"] == []
-    assert drills.reports(tmp_path / "nowhere")["configured"]
+    assert drill_reports(None)["data"] == []
+    assert drill_reports(tmp_path / "nowhere")["configured"]
     (tmp_path / "good.json").write_text(json.dumps({"drill": "replica-crash", "deep": {"a": {"b": {"c": {"d": 1}}}}}))
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "torn.json").write_text('{"drill": ')
-    told = {each["file"]: each for each in drills.reports(tmp_path)["data"]}
+    told = {each["file"]: each for each in drill_reports(tmp_path)["data"]}
     assert told["good.json"]["report"]["drill"] == "replica-crash"
     assert told["good.json"]["report"]["deep"] == {"a": {"b": "…"}}
     assert "not a JSON object" in told["list.json"]["trouble"]
