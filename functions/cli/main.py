@@ -133,7 +133,7 @@ def traces(
     tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
     model: Annotated[str | None, typer.Option(help="Answered by it: tenant/name, or tenant/name@version.")] = None,
     pool: Annotated[str | None, typer.Option(help="Of this pool alone.")] = None,
-    replica: Annotated[str | None, typer.Option(help="Last asked of this replica.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Last sent to this replica.")] = None,
     trace_id: Annotated[str | None, typer.Option("--trace-id", help="Of one trace: of a `traceparent`.")] = None,
     errors: Annotated[bool, typer.Option("--errors", help="Answered with a status of 400 or above.")] = False,
     slow: Annotated[bool, typer.Option("--slow", help="The slowest first, instead of the newest.")] = False,
@@ -144,7 +144,7 @@ def traces(
     namespace: NamespaceOption = "shoal",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Requests by what became of them: who asked, what answered, how long it took, what went wrong."""
+    """Search of requests: tenant, what answered, how long it took, what went wrong."""
     from functions.cli import trace as command
     from functions.telemetry.store.questions import Search
 

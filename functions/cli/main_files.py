@@ -39,7 +39,7 @@ def plan(
         typer.Option(help="Requests to play. None: the fleet's own last hour, else made up."),
     ] = None,
     pool: Annotated[
-        list[str] | None, typer.Option(help="Who is asked where the trace does not say; repeat. None: what changes.")
+        list[str] | None, typer.Option(help="Pools of a trace that names none; repeat. None: those that change.")
     ] = None,
     load: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ def up(
     replicas: ReplicasOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the controller runs.")] = False,
 ) -> None:
-    """Start the local fleet, or bring the running one to what is asked; ends with a first answer."""
+    """Start the local fleet, or bring the running one to these options; ends with a first answer."""
     from functions.cli import up as command
 
     command.up(engine.value, replicas, detach=detach)
