@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
-from functions.replica import memory as agent_memory
+from functions.replica.server import most_memory as agent_memory
 from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import PROJECT, Rendering
 from tests.manifests.sizing import LOAD, Sizing, quantity, sizing_of, table
@@ -52,7 +52,7 @@ def test_agents_hold_all_their_bounds_at_once(staging: Rendering, production: Re
         agents = [each for each in containers if "agent" in each["name"]]
         assert agents
         for agent in agents:
-            assert total_bytes(agent_memory.most()) <= quantity(agent["resources"]["limits"]["memory"])
+            assert total_bytes(agent_memory()) <= quantity(agent["resources"]["limits"]["memory"])
 
 
 def test_the_registrys_volume_holds_what_it_may_receive(staging: Rendering, production: Rendering) -> None:
