@@ -113,6 +113,14 @@ class _StatusCollector(Collector):
             family = GaugeMetricFamily(name, text, labels=["replica"])
             family.add_metric([replica], value)
             yield family
+        speed = GaugeMetricFamily(
+            "shoal_tokens_per_second_per_accelerator",
+            "Tokens that this replica's engine generates, by its own count over half a minute, divided by its "
+            "accelerators. Of a pool: the mean.",
+            labels=["pool"],
+        )
+        speed.add_metric([status.identity.pool], status.token_rate.per_s / max(1, status.accelerators))
+        yield speed
         draft = CounterMetricFamily(
             "shoal_draft_tokens",
             "Tokens that the engine guessed ahead, by what became of them: proposed are all, accepted the right ones.",
