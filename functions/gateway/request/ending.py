@@ -25,13 +25,13 @@ from functions.gateway.request.request import NOTHING_SPENT, Ended
 from functions.gateway.routing.cold_wait import ColdWait
 from functions.gateway.routing.fallback_plan import FallbackPlan
 from functions.gateway.routing.wake_wait import WakeWait
-from functions.gateway.services import Services
+from functions.gateway.services import OpenRequest, Services
 
 _log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 
 
-class Ending(Served, Protocol):
+class Ending(Served, OpenRequest, Protocol):
     """An exchange, as far as its end goes."""
 
     services: Services
