@@ -33,11 +33,13 @@ class Ending(Served, Protocol):
 
 
 def account_for(services: Services, exchange: Ending, status: int, code: str) -> None:
-    """Notify all listeners. The exchange lets go of its attempt and its ticket, which know it: else only the collector
-    would free the three, and a body with them.
+    """Notify all listeners. The exchange lets go of its attempt, its split and its ticket, which know it: else only the
+    collector would free them, and a body with them.
     """
     ended = ended_of(services, exchange, status, code)
     exchange.tries.attempt = exchange.ticket = None
+    if exchange.split is not None:
+        exchange.split.leave()
     for listener in services.end_listeners:
         try:
             listener(ended)
