@@ -18,11 +18,12 @@ from typing import cast
 import httpx
 import uvicorn
 
+from functions.decisions.catalogue import Catalogue
 from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine, networks_of
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -88,6 +89,7 @@ class _Server(uvicorn.Server):
         self._listeners = listeners
         self._inherited = inherited
         self._drain_timeout_s = settings.drain_timeout_s
+        self._pools_summed = 1  # in what was said of memory
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
         bus_password = configured.bus_password(settings)
@@ -196,6 +198,14 @@ class _Server(uvicorn.Server):
         await self._conversations.close()
         await self._quota_broker.close()
 
+    def _swap(self, catalogue: Catalogue) -> None:
+        """A new snapshot; where it has more pools than before, so have tokenizers and what is known of caches."""
+        self._gateway.swap(catalogue)
+        pools = sum(entry.task == "generate" for entry in catalogue.pools.values())
+        if pools > self._pools_summed:
+            self._pools_summed = pools
+            warn_if_over(memory.most(self._settings, pools), limit_bytes())
+
     async def _start_feeds(self) -> None:
         gateway, services, settings = self._gateway, self._services, self._settings
         follower = SnapshotFollower(
@@ -203,7 +213,7 @@ class _Server(uvicorn.Server):
             registry_url=settings.registry_url,
             token=functools.partial(self._credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
-            on_swap=gateway.swap,
+            on_swap=self._swap,
             gateway_id=services.gateway_id,
             on_gateways=self._quota_leases.expect,
         )
@@ -218,7 +228,10 @@ class _Server(uvicorn.Server):
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
         seals = SealChecker(
-            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+            self._credentials,
+            required=settings.sealed_heartbeats,
+            loopback=is_one_machine(settings.bus_url),
+            pod_networks=networks_of(settings.pod_cidrs),
         )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))

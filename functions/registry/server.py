@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine, networks_of
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
 from functions.fleet.snapshot_notices import announce, follow_notices
 from functions.fleet.tasks import Supervised
@@ -91,7 +91,12 @@ async def _serve(settings: RegistrySettings) -> None:
         on_published=lambda news: tasks.once("announce", announce(bus, news)),
     )
     store.load()
-    seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
+    seals = SealChecker(
+        credentials,
+        required=settings.sealed_heartbeats,
+        loopback=is_one_machine(settings.bus_url),
+        pod_networks=networks_of(settings.pod_cidrs),
+    )
     fleet = FleetWatch(bus, seals=seals)
     fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
