@@ -3,6 +3,7 @@
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.fleet.rollout_stats import MAX_BYTES
 from functions.registry.console.samples import MOST_BYTES as SAMPLES_BYTES
+from functions.registry.console.tenants import MOST_BYTES as USE_BYTES
 from functions.registry.settings import RegistrySettings
 from functions.telemetry.memory import MIB, SNAPSHOT_FACTOR, Part
 
@@ -19,4 +20,5 @@ def most(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -
         Part("uploads", settings.uploads_at_once * _UPLOAD_BYTES),
         Part("evidence of rollouts", MAX_BYTES),
         Part("samples of pools", SAMPLES_BYTES),
+        Part("use of tenants", USE_BYTES),
     ]

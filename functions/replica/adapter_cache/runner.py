@@ -8,11 +8,13 @@ import uvloop
 
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.fleet.role_credentials import CredentialsUnusable, read_for
+from functions.replica import memory
 from functions.replica.adapter_cache.app import make_app
 from functions.replica.adapter_cache.objects import CachedObjects
 from functions.replica.adapter_cache.read_through import ReadThrough
 from functions.replica.listeners import PeerServer, StartFailed, bind
 from functions.replica.settings import AdapterCacheSettings
+from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _S3_READ_TIMEOUT_S = 10.0
 _S3_ATTEMPTS = 2
@@ -27,6 +29,7 @@ def run(settings: AdapterCacheSettings) -> None:
 
 
 async def _run(settings: AdapterCacheSettings) -> None:
+    warn_if_over(memory.most_of_adapter_cache(settings), limit_bytes())
     objects = CachedObjects(settings.cache_dir, settings.cache_max_bytes)
     await asyncio.to_thread(objects.open)
     cache = ReadThrough(objects, _store(settings))
