@@ -8,7 +8,8 @@ import yaml
 
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.controller.kubernetes import memory as controller_memory
-from functions.replica import memory as agent_memory
+from functions.replica.adapter_cache.__main__ import most_memory as adapter_cache_memory
+from functions.replica.server import most_memory as agent_memory
 from functions.replica.settings import AdapterCacheSettings
 from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import PROJECT, Rendering
@@ -57,7 +58,7 @@ def test_agents_hold_all_their_bounds_at_once(staging: Rendering, production: Re
         agents = [each for each in containers if "agent" in each["name"]]
         assert agents
         for agent in agents:
-            assert total_bytes(agent_memory.most()) <= quantity(agent["resources"]["limits"]["memory"])
+            assert total_bytes(agent_memory()) <= quantity(agent["resources"]["limits"]["memory"])
 
 
 def test_controller_and_adapter_cache_hold_all_their_bounds_at_once(staging: Rendering, production: Rendering) -> None:
@@ -70,7 +71,7 @@ def test_controller_and_adapter_cache_hold_all_their_bounds_at_once(staging: Ren
     (stateful,) = [each for each in yaml.safe_load_all(ADAPTER_CACHE.read_text()) if each["kind"] == "StatefulSet"]
     (cache,) = stateful["spec"]["template"]["spec"]["containers"]
     paths = dict.fromkeys(("internal_token_file", "s3_credentials_file", "cache_dir"), "/x")
-    assert total_bytes(agent_memory.most_of_adapter_cache(AdapterCacheSettings(**paths))) <= limit(cache)
+    assert total_bytes(adapter_cache_memory(AdapterCacheSettings(**paths))) <= limit(cache)
 
 
 def test_the_registrys_volume_holds_what_it_may_receive(staging: Rendering, production: Rendering) -> None:

@@ -137,7 +137,7 @@ class World:
                     continue
                 if time.monotonic() - ended_s.setdefault(name, time.monotonic()) >= _AGAIN_AFTER_S:
                     ended_s.pop(name)
-                    self._start(name)
+                    self._start_or_say(name)
 
     def close(self) -> None:
         self._over.set()
@@ -149,6 +149,13 @@ class World:
             return pid is not None or (started is not None and started.poll() is None)
         process = self.postgres_process if name == "postgres" else self.kept[name].process
         return process is not None and process.poll() is None
+
+    def _start_or_say(self, name: str) -> None:
+        """A supervisor outlives a start that fails, and tries again."""
+        try:
+            self._start(name)
+        except (OSError, subprocess.SubprocessError, psutil.Error) as error:
+            print(f"{time.strftime('%H:%M:%S')} {name} did not start: {error!r}", flush=True)
 
     def _start(self, name: str) -> None:
         if name == "postgres":
