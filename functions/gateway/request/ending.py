@@ -114,8 +114,10 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
     exchange.timeline.ended_s = services.clock()
     services.open_requests.pop(exchange, None)
     ended = ended_of(services, exchange, status, code)
-    # It lets go of its attempt and its ticket, which know it: else only the collector would free the three, and a body.
+    # It lets go of its attempt, split and ticket, which know it: else only the collector would free them, and a body.
     exchange.tries.attempt = exchange.ticket = None
+    if exchange.split is not None:
+        exchange.split.leave()
     for listener in services.end_listeners:
         try:
             listener(ended)
