@@ -57,15 +57,22 @@ class PoolCapacity:
     @property
     def cost_per_million(self) -> float | None:
         kept_by = self.kept_by
-        if self.price_per_hour is None or kept_by is None:
+        if self.price_per_hour is None or kept_by is None or not self._is_priced:
             return None
         return cost_per_million_tokens(self._price(), kept_by.tokens_per_s)
 
     @property
     def break_even_tokens_per_s(self) -> float | None:
-        if self.price_per_hour is None or not self.elsewhere_per_million:
+        if self.price_per_hour is None or not self.elsewhere_per_million or not self._is_priced:
             return None
         return break_even_tokens_per_s(self._price(), self.elsewhere_per_million)
+
+    @property
+    def _is_priced(self) -> bool:
+        """Whether the prices of all that bears the load are known."""
+        return not isinstance(self.kept_by, Apart) or (
+            self.comparison is not None and self.comparison.unit == "an hour"
+        )
 
     def _price(self) -> float:
         """An hour, of all that bears the load: both pools where prompts are read apart."""
