@@ -123,7 +123,7 @@ class Catalogue:
 
     def _usable_by(self, tenant: TenantEntry, model_pool: PoolName) -> Usable:
         base = self.base_of(model_pool)
-        return usable(self.pools_of[model_pool], tenant, is_own=base is not None and base.id != model_pool)
+        return usable(self.pools_of[model_pool], tenant, is_own=base is not None and str(base.id) != str(model_pool))
 
     def base_of(self, pool: PoolName) -> ModelEntry | None:
         """The base model whose name the pool bears: its own, or a tenant's own in a pool of its own."""

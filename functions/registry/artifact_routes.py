@@ -85,7 +85,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
             body = await body_of(FromUri)(request)
             tenant = _tenant(services, who, body.tenant)
             with ingesting.place(tenant):
-                expect = await services.expectation(tenant, _base(services, body.base_model))
+                expect = await services.expectation(tenant, _base(services, tenant, body.base_model))
                 ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
         elif media == "multipart/form-data":
             with ingesting.place(who.tenant):
