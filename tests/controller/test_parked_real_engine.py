@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from functions.controller.local.adoption import left_over
@@ -59,7 +58,7 @@ PORT = free_port()
     not (os.environ.get("SHOAL_ENGINE_PYTHON") and os.environ.get("SHOAL_BASE_MODEL_DIR")),
     reason="no real engine: SHOAL_ENGINE_PYTHON and SHOAL_BASE_MODEL_DIR are unset; `make up` prepares both",
 )
-async def test_vllm_is_forked_with_its_core_and_its_workers(shop: Shop, layout: StateLayout) -> None:
+async def test_vllm_is_forked_answers_and_leaves_nothing(shop: Shop, layout: StateLayout) -> None:
     (name,) = planned(layout, 0)
     await shop.operations.converge(planned(layout, 0))
     await shop.reaches(name, "ready", START_S)
@@ -68,7 +67,6 @@ async def test_vllm_is_forked_with_its_core_and_its_workers(shop: Shop, layout: 
         engine = await shop.reaches("engine-a-0", "ready", START_S)
         assert engine.child is not None and engine.child.process is None, "forked"
         await _answers(engine)
-        _all_are_forked(engine)
         session = engine.child.pid
         await shop.operations.converge(planned(layout, 0))
         assert not session_members(session)
@@ -81,16 +79,3 @@ async def _answers(engine: Instance) -> None:
     async with httpx.AsyncClient(timeout=120) as client:
         answer = await client.post(f"http://127.0.0.1:{engine.spec.port}/v1/completions", json=asked)
     assert "Paris" in answer.json()["choices"][0]["text"]
-
-
-def _all_are_forked(engine: Instance) -> None:
-    """By the fork server that came with the engine: what vLLM spawns has the one that spawned it as its parent."""
-    assert engine.child is not None
-    processes = [psutil.Process(pid) for pid in session_members(engine.child.pid)]
-    titled = {
-        title: each for each in processes for title in ("EngineCore", "Worker") if title in " ".join(each.cmdline())
-    }
-    assert titled.keys() == {"EngineCore", "Worker"}
-    fork_server = titled["EngineCore"].ppid()
-    assert titled["Worker"].ppid() == fork_server
-    assert psutil.Process(fork_server).ppid() == engine.child.pid
