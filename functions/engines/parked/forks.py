@@ -6,9 +6,10 @@ was forked off before the engine's code began: nothing has run in it, so no acce
 Each gets the environment that its starter has at that moment, as a spawned process would.
 
 Spawned after all: where a variable that is read before or by imports is another than it was for the parked process (a
-preloaded library, as vLLM has on CPUs; which cores threads run on), where another executable is to be run (vLLM's NUMA binding), and where
-the fork server is gone. A number of threads that vLLM chooses for its processes by itself, as it does on accelerators,
-is set in the forked one before its code begins; that is sound because nobody has run anything in parallel before.
+preloaded library, as vLLM has on CPUs; which cores threads run on), where another executable is to be run (vLLM's NUMA
+binding), and where the fork server is gone. A number of threads that vLLM chooses for its processes by itself, as it
+does on accelerators, is set in the forked one before its code begins; that is sound because nobody has run anything in
+parallel before.
 
 Runs under the engine's interpreter: the standard library alone. Relies on what CPython 3.10 to 3.13 have inside
 multiprocessing; with another Python nothing is changed.
