@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from functions.decisions.catalogue import Catalogue
 from functions.fleet import zones
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine, networks_of
 from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import configured, feeds
+from functions.gateway import configured, feeds, memory
 from functions.gateway.gateway import Gateway
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.settings import GatewaySettings
 from functions.gateway.usage.delivery import NotDelivered, UsageDelivery
+from functions.telemetry.memory import limit_bytes, warn_if_over
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -56,7 +58,7 @@ class Background:
             registry_url=settings.registry_url,
             token=functools.partial(self.credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
-            on_swap=gateway.swap,
+            on_swap=functools.partial(self._swap, [1]),
             gateway_id=services.gateway_id,
             on_gateways=self.quota_leases.expect,
         )
@@ -71,7 +73,10 @@ class Background:
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)
         seals = SealChecker(
-            self.credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
+            self.credentials,
+            required=settings.sealed_heartbeats,
+            loopback=is_one_machine(settings.bus_url),
+            pod_networks=networks_of(settings.pod_cidrs),
         )
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
@@ -86,6 +91,14 @@ class Background:
         services.tasks.forever("usage to disk", self.usage.keep)
         services.tasks.forever("usage", self.usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    def _swap(self, summed: list[int], catalogue: Catalogue) -> None:
+        """A new snapshot; where it has more pools than ever, so have tokenizers and what is known of caches."""
+        self.gateway.swap(catalogue)
+        pools = sum(entry.task == "generate" for entry in catalogue.pools.values())
+        if pools > summed[0]:
+            summed[0] = pools
+            warn_if_over(memory.most(self.settings, pools), limit_bytes())
 
     def _start_prefix_feeds(self) -> None:
         exact, tasks = self.exact, self.gateway.services.tasks

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine, networks_of
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
 from functions.fleet.rollout_stats import MAX_BYTES as EVIDENCE_BYTES
 from functions.fleet.snapshot_notices import announce, follow_notices
@@ -38,6 +38,7 @@ from functions.registry.capacity_watch import CapacityWatch
 from functions.registry.console.samples import MOST_BYTES as SAMPLES_BYTES
 from functions.registry.console.samples import sample
 from functions.registry.console.sources import ConsoleSources, sources_from
+from functions.registry.console.tenants import MOST_BYTES as USE_BYTES
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
@@ -96,7 +97,12 @@ async def _serve(settings: RegistrySettings) -> None:
         on_published=lambda news: tasks.once("announce", announce(bus, news)),
     )
     store.load()
-    seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
+    seals = SealChecker(
+        credentials,
+        required=settings.sealed_heartbeats,
+        loopback=is_one_machine(settings.bus_url),
+        pod_networks=networks_of(settings.pod_cidrs),
+    )
     fleet = FleetWatch(bus, seals=seals)
     fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
@@ -300,4 +306,5 @@ def most_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_B
         Part("uploads", settings.uploads_at_once * _UPLOAD_BYTES),
         Part("evidence of rollouts", EVIDENCE_BYTES),
         Part("samples of pools", SAMPLES_BYTES),
+        Part("use of tenants", USE_BYTES),
     ]

@@ -280,9 +280,10 @@ async def until(what: str, condition: Callable[[], bool], timeout_s: float = 120
 
 
 def tell(what: str, watched: Watched, began_s: float, row: dict[str, Any]) -> None:
+    took_s, before_s = time.monotonic() - began_s, began_s - watched.began_s
     print(
-        f"\n{what} ({began_s - watched.began_s:.1f} s after the first request): {row['state']} in stage {row['stage']}, {time.monotonic() - began_s:.1f} s after the push; "
-        f"{dict(watched.served())} served, {dict(watched.served(ADAPTER))} of them an adapter's, "
+        f"\n{what}: {row['state']} in stage {row['stage']}, {took_s:.1f} s after the push ({before_s:.1f} s after the "
+        f"first request); {dict(watched.served())} served, {dict(watched.served(ADAPTER))} of them an adapter's, "
         f"{len(watched.failed())} failed, {len(watched.wrong())} wrong, {len(watched.changed())} sessions changed: "
         f"{row.get('reason')}"
     )

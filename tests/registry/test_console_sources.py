@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,7 @@ from functions.registry.console.prometheus import Prometheus, PrometheusAddress,
 from functions.registry.console.samples import FIGURES, POOLS_MAX, SAMPLES_MAX, Samples, rows_of
 from functions.registry.console.series import POINTS, POOLS_SHOWN, QUERIES, PoolSeries
 from functions.registry.console.sources import ConsoleSources, drill_reports, no_sources
-from functions.registry.console.tenants import KEPT, Look, RecentUse, shares
+from functions.registry.console.tenants import KEPT, MOST_BYTES, ROWS_MAX, Look, RecentUse, shares
 from functions.registry.console.traces import Traces
 from functions.registry.fleet_watch import FleetWatch
 from functions.telemetry.store.client import StoreAddress, TraceStore
@@ -155,6 +156,19 @@ def test_worked_example_from_the_prologue() -> None:
     }
     assert shares(QuotaLimits(input_tokens_per_minute=10_000), 1.0, used, 300.0)["input_tokens_per_minute"] == 0.6
     assert shares(QuotaLimits(), 0.0, used, 300.0) == {}, "what is not limited has no share"
+
+
+def test_recent_use_takes_no_more_than_the_sum_of_the_registrys_memory_says() -> None:
+    rows = 2000
+    tracemalloc.start()
+    kept = Look(0.0, {(f"tenant-{number}", 486_000 + number % 2): _used(number) for number in range(rows)})
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept.rows) == rows and held / rows <= MOST_BYTES / (KEPT + 1) / ROWS_MAX
+
+
+def _used(number: int) -> dict[str, float]:
+    return dict.fromkeys(USED, number + 0.5)
 
 
 def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:

@@ -25,13 +25,13 @@ from functions.gateway.request.request import NOTHING_SPENT, Ended
 from functions.gateway.routing.cold_wait import ColdWait
 from functions.gateway.routing.fallback_plan import FallbackPlan
 from functions.gateway.routing.wake_wait import WakeWait
-from functions.gateway.services import Services
+from functions.gateway.services import OpenRequest, Services
 
 _log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 
 
-class Ending(Served, Protocol):
+class Ending(Served, OpenRequest, Protocol):
     """An exchange, as far as its end goes."""
 
     services: Services
@@ -114,8 +114,10 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
     exchange.timeline.ended_s = services.clock()
     services.open_requests.pop(exchange, None)
     ended = ended_of(services, exchange, status, code)
-    # It lets go of its attempt and its ticket, which know it: else only the collector would free the three, and a body.
+    # It lets go of its attempt, split and ticket, which know it: else only the collector would free them, and a body.
     exchange.tries.attempt = exchange.ticket = None
+    if exchange.split is not None:
+        exchange.split.leave()
     for listener in services.end_listeners:
         try:
             listener(ended)

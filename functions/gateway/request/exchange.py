@@ -248,6 +248,8 @@ class Exchange:
         self.admitted.let_go_of_body()
         if self.plan is not None:
             self.plan.let_go_of_bodies()
+        if self.split is not None:
+            self.split.let_go_of_body()
 
     def _first_token(self, attempt: Attempt) -> None:
         services = self.services

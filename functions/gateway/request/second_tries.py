@@ -22,7 +22,6 @@ from functions.gateway.request.unserved import Unserved
 class Retried(Unserved, Owner, Protocol):
     """An exchange, as far as its attempts begin again."""
 
-    due_s: float
     renaming: Renaming
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
 from functions.decisions.routing.retry import Failure
+from functions.gateway.admission.queue import QueuedRequest
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.models import as_control
 from functions.gateway.quota import settlement
@@ -24,7 +25,7 @@ from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lack
 from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 
 
-class Unserved(Ending, Protocol):
+class Unserved(Ending, QueuedRequest, Protocol):
     """An exchange, as far as it goes on elsewhere."""
 
     deadline_s: float
@@ -33,7 +34,6 @@ class Unserved(Ending, Protocol):
     def take(self, other: Admitted) -> None: ...
     def route(self) -> None: ...
     def decide(self, admitted: Admitted) -> Prediction | NoReplica: ...
-    def failed_here(self) -> None: ...
 
 
 def without_replica(exchange: Unserved, decision: NoReplica) -> None:

@@ -8,16 +8,20 @@ import sys
 import uvloop
 from pydantic import ValidationError
 
+from functions.artifacts.manifest import CHUNK_MAX_BYTES
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.fleet.role_credentials import CredentialsUnusable, read_for
 from functions.replica.adapter_cache.app import make_app
 from functions.replica.adapter_cache.objects import CachedObjects
-from functions.replica.adapter_cache.read_through import ReadThrough
-from functions.replica.listeners import PeerServer, StartFailed, bind
+from functions.replica.adapter_cache.read_through import AT_ONCE, ReadThrough
+from functions.replica.listeners import PEER_BOUNDS, PEER_CONNECTIONS, PeerServer, StartFailed, bind
 from functions.replica.settings import AdapterCacheSettings
+from functions.telemetry.memory import MIB, Part, limit_bytes, warn_if_over
 
 _S3_READ_TIMEOUT_S = 10.0
 _S3_ATTEMPTS = 2
+_BASE_BYTES = 110 * MIB  # as an agent's
+_CONNECTION_BYTES = 16_000
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +32,18 @@ def run(settings: AdapterCacheSettings) -> None:
         runner.run(_run(settings))
 
 
+def most_memory(settings: AdapterCacheSettings) -> list[Part]:
+    """Memory where every bound is reached at once. Objects are chunks of up to 64 MiB; as a rule they have 8."""
+    return [
+        Part("the process", _BASE_BYTES),
+        Part("connections", PEER_CONNECTIONS * (_CONNECTION_BYTES + (PEER_BOUNDS.body_bytes or 0))),
+        Part("answers", settings.max_answers * CHUNK_MAX_BYTES),
+        Part("reads of the store", AT_ONCE * CHUNK_MAX_BYTES),
+    ]
+
+
 async def _run(settings: AdapterCacheSettings) -> None:
+    warn_if_over(most_memory(settings), limit_bytes())
     objects = CachedObjects(settings.cache_dir, settings.cache_max_bytes)
     await asyncio.to_thread(objects.open)
     cache = ReadThrough(objects, _store(settings))

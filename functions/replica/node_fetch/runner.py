@@ -2,8 +2,8 @@
 
     1 listen, and serve chunks from the first moment
     2 ask which digest each name has; fetch one after the other, with a line on stderr now and then
-    3 keep others of the node from evicting it, lay out what was compiled for it, and link it at its folder: engines that
-      wait for the link find both
+    3 keep others of the node from evicting it, lay out what was compiled for it, and link it at its folder: an engine
+      that waits for the link finds both
     4 ready (`GET /readyz`): seed, then say goodbye to the tracker and end
 
 SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.

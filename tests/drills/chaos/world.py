@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from functions.controller.local.children import session_members
+from functions.controller.local.children import FLEET_VARIABLE, HASH_VARIABLE, NAME_VARIABLE, session_members
 from tests.drills.chaos.postgres import Postgres
 from tests.e2e.projects import PATIENT, project_with, without_limits, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
@@ -224,10 +224,13 @@ def _mount(folder: Path) -> None:
 
 
 def _beside(world: World, role: str, name: str, changes: dict[str, str]) -> Kept:
+    """As the fleet's own of this role, without its marks: a controller that starts again would adopt the copy."""
     prefix = f"SHOAL_{role.upper()}_"
     environment = psutil.Process(world.fleet.pid(role)).environ() | {
         prefix + setting: value for setting, value in changes.items()
     }
+    for mark in (FLEET_VARIABLE, NAME_VARIABLE, HASH_VARIABLE):
+        environment.pop(mark, None)
     argv = [sys.executable, "-m", f"functions.{role}"]
     return Kept(argv, environment, world.fleet.state_dir, world.folder / f"{name}.log", GROUPS[name])
 
