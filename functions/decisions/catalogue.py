@@ -84,7 +84,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, content: Indexed) -> "Catalogue":
-        """The catalogue of a content at hand; costs nothing, whatever its size."""
+        """The catalogue of a content at hand; walks over its pools, and over nothing else of it."""
         return cls(content.snapshot, content.content_hash, content.tables)
 
     def quota_of(self, tenant: TenantId) -> QuotaEntry | None:

@@ -5,8 +5,8 @@ published only when all of it is sound. Who leaves half way leaves nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,11 +15,10 @@ from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingested, IngestPolicy
-from functions.http.multipart import MultipartInvalid, boundary_of
+from functions.http.multipart import MultipartForm, MultipartInvalid, boundary_of, text_of
 from functions.registry.conventions import DigestName, JsonBody, body_of
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
-from functions.registry.multipart import AdapterForm
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
@@ -229,3 +228,39 @@ def _stored(found: StoredArtifact) -> dict[str, Any]:
         "total_bytes": found.total_bytes,
         "facts": found.facts,
     }
+
+
+class FileWriter(Protocol):
+    def write(self, block: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class AdapterForm(MultipartForm):
+    """Form of an adapter's upload: fields first, then files, each file's bytes written at once.
+
+        part "tenant", "base_model", …     fields
+        part "file"; filename="a/b"        a file of the adapter
+
+    `open_file` is asked for a writer when a file begins. Names, sizes and numbers are judged by the upload that a file
+    is written to. Blocks on that upload's disk.
+    """
+
+    max_parts: ClassVar[int] = 1024
+    fields_first: ClassVar[bool] = True
+
+    def __init__(self, boundary: bytes, open_file: Callable[[str], FileWriter]) -> None:
+        super().__init__(boundary)
+        self._open_file = open_file
+        self._writer: FileWriter | None = None
+
+    def file_begins(self, filename: bytes) -> None:
+        self._writer = self._open_file(text_of(filename))
+
+    def file_data(self, piece: bytes) -> None:
+        if self._writer is not None:
+            self._writer.write(piece)
+
+    def file_ends(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

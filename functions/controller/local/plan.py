@@ -29,7 +29,7 @@ ENGINE_MODULES: dict[EngineKind, str] = {
 # What the engine's container image would carry. Its processes talk to each other on the host's address otherwise.
 _PATCHES = Path(engines.__file__).parent / "vllm_patches"
 _LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
-    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST},
+    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST, "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"},
     "sim": {},
 }
 # vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.

@@ -25,10 +25,9 @@ from websockets.typing import Subprotocol
 from functions.api import snapshot as snapshots
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.doctor import doctor
-from functions.cli.cluster.events import events
 from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
-from functions.cli.cluster.status import status
+from functions.cli.cluster.status import events, status
 from functions.cli.refused import Refused
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.kubernetes.api_server import ApiServer

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.telemetry.busiest import OTHER, RANK_EVERY_S, Busiest
+from functions.gateway.metrics import OTHER, RANK_EVERY_S, Busiest
 
 
 def asked(busiest: Busiest, **times: int) -> None:
