@@ -156,18 +156,21 @@ class Watched:
         self.sessions: list[list[Answer]] = []
         self._judge = judge
 
-    async def run(self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore) -> None:
+    async def run(
+        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, seats: asyncio.Semaphore
+    ) -> None:
         """Sessions of a few turns, one after the other; streamed: what fails in mid-stream no retry can hide."""
         while True:
             session, turns = secrets.token_hex(8), list[Answer]()
             self.sessions.append(turns)
             for _ in range(TURNS):
-                answer = Answer(self._judge.ask(model), time.monotonic())
-                try:
-                    await self._stream(client, answer, session, door)
-                except httpx.HTTPError as error:
-                    answer.detail = repr(error)
-                answer.ended_s = time.monotonic()
+                async with seats:
+                    answer = Answer(self._judge.ask(model), time.monotonic())
+                    try:
+                        await self._stream(client, answer, session, door)
+                    except httpx.HTTPError as error:
+                        answer.detail = repr(error)
+                    answer.ended_s = time.monotonic()
                 self.answers.append(answer)
                 turns.append(answer)
 
@@ -246,11 +249,12 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def traffic(
-    fleet: Fleet, judge: Judge, clients: int, look: Callable[[], None] = lambda: None
+    fleet: Fleet, judge: Judge, clients: int, look: Callable[[], None] = lambda: None, at_once: int | None = None
 ) -> AsyncIterator[Watched]:
-    """So many clients, a quarter of them at an adapter. `look` is called twice a second, in a thread."""
+    """So many clients, a quarter of them at an adapter, with `at_once` of their requests under way; None: all.
+    `look` is called twice a second, in a thread."""
     watched = Watched(judge, await asyncio.to_thread(digests, fleet))
-    door = asyncio.Semaphore(AT_THE_DOOR)
+    door, seats = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
 
     async def listen() -> None:
         while True:
@@ -265,7 +269,7 @@ async def traffic(
 
     async with fleet.async_client(timeout_s=300.0, connections=clients) as client:
         models = [BASE, BASE, BASE, ADAPTER] * (clients // 4)
-        tasks = [asyncio.ensure_future(watched.run(client, model, door)) for model in models]
+        tasks = [asyncio.ensure_future(watched.run(client, model, door, seats)) for model in models]
         tasks += [asyncio.ensure_future(listen()), asyncio.ensure_future(looking())]
         try:
             yield watched
