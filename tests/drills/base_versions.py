@@ -24,7 +24,7 @@ from tests.fleets import Fleet, wait_until
 BASE, ADAPTER = "smollm2-135m", "acme/support-bot"
 MODELS, POLICIES = "registry/models.yaml", "policies/rollouts.yaml"
 TURNS = 4  # of a session
-TOKENS = 8  # of an answer
+TOKENS = 8  # of a completion
 HEARD_S = 3.0  # heartbeats come every second, and are looked at twice a second
 
 
@@ -34,10 +34,15 @@ class Asked:
     prompt: str
 
 
-def request(asked: Asked) -> dict[str, Any]:
-    """A completion: on CPU a chat template's tokens are most of what a short answer costs."""
-    body = {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0}
-    return body | {"ignore_eos": True}
+def completion(asked: Asked) -> dict[str, Any]:
+    """On CPU a chat template's tokens are most of what a short answer costs a real engine."""
+    return {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+
+
+def chat(asked: Asked) -> dict[str, Any]:
+    """The simulated engine marks only these."""
+    message = {"role": "user", "content": asked.prompt}
+    return {"model": asked.model, "messages": [message], "max_tokens": 12, "temperature": 0}
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Answer:
 
 class Judge(Protocol):
     def ask(self, model: str) -> Asked: ...
+
+    def body(self, asked: Asked) -> dict[str, Any]: ...
 
     def version_of(self, answer: Answer) -> str | None:
         """As the engine's own words tell it; None where they tell nothing yet."""
@@ -175,7 +182,8 @@ class Watched:
                 turns.append(answer)
 
     async def _stream(self, client: httpx.AsyncClient, answer: Answer, session: str, door: asyncio.Semaphore) -> None:
-        body = request(answer.asked) | {"session_id": session, "stream": True}
+        body = self._judge.body(answer.asked) | {"session_id": session, "stream": True}
+        path = "/chat/completions" if "messages" in body else "/completions"
         async with contextlib.AsyncExitStack() as outside:
             await outside.enter_async_context(door)
 
@@ -183,7 +191,7 @@ class Watched:
                 if event == "http11.send_request_body.complete":
                     await outside.aclose()
 
-            stream = client.stream("POST", "/completions", json=body, extensions={"trace": trace})
+            stream = client.stream("POST", path, json=body, extensions={"trace": trace})
             async with stream as got:
                 answer.status, headers = got.status_code, got.headers
                 answer.served_as, answer.digest = (headers.get(f"x-shoal-{name}", "") for name in ("model", "digest"))
@@ -193,7 +201,7 @@ class Watched:
         answer.is_whole = answer.status == 200 and text.rstrip().endswith("data: [DONE]") and '"error"' not in text
         answer.detail = "" if answer.is_whole else text[-300:]
         answer.text = "".join(
-            choice["text"]
+            choice["text"] if "text" in choice else choice["delta"].get("content") or ""
             for line in text.splitlines()
             if line.startswith("data: {")
             for choice in json.loads(line[6:]).get("choices", [])

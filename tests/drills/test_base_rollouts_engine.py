@@ -31,13 +31,13 @@ from tests.drills.base_versions import (
     Watched,
     all_have,
     answers,
+    completion,
     declare,
     digests,
     has_come_to,
     kill_controller,
     newest,
     point,
-    request,
     tell,
     traffic,
     until,
@@ -86,6 +86,9 @@ class ByWords:
     def ask(self, model: str) -> Asked:
         return Asked(model, next(self._prompts))
 
+    def body(self, asked: Asked) -> dict[str, Any]:
+        return completion(asked)
+
     def version_of(self, answer: Answer) -> str | None:
         found = {
             version for (version, asked), words in self._words.items() if (asked, words) == (answer.asked, answer.text)
@@ -113,7 +116,7 @@ class ByWords:
 
     def _learn(self, replica: dict[str, Any], asked: Asked) -> None:
         """Nothing where the engine fails, or is gone."""
-        body = request(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
+        body = self.body(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
         url = f"http://{replica['host']}:{replica['port']}/v1/completions"
         with contextlib.suppress(httpx.HTTPError):
             answer = httpx.post(url, json=body, timeout=120.0)
