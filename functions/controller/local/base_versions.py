@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from functions.api.ids import ModelId
+from functions.api.ids import PoolName
 from functions.api.snapshot import ModelEntry, Snapshot
 from functions.controller.local.files import replace_file
 from functions.controller.local.pools import Pool, folder_at
@@ -141,11 +141,11 @@ class BaseVersions:
         snapshot = self._published()
         if snapshot is None or not self._rows.book.is_known:
             return
-        bases = {model.id: model for model in snapshot.models if model.type == "base"}
+        bases = {model.pool: model for model in snapshot.models if model.type == "base"}
         declared, active = self._reconciler.wanted.pools, self._rows.book.active
         folders = dict(self._folders)
         for pool in declared:
-            base = bases.get(ModelId(pool.name))
+            base = bases.get(PoolName(pool.name))
             following = self._next(pool, base, active) if base is not None else None
             if following is not None:
                 folders[pool.name] = following
