@@ -113,7 +113,8 @@ class BaseVersions:
         is_suspended: Callable[[], bool],
         may_surge: Callable[[Pool], bool],
     ) -> None:
-        """`published` is what the registry holds now; `may_surge`: there is a place for one replica more."""
+        """`published` is what the registry holds now; `may_surge`: there is a place for one replica more. It looks at
+        engines' memory, which costs them and us: it is asked only while versions move."""
         self._kept = kept
         self._reconciler = reconciler
         self._rows = rows
@@ -162,9 +163,12 @@ class BaseVersions:
 
     def _next(self, pool: Pool, base: ModelEntry, active: Iterable[Rollout]) -> PoolFolders | None:
         before = self._folders.get(pool.name)
-        replicas = self._reconciler.replicas_of(pool.name)
-        surge = before.extra if before is not None and before.extra else int(self._may_surge(pool))
-        shares = wanted_shares(base, active, self._driver.widening, replicas, surge)
+        replicas, widening = self._reconciler.replicas_of(pool.name), self._driver.widening
+        surge = before.extra if before is not None else 0
+        shares = wanted_shares(base, active, widening, replicas, surge)
+        if shares is not None and shares.is_moving and not surge and self._may_surge(pool):
+            surge = 1
+            shares = wanted_shares(base, active, widening, replicas, surge)
         if shares is None:
             return before
         return next_folders(before, base, shares, surge, settled=self._reconciler.wanted.settled)
