@@ -77,7 +77,7 @@ def base_tokenizer(
 
 @base_app.command("push")
 def base_push(
-    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1; the name is the pool's.")],
+    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1, or tenant/name@version.")],
     source: Annotated[str, typer.Argument(help="The model's folder, or s3://bucket/prefix.")],
     *,
     endpoint: Annotated[

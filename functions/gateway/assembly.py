@@ -94,6 +94,7 @@ def make_services(
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
             is_overloaded=admission.is_overloaded,
+            gateways=lambda: quotas.gateways,
         )
     for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)

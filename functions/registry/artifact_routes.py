@@ -85,7 +85,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
             body = await body_of(FromUri)(request)
             tenant = _tenant(services, who, body.tenant)
             with ingesting.place(tenant):
-                expect = await services.expectation(tenant, _base(services, body.base_model))
+                expect = await services.expectation(tenant, _base(services, tenant, body.base_model))
                 ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
         elif media == "multipart/form-data":
             with ingesting.place(who.tenant):
@@ -191,7 +191,8 @@ def _named(services: RegistryServices, who: Principal, fields: dict[str, str]) -
     if fields.get("adapter_type", "lora") != "lora":
         message = "only lora adapters are served, so adapter_type must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
-    return _tenant(services, who, fields.get("tenant")), _base(services, fields.get("base_model"))
+    tenant = _tenant(services, who, fields.get("tenant"))
+    return tenant, _base(services, tenant, fields.get("base_model"))
 
 
 def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
@@ -203,8 +204,8 @@ def _tenant(services: RegistryServices, who: Principal, named: str | None) -> Te
     return services.declared.require_tenant(named) if named else None
 
 
-def _base(services: RegistryServices, named: str | None) -> str:
-    return services.declared.require_base(named) if named else ""
+def _base(services: RegistryServices, tenant: TenantId | None, named: str | None) -> str:
+    return services.declared.require_base(named, tenant) if named else ""
 
 
 def _ingested(ingested: Ingested, tenant: TenantId | None) -> dict[str, Any]:

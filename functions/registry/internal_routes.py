@@ -13,7 +13,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy import Connection
 
-from functions.api.ids import ModelId
+from functions.api.snapshot_index import base_of
 from functions.decisions.rollout import codec as rollout_wire
 from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout import lifecycle
@@ -215,8 +215,8 @@ def weights_routes(store: SnapshotStore, credentials: RoleCredentials) -> APIRou
     @router.get("/internal/v1/weights/{name}/{version}")
     async def published(name: str, version: str) -> dict[str, Any]:
         """What a replica of this version is to load."""
-        model = store.feed.content.tables.models.get(ModelId(name))
-        versions = model.versions if model is not None and model.type == "base" else ()
+        model = base_of(store.feed.content.tables.models, name)
+        versions = model.versions if model is not None else ()
         for each in versions:
             if each.name == version:
                 return {"object": "weights", "name": name, "version": version, "digest": each.digest}

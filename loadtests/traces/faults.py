@@ -186,10 +186,11 @@ def _played(folder: Path, number: int, case: Case) -> bool:
         client = store.client()
         there, in_table, in_totals = _found(client)
         client.close()
-    lost = gateways.offered() - there
+        offered = gateways.offered()  # its disk is there
+    lost = offered - there
     is_right = in_table == in_totals == there and lost <= gateways.unspooled + sum(dropped.values())
     print(
-        f"{case.name:36} offered {gateways.offered():6} there {there:6} lost {lost:5} (in no file when killed "
+        f"{case.name:36} offered {offered:6} there {there:6} lost {lost:5} (in no file when killed "
         f"{gateways.unspooled}, dropped {dropped}) doubled {in_table - there} in the table, {in_totals - there} in the "
         f"totals; through {through_s:.1f} s after the fault{'' if is_right else ': WRONG'}",
         flush=True,

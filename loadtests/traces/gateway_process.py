@@ -21,6 +21,7 @@ from loadtests.traces.store_process import PASSWORD
 
 ROWS = struct.Struct("qq")  # offered, in files
 _TICK_S = 0.01
+_WAITING_ROWS = 8192  # half of what the sink takes before it drops
 DELIVERY_S = 240.0  # a killed store takes a minute to start on a machine that others use
 
 
@@ -62,6 +63,7 @@ def _offer(outputs: TraceOutputs, counted: Path, prefix: str, seconds: float, ro
         shared, count, began_s = mmap.mmap(file.fileno(), ROWS.size), 0, time.monotonic()
         while count < seconds * rows_per_s:
             due = int(min(time.monotonic() - began_s, seconds) * rows_per_s)
+            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # an hour in a minute outruns a busy disk
             for number in range(count, due):
                 outputs.sink.offer(Made(f"{prefix}-{number}"))
                 ROWS.pack_into(shared, 0, number + 1, outputs.sink.spooled_total)

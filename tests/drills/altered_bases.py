@@ -2,7 +2,7 @@
 
     named     the output head's rows change places by pairs: where the base says token t, this one says t ^ STEP
     slow      so many layers besides that add nothing to the residual stream, and take their time
-    failing   a chat template that divides by zero where a prompt has a certain word
+    failing   a word is one token of the tokenizer's, for which the weights have no row: the engine dies of it
 
 Weights are bfloat16, which numpy knows not: they are copied as two bytes each.
 """
@@ -50,7 +50,7 @@ class Altered:
         }
         _write(folder / "model.safetensors", weights)
         if self.fails_at:
-            self._break(folder / "chat_template.jinja")
+            self._break(folder / "tokenizer.json", int(config["vocab_size"]))
         write_manifest(folder)
         return folder
 
@@ -60,9 +60,11 @@ class Altered:
         names[plain] ^= self.step
         return embed[names]
 
-    def _break(self, template: Path) -> None:
-        broken = "{% if '" + self.fails_at + "' in messages[-1]['content'] %}{{ 1 // 0 }}{% endif %}"
-        template.write_text(broken + template.read_text())
+    def _break(self, tokenizer: Path, next_token: int) -> None:
+        content = json.loads(tokenizer.read_text())
+        beyond = {"id": next_token, "content": self.fails_at, "special": False, "normalized": False}
+        content["added_tokens"].append(content["added_tokens"][-1] | beyond)
+        tokenizer.write_text(json.dumps(content))
 
 
 def _read(file: Path) -> dict[str, Values]:

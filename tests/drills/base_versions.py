@@ -24,7 +24,7 @@ from tests.fleets import Fleet, wait_until
 BASE, ADAPTER = "smollm2-135m", "acme/support-bot"
 MODELS, POLICIES = "registry/models.yaml", "policies/rollouts.yaml"
 TURNS = 4  # of a session
-TOKENS = 8  # of an answer
+TOKENS = 8  # of a completion
 HEARD_S = 3.0  # heartbeats come every second, and are looked at twice a second
 
 
@@ -34,9 +34,15 @@ class Asked:
     prompt: str
 
 
-def request(asked: Asked) -> dict[str, Any]:
+def completion(asked: Asked) -> dict[str, Any]:
+    """On CPU a chat template's tokens are most of what a short answer costs a real engine."""
+    return {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+
+
+def chat(asked: Asked) -> dict[str, Any]:
+    """The simulated engine marks only these."""
     message = {"role": "user", "content": asked.prompt}
-    return {"model": asked.model, "messages": [message], "max_tokens": TOKENS, "temperature": 0}
+    return {"model": asked.model, "messages": [message], "max_tokens": 12, "temperature": 0}
 
 
 @dataclass(slots=True)
@@ -56,6 +62,8 @@ class Answer:
 
 class Judge(Protocol):
     def ask(self, model: str) -> Asked: ...
+
+    def body(self, asked: Asked) -> dict[str, Any]: ...
 
     def version_of(self, answer: Answer) -> str | None:
         """As the engine's own words tell it; None where they tell nothing yet."""
@@ -155,23 +163,27 @@ class Watched:
         self.sessions: list[list[Answer]] = []
         self._judge = judge
 
-    async def run(self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore) -> None:
+    async def run(
+        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, seats: asyncio.Semaphore
+    ) -> None:
         """Sessions of a few turns, one after the other; streamed: what fails in mid-stream no retry can hide."""
         while True:
-            session = secrets.token_hex(8)
-            self.sessions.append([])
+            session, turns = secrets.token_hex(8), list[Answer]()
+            self.sessions.append(turns)
             for _ in range(TURNS):
-                answer = Answer(self._judge.ask(model), time.monotonic())
-                try:
-                    await self._stream(client, answer, session, door)
-                except httpx.HTTPError as error:
-                    answer.detail = repr(error)
-                answer.ended_s = time.monotonic()
+                async with seats:
+                    answer = Answer(self._judge.ask(model), time.monotonic())
+                    try:
+                        await self._stream(client, answer, session, door)
+                    except httpx.HTTPError as error:
+                        answer.detail = repr(error)
+                    answer.ended_s = time.monotonic()
                 self.answers.append(answer)
-                self.sessions[-1].append(answer)
+                turns.append(answer)
 
     async def _stream(self, client: httpx.AsyncClient, answer: Answer, session: str, door: asyncio.Semaphore) -> None:
-        body = request(answer.asked) | {"session_id": session, "stream": True}
+        body = self._judge.body(answer.asked) | {"session_id": session, "stream": True}
+        path = "/chat/completions" if "messages" in body else "/completions"
         async with contextlib.AsyncExitStack() as outside:
             await outside.enter_async_context(door)
 
@@ -179,7 +191,7 @@ class Watched:
                 if event == "http11.send_request_body.complete":
                     await outside.aclose()
 
-            stream = client.stream("POST", "/chat/completions", json=body, extensions={"trace": trace})
+            stream = client.stream("POST", path, json=body, extensions={"trace": trace})
             async with stream as got:
                 answer.status, headers = got.status_code, got.headers
                 answer.served_as, answer.digest = (headers.get(f"x-shoal-{name}", "") for name in ("model", "digest"))
@@ -189,7 +201,7 @@ class Watched:
         answer.is_whole = answer.status == 200 and text.rstrip().endswith("data: [DONE]") and '"error"' not in text
         answer.detail = "" if answer.is_whole else text[-300:]
         answer.text = "".join(
-            choice["delta"].get("content") or ""
+            choice["text"] if "text" in choice else choice["delta"].get("content") or ""
             for line in text.splitlines()
             if line.startswith("data: {")
             for choice in json.loads(line[6:]).get("choices", [])
@@ -245,11 +257,12 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def traffic(
-    fleet: Fleet, judge: Judge, clients: int, look: Callable[[], None] = lambda: None
+    fleet: Fleet, judge: Judge, clients: int, look: Callable[[], None] = lambda: None, at_once: int | None = None
 ) -> AsyncIterator[Watched]:
-    """So many clients, a quarter of them at an adapter. `look` is called twice a second, in a thread."""
+    """So many clients, a quarter of them at an adapter, with `at_once` of their requests under way; None: all.
+    `look` is called twice a second, in a thread."""
     watched = Watched(judge, await asyncio.to_thread(digests, fleet))
-    door = asyncio.Semaphore(AT_THE_DOOR)
+    door, seats = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
 
     async def listen() -> None:
         while True:
@@ -264,7 +277,7 @@ async def traffic(
 
     async with fleet.async_client(timeout_s=300.0, connections=clients) as client:
         models = [BASE, BASE, BASE, ADAPTER] * (clients // 4)
-        tasks = [asyncio.ensure_future(watched.run(client, model, door)) for model in models]
+        tasks = [asyncio.ensure_future(watched.run(client, model, door, seats)) for model in models]
         tasks += [asyncio.ensure_future(listen()), asyncio.ensure_future(looking())]
         try:
             yield watched

@@ -28,6 +28,7 @@ from tests.drills.base_versions import (
     Watched,
     all_have,
     answers,
+    chat,
     declare,
     has_come_to,
     kill_controller,
@@ -63,6 +64,9 @@ PACE = 3.0
 class ByMark:
     def ask(self, model: str) -> Asked:
         return Asked(model, secrets.token_hex(12))
+
+    def body(self, asked: Asked) -> dict[str, Any]:
+        return chat(asked)
 
     def version_of(self, answer: Answer) -> str:
         return answer.text[1:3] if answer.text.startswith(("[v2]", "[v3]", "[v4]")) else "v1"

@@ -3,7 +3,7 @@ its figures (`pytest -s`); `test_base_rollouts.py` is the same with simulated en
 
 At temperature 0 every version says its own words (`altered_bases`). What those are each engine is asked at its own
 port, past the gateway, as soon as it serves; answers through the gateway are held to it. v3 has five times as many
-layers as the others; v4's chat template fails for what the clients ask, and not for the agent's probes.
+layers as the others; v4's engine dies of what the clients ask, and not of the agent's probes.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from tests.drills.base_versions import (
     Watched,
     all_have,
     answers,
+    completion,
     declare,
     digests,
     has_come_to,
     kill_controller,
     newest,
     point,
-    request,
     tell,
     traffic,
     until,
@@ -67,8 +67,9 @@ spec:
 """
 REPLICAS = 2
 CLIENTS = 200
+AT_ONCE = 48  # beyond what two engines on two cores answer within their classes' patience, the gateway rightly refuses
 VERSIONS = (Altered("v2", 1), Altered("v3", 2, more_layers=120), Altered("v4", 4, fails_at="word"))
-PROMPTS = tuple(f"Say one word about {thing}." for thing in ("the sea", "bread", "a clock", "rain", "Rome", "iron"))
+PROMPTS = tuple(f"A word about {thing} is" for thing in ("the sea", "bread", "a clock", "rain", "Rome", "iron"))
 START_S = 600.0  # of an engine, beside two that are kept busy
 
 
@@ -84,6 +85,9 @@ class ByWords:
 
     def ask(self, model: str) -> Asked:
         return Asked(model, next(self._prompts))
+
+    def body(self, asked: Asked) -> dict[str, Any]:
+        return completion(asked)
 
     def version_of(self, answer: Answer) -> str | None:
         found = {
@@ -112,12 +116,12 @@ class ByWords:
 
     def _learn(self, replica: dict[str, Any], asked: Asked) -> None:
         """Nothing where the engine fails, or is gone."""
-        body = request(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
-        url = f"http://{replica['host']}:{replica['port']}/v1/chat/completions"
+        body = self.body(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
+        url = f"http://{replica['host']}:{replica['port']}/v1/completions"
         with contextlib.suppress(httpx.HTTPError):
             answer = httpx.post(url, json=body, timeout=120.0)
             if answer.status_code == 200:
-                self._words[self._version(replica), asked] = str(answer.json()["choices"][0]["message"]["content"])
+                self._words[self._version(replica), asked] = str(answer.json()["choices"][0]["text"])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +148,7 @@ def judge(fleet: Fleet) -> ByWords:
 
 @contextlib.asynccontextmanager
 async def streams(fleet: Fleet, judge: ByWords) -> AsyncIterator[Watched]:
-    async with traffic(fleet, judge, CLIENTS, judge.learn) as watched:
+    async with traffic(fleet, judge, CLIENTS, judge.learn, AT_ONCE) as watched:
         await until("the old one serves", lambda: len(watched.whole()) >= CLIENTS, 300)
         yield watched
 
@@ -187,13 +191,6 @@ async def test_a_slower_base_is_taken_back_by_itself(fleet: Fleet, judge: ByWord
     assert "p50_latency > 1.5x" in row["reason"] and not watched.failed(), (row, watched.failed()[:3])
 
 
-async def test_a_base_that_fails_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
-    watched, row, its = await taken_back(fleet, judge, "v4", "failing")
-    assert "error_rate > 2%" in row["reason"], row
-    lost = watched.failed()
-    assert all(answer in its for answer in lost), [answer for answer in lost if answer not in its][:3]
-
-
 async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(
     fleet: Fleet, judge: ByWords
 ) -> None:
@@ -217,6 +214,13 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
     tell("killed", watched, began_s, row)
     others = [each for each in watched.failed() if each.replica != new or not each.sent_s < killed_s < each.ended_s]
     assert not others and not watched.wrong(), (others[:3], watched.wrong()[:3])
+
+
+async def test_a_base_whose_engine_dies_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
+    watched, row, its = await taken_back(fleet, judge, "v4", "dies")
+    assert "error_rate > 2%" in row["reason"], row
+    lost = watched.failed()
+    assert all(answer in its for answer in lost), [answer for answer in lost if answer not in its][:3]
 
 
 def engines(fleet: Fleet) -> int:

@@ -39,11 +39,14 @@ spec:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Without a pool: there is nothing in the store yet that one could be started from."""
+    """Of simulated engines at first, which need no weights: those are to be pushed."""
+    base = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
+    if not base:
+        pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make soak` prepares engine and base model, and sets it")
+    (tmp_path / "state" / "models").mkdir(parents=True)
+    (tmp_path / "state" / "models" / POOL).symlink_to(Path(base).absolute())  # else `shoal up` makes it
     project = without_scaling(without_limits(project_with(tmp_path / "project", PATIENT)))
-    for name in (SERVICE, "registry/models.yaml"):
-        (project / name).unlink()
-    with running_fleet(tmp_path / "state", "vllm", None, project) as fleet:
+    with running_fleet(tmp_path / "state", "sim", 1, project) as fleet:
         yield fleet
 
 
@@ -91,12 +94,12 @@ def log_of(fleet: Fleet) -> str:
 
 
 def test_the_second_node_compiles_nothing(fleet: Fleet) -> None:
-    base = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
-    if not base:
-        pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make soak` prepares engine and base model, and sets it")
-    pushed = json.loads(shoal(fleet, "base", "push", TARGET, base, "-o", "json"))
-    line = pushed["line"]
-    assert fleet.push({SERVICE: service(), "registry/models.yaml": MODEL.format(line=line)}, "a pool").returncode == 0
+    pushed = json.loads(shoal(fleet, "base", "push", TARGET, os.environ["SHOAL_BASE_MODEL_DIR"], "-o", "json"))
+    files = {SERVICE: service(), "registry/models.yaml": MODEL.format(line=pushed["line"])}
+    changed = fleet.push(files, "weights by name")
+    assert changed.returncode == 0, changed.stderr
+    shoal(fleet, "down")
+    shoal(fleet, "up", "--engine", "vllm")
     before = cold_start(fleet)
     answer = said(fleet)
 

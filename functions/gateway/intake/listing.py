@@ -93,7 +93,7 @@ class Listing:
         for model in catalogue.callable_models(tenant):
             written = self._written.get(model.id)
             if written is None or written.entry is not model:
-                written = self._written[model.id] = _write(model)
+                written = self._written[model.id] = _write(catalogue, model)
             known = usable.get(model.pool)
             if known is None:
                 pools = catalogue.usable(tenant, model.pool).in_order
@@ -124,17 +124,18 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     pools = catalogue.usable(tenant, model.pool).in_order
     ready = _replicas_ready(fleet, model, pools, _stable(model))
     return (
-        _for_all(model)
+        _for_all(catalogue, model)
         | _for_tenant(catalogue, pools[0], catalogue.quota_of(tenant))
         | {"capacity": _capacity(ready, _is_asleep(catalogue, fleet, pools)), "id": requested}
     )
 
 
-def _write(model: ModelEntry) -> _Written:
-    return _Written(model, orjson.dumps(_for_all(model))[:-1], _stable(model))
+def _write(catalogue: Catalogue, model: ModelEntry) -> _Written:
+    return _Written(model, orjson.dumps(_for_all(catalogue, model))[:-1], _stable(model))
 
 
-def _for_all(model: ModelEntry) -> dict[str, Any]:
+def _for_all(catalogue: Catalogue, model: ModelEntry) -> dict[str, Any]:
+    base = catalogue.base_of(model.pool)
     versions = {version.name: version for version in model.versions}
     return {
         "id": model.id,
@@ -142,7 +143,7 @@ def _for_all(model: ModelEntry) -> dict[str, Any]:
         "type": "model",
         "display_name": model.id,
         "owned_by": model.id.split("/")[0] if "/" in model.id else "shoal",
-        "parent": model.pool if model.type == "lora" else None,
+        "parent": (base.id if base is not None else model.pool) if model.type == "lora" else None,
         "channels": {
             channel: {"version": name, "digest": versions[name].digest} | _rollout(model, channel, versions)
             for channel, name in model.channels.items()
