@@ -8,19 +8,20 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.options import ChannelOption, Output, OutputOption
+from functions.cli.options import ChannelOption, FleetOption, Output, OutputOption
 
 
 def diff(
     path: Annotated[
         Path | None, typer.Argument(help="A folder or a file; by default the folder that you are in.")
     ] = None,
+    context: FleetOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a configuration would change in what the fleet runs now."""
     from functions.cli import diff as command
 
-    command.diff(path, as_json=output is Output.JSON)
+    command.diff(path, context, as_json=output is Output.JSON)
 
 
 def plan(
