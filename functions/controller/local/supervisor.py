@@ -77,7 +77,6 @@ class Supervisor:
     async def close(self) -> None:
         """Stop watching. The processes go on."""
         await self._tasks.close()
-        await self._prober.close()
 
     # -- what others may ask ------------------------------------------------------------------------------------------
 
