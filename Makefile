@@ -13,6 +13,10 @@ ENGINE_VENV ?= $(or $(SHOAL_ENGINE_VENV),$(CURDIR)/.venv-engine)
 STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
+# NIXL, for the test in which one engine takes another's KV blocks; beside the engine's environment, not in it.
+NIXL_DIR := $(STATE_DIR)/nixl
+NIXL_LOCK := functions/controller/local/prepare/nixl.lock.txt
+
 # Where drills are that `make test` runs: to look for them everywhere takes half a minute.
 DRILLS := tests/drills
 
@@ -59,8 +63,14 @@ soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed an
 	$(BIN)/pytest -q -n auto --all-examples -m "hypothesis and not servers and not engine and not drill"
 	$(SHOAL) prepare
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "soak and not engine and not drill"
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"
+	@$(MAKE) --no-print-directory $(NIXL_DIR)/.made
+	$(WITH_ENGINE) SHOAL_NIXL_DIR="$(NIXL_DIR)" $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"
 	$(BIN)/python -m tests.newest_python --whole
+
+$(NIXL_DIR)/.made: $(NIXL_LOCK)
+	rm -rf "$(NIXL_DIR)"
+	"$(ENGINE_VENV)/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --target "$(NIXL_DIR)" -r $<
+	@touch "$@"
 
 # Changes the installation that KUBECONFIG and SHOAL_CLUSTER_URL name: docs/how-to/accept-a-cluster.md.
 cluster-test: $(STAMP) ## the acceptance suite, on an installation on Kubernetes: half an hour

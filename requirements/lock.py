@@ -12,6 +12,8 @@ The engine's lock has three parts, since torch comes in two builds and one of th
 * `engine-torch-cpu.lock.txt`: the CPU build. It is not on the plain index, so its hashes come from `CPU_BUILD` below;
 * `engine-torch.lock.txt`: the general build with the CUDA libraries that it is linked against, needed or not;
 * `engine.lock.txt`: vLLM and everything else.
+
+Beside it `nixl.lock.txt` is what `make soak` lays beside two engines, one of which takes the other's KV blocks.
 """
 
 import subprocess
@@ -47,6 +49,9 @@ EXCLUDED = ("torchvision", "torchaudio", "torchcodec", "triton", "cuda-bindings"
 # Asked for by wheels for Linux alone; the resolver reads one wheel's metadata for all platforms.
 ADDED = ("intel-cmplr-lib-ur==2024.2.1 ; platform_machine == 'x86_64'",)
 
+# NIXL by itself: what it asks for the engine has, or needs for accelerators only.
+NIXL = ("nixl==1.5.1", "nixl-cu13==1.5.1")
+
 HEADER = "# Made by `make lock`; not to be edited. For Linux on x86-64 and arm64, CPython 3.11 to 3.14.\n"
 
 
@@ -59,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     for extra in EXTRAS:
         _compile(["pyproject.toml", "--extra", extra], LOCKS / f"{extra}.txt", ["--constraints", str(development)])
     _engine(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        _compile([_lines(folder, "nixl", NIXL)], ENGINE / "nixl.lock.txt", ["--no-deps", *arguments])
     return 0
 
 

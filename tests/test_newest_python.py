@@ -3,23 +3,28 @@
 import sys
 from pathlib import Path
 
-from tests.newest_python import _version, newest
+from tests.newest_python import UNIT, _version, newer
+from tests.test_soak import expressions
 
 OLD, MIDDLE, NEW = Path("/usr/bin/python3.11"), Path("/usr/bin/python3.12"), Path("/opt/python3.13")
 
 
-def test_the_newest_that_is_newer_than_ours() -> None:
-    found = [((3, 12, 9), MIDDLE), ((3, 13, 0), NEW), ((3, 11, 7), OLD)]
-    assert newest(found, (3, 11, 2)) == ((3, 13, 0), NEW)
+def test_each_minor_that_is_newer_than_ours_the_newest_of_it() -> None:
+    found = [((3, 13, 0), NEW), ((3, 12, 1), OLD), ((3, 12, 9), MIDDLE), ((3, 12, 9), OLD), ((3, 11, 7), OLD)]
+    assert newer(found, (3, 11, 2)) == [((3, 12, 9), MIDDLE), ((3, 13, 0), NEW)]
 
 
 def test_another_patch_of_ours_is_not_newer() -> None:
-    assert newest([((3, 11, 9), OLD)], (3, 11, 2)) is None
-    assert newest([], (3, 11, 2)) is None
+    assert newer([((3, 11, 9), OLD)], (3, 11, 2)) == []
+    assert newer([], (3, 11, 2)) == []
 
 
 def test_one_that_is_not_out_for_us_yet_is_left_alone() -> None:
-    assert newest([((3, 15, 0), NEW)], (3, 13, 0)) is None
+    assert newer([((3, 15, 0), NEW)], (3, 13, 0)) == []
+
+
+def test_the_same_tests_as_on_our_own() -> None:
+    assert expressions("unit") == [UNIT[1]]
 
 
 def test_what_does_not_start_is_none(tmp_path: Path) -> None:

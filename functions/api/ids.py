@@ -74,6 +74,14 @@ def parse_model_ref(text: str) -> ModelRef | None:
     )
 
 
+def pool_of_base(model_id: str) -> PoolName:
+    """The pool that bears a base model's name: `llama-3-8b` its own, a tenant's own `acme/wiki` the pool `acme.wiki`.
+
+    Everything below the catalogue goes by it: weights, engines, replicas, whose names carry no slash.
+    """
+    return PoolName(model_id.replace("/", ".", 1))
+
+
 def engine_name(model_id: ModelId, digest: Digest) -> EngineName:
     """What an adapter version is called inside an engine.
 

@@ -172,6 +172,7 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     model: str = ""  # the pool whose model it serves beside that one; empty: the model that bears its own name
     dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
     quantization: str = ""  # of its weights; empty: none
+    spot: bool = False  # its machines may be taken away at short notice: used last, where no rule chooses it
     role: PoolRole = ""  # prefill: computes prompts for the other pools of its model, and answers nothing by itself
     kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0  # what a prefill pool hands over, and a host tier keeps
     kv_transfer_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # and how fast

@@ -59,6 +59,16 @@ class Tables:
 _SLICE = 500
 
 
+def base_of(models: Mapping[ModelId, ModelEntry], pool: str) -> ModelEntry | None:
+    """The base model whose name the pool bears (`pool_of_base`); None where there is none."""
+    dots = (at for at, character in enumerate(pool) if character == ".")
+    for name in (pool, *(f"{pool[:at]}/{pool[at + 1 :]}" for at in dots)):
+        found = models.get(ModelId(name))
+        if found is not None and found.type == "base":
+            return found
+    return None
+
+
 def check_entries(tables: Tables, entries: Iterable[AnyEntry], breathe: Breathe) -> None:
     """SnapshotInvalid for the first entry that names something which is not in the tables."""
     for count, entry in enumerate(entries):

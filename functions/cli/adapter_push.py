@@ -19,7 +19,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from functions.api.ids import Digest, ModelId, parse_model_ref
+from functions.api.ids import Digest, ModelId, parse_model_ref, pool_of_base
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import TEXT_MAX_BYTES, check_adapter
@@ -178,14 +178,15 @@ def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any]
 def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
     """The base's pool: as the model has it, else as asked, else the only one that there is."""
     known = declared.model.pool if declared is not None else (row or {}).get("pool")
-    if known and asked.base not in {None, known}:
+    base = pool_of_base(asked.base) if asked.base is not None else None
+    if known and base not in {None, known}:
         raise Refused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
-    if known or asked.base:
-        return str(known or asked.base)
-    pools = registry.base_models()
-    if len(pools) == 1:
-        return pools[0]
-    there = ", ".join(pools) or "none that this key lists"
+    if known or base:
+        return str(known or base)
+    models = registry.base_models()
+    if len(models) == 1:
+        return pool_of_base(models[0])
+    there = ", ".join(models) or "none that this key lists"
     raise Refused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
 
 

@@ -1,7 +1,11 @@
-"""`shoal base`: the folder of a base model made ready, and its facts for the registry.
+"""`shoal base`: the folder of a base model made ready, its facts for the registry, its tokenizer for gateways.
 
 A base is served from a volume that engines read (`pvc://<claim>/<folder>`); the manifest beside its files names all of
 them, and its digest is the model's.
+
+The tokenizer goes into the object store, for gateways that have no model volume, by whoever brings the weights: a job
+in the cluster that fills the volume, or an operator's machine. What lies there is found by the digest that the base's
+version has in the snapshot.
 """
 
 import json
@@ -13,7 +17,9 @@ from rich.markup import escape
 
 from functions.artifacts import base_facts, base_folder
 from functions.artifacts.errors import ArtifactError
-from functions.artifacts.manifest import MANIFEST_NAME
+from functions.artifacts.manifest import MANIFEST_NAME, hex_of
+from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+from functions.artifacts.tokenizers import publish
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 
@@ -58,3 +64,22 @@ def _check(directory: Path) -> None:
 def _hint(directory: Path, to: Path | None) -> str:
     has_links = to is None and any(path.is_symlink() for path in directory.iterdir())
     return "; it holds links, as a download's cache does: --to DIR copies it as plain files" if has_links else ""
+
+
+def tokenizer(directory: Path, *, endpoint: str, bucket: str, credentials_file: Path, as_json: bool) -> None:
+    """Refused where the folder has no manifest or tokenizer, or the store does not take it."""
+    if not (directory / MANIFEST_NAME).is_file():
+        raise Refused(f"{directory} has no {MANIFEST_NAME}, which names the base's files: make it first")
+    try:
+        store = S3Store(S3Settings(endpoint, load_credentials(credentials_file), bucket))
+        try:
+            digest = publish(store, directory)
+        finally:
+            store.close()
+    except (ArtifactError, CredentialsInvalid) as error:
+        raise Refused(f"{directory}: {error}") from error
+    where = f"s3://{bucket}/tokenizers/sha256/{hex_of(digest)}/"
+    if as_json:
+        typer.echo(json.dumps({"digest": digest, "stored_at": where}))
+    else:
+        make_console().print(f"[green]✓[/] gateways find the tokenizer of {escape(digest)} at {escape(where)}")

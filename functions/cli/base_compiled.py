@@ -17,10 +17,9 @@ from rich.markup import escape
 from functions.artifacts import compiled
 from functions.artifacts.compiled import Companion
 from functions.artifacts.errors import ArtifactError
-from functions.artifacts.locations import parse_weights_name
 from functions.artifacts.publish import read_pointer
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.cli.base_push import Bucket, store_of
+from functions.cli.base_push import Bucket, named, store_of
 from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
@@ -32,7 +31,7 @@ def push(target: str, cache_root: Path, to: Bucket, *, engine: str, accelerator:
         folder = compiled.CACHE_FOLDER
         raise Refused(f"{cache_root} has no folder {folder}: name the VLLM_CACHE_ROOT of an engine that has started")
     try:
-        name = parse_weights_name(target)
+        model, name = named(target)
         store = store_of(current_context(clones=True), to)
         weights = read_pointer(store, name.location(store.bucket).uri)
         step = TerminalReporter(make_error_console()).step(f"Packing {cache_root}")
@@ -42,7 +41,7 @@ def push(target: str, cache_root: Path, to: Bucket, *, engine: str, accelerator:
     except (ArtifactError, CredentialsInvalid, OSError) as error:
         raise Refused(f"{target}: {error}") from error
     if as_json:
-        row: dict[str, object] = {"model": name.name, "version": name.version, "weights": weights}
+        row: dict[str, object] = {"model": model, "version": name.version, "weights": weights}
         typer.echo(json.dumps(row | msgspec.to_builtins(companion), indent=2))
         return
     _show(target, companion)

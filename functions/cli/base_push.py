@@ -3,7 +3,8 @@
     list the source → hash and send its chunks → the version's pointer → the Model's line in git
 
 The version is then named `shoal://NAME@VERSION` in an InferenceService, and `s3://<bucket>/bases/NAME/VERSION` in a
-Model's YAML. That gets the line in the working copy at hand; else the line is shown.
+Model's YAML. That gets the line in the working copy at hand; else the line is shown. Of a tenant's own model, pushed as
+`tenant/name@version`, NAME is its pool's: `tenant.name`.
 """
 
 import json
@@ -17,11 +18,12 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from functions.api.ids import pool_of_base
 from functions.artifacts import base_folder, base_push
 from functions.artifacts.base_push import PushedBase, PushProgress
 from functions.artifacts.base_sources import BucketSource, FolderSource, WeightSource, parse_source_uri
 from functions.artifacts.errors import ArtifactError
-from functions.artifacts.locations import parse_weights_name
+from functions.artifacts.locations import WEIGHTS_SCHEME, WeightsName, parse_weights_name
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.cli.catalogue_edit import with_digest, with_version
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
@@ -44,7 +46,7 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
     """`origin` is where an s3:// source lies; what it leaves out is as of `to`."""
     context = current_context(clones=True)
     try:
-        name = parse_weights_name(target)
+        model, name = named(target)
         store = store_of(context, to)
         weights = _source(context, source, origin, to, clean=clean)
         files = weights.files()
@@ -52,13 +54,19 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
             pushed = base_push.push(store, weights, name, files, on_chunk=on_chunk, reread=again)
     except (ArtifactError, CredentialsInvalid, OSError) as error:
         raise Refused(f"{target}: {error}") from error
-    declared = find_declared(context, name.name)
+    declared = find_declared(context, model)
     change, why = _declared(context, declared, pushed)
     if as_json:
-        typer.echo(json.dumps(_row(pushed, change), indent=2))
+        typer.echo(json.dumps({"model": model} | _row(pushed, change), indent=2))
         return
     _show(pushed)
     _show_line(context, declared, pushed, change, why)
+
+
+def named(target: str) -> tuple[str, WeightsName]:
+    """The model's id, and what its weights are called: by its pool. ArtifactRefused for what is neither."""
+    model, _, version = target.removeprefix(WEIGHTS_SCHEME).rpartition("@")
+    return model, parse_weights_name(f"{pool_of_base(model)}@{version}")
 
 
 def version_line(pushed: PushedBase) -> str:
@@ -114,8 +122,8 @@ def _declared(context: CliContext, declared: DeclaredModel | None, pushed: Pushe
 
     def edit(text: str) -> str:
         if known is None:
-            return with_version(text, pushed.name.name, version, pushed.artifact_uri, pushed.digest)
-        return text if known.digest else with_digest(text, pushed.name.name, version, pushed.digest)
+            return with_version(text, declared.model.spec.id, version, pushed.artifact_uri, pushed.digest)
+        return text if known.digest else with_digest(text, declared.model.spec.id, version, pushed.digest)
 
     try:
         return change_file(context, declared, edit), ""
@@ -125,7 +133,6 @@ def _declared(context: CliContext, declared: DeclaredModel | None, pushed: Pushe
 
 def _row(pushed: PushedBase, change: FileChange | None) -> dict[str, Any]:
     return {
-        "model": pushed.name.name,
         "version": pushed.name.version,
         "digest": pushed.digest,
         "artifact": pushed.artifact_uri,
@@ -159,7 +166,7 @@ def _show_line(
             console.print(escape(f"{change.name} says so already: nothing to change"))
             return
         show_change(change, console)
-        next_step = deploys(context, declared.root, change.name, f"{pushed.name.name}: {pushed.name.version}")
+        next_step = deploys(context, declared.root, change.name, f"{declared.model.spec.id}: {pushed.name.version}")
         console.print(escape(next_step), soft_wrap=True)
         return
     if why:

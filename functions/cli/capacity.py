@@ -17,6 +17,7 @@ import yaml
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import load_files, read_files
 from functions.api.problems import ConfigInvalid, Problem
+from functions.cli.capacity_apart import compare, reader_of
 from functions.cli.capacity_options import CapacityRequest
 from functions.cli.capacity_tables import PoolCapacity, show, show_json
 from functions.cli.refused import Refused
@@ -39,11 +40,19 @@ def capacity(paths: Sequence[Path], wanted: CapacityRequest, *, as_json: bool) -
     unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
     if unknown:
         raise Refused(f"--load names {unknown[0]!r}; pools here: {', '.join(each.pool.pool for each in pools)}")
-    if "" in wanted.loads and len(pools) > 1:
+    reading = [each.pool for each in pools if each.pool.reads]
+    for pool in reading:
+        if pool.pool in wanted.loads:
+            raise Refused(f"{pool.pool} computes prompts of {pool.model} and answers nothing: --load {pool.model}=…")
+    if "" in wanted.loads and len(pools) - len(reading) > 1:
         raise Refused("--load needs the pool, such as --load llama-3-8b=40, where there are several; or --pool")
     reporter = TerminalReporter(make_error_console())
     for each in pools:
-        _find_replicas(each, wanted, reporter)
+        if not each.pool.reads:
+            _find_replicas(each, wanted, reporter)
+            reader = reader_of(each, pools)
+            if reader is not None:
+                compare(each, reader, reporter)
     packing = _packed(pools, wanted)
     if as_json:
         show_json(pools, packing)

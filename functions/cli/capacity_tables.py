@@ -10,6 +10,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from functions.cli.capacity_comparison import Comparison
 from functions.cli.terminal import make_console
 from functions.decisions.capacity.accelerators import GIB, Accelerator
 from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
@@ -17,6 +18,7 @@ from functions.decisions.capacity.memory import MemoryPlan
 from functions.decisions.capacity.packing import Packing
 from functions.decisions.capacity.service import ServedPool
 from functions.decisions.capacity.speed import Speed
+from functions.simulator.prefill_sizing import Apart
 from functions.simulator.replicas_needed import Load, Needed
 
 
@@ -31,26 +33,51 @@ class PoolCapacity:
     load: Load | None = None
     needed: Needed | None = None
     trouble: str = ""  # why no number of replicas is enough
+    comparison: Comparison | None = None  # with a prefill pool beside it
+    reading: int | None = None  # of a prefill pool: how many are worth it for the load
     price_per_hour: float | None = None  # of one accelerator
     elsewhere_per_million: float | None = None
 
     @property
+    def kept_by(self) -> Needed | Apart | None:
+        """The arrangement that bears the load and is worth it."""
+        is_apart = self.comparison is not None and self.comparison.pays
+        return self.comparison.apart if self.comparison is not None and is_apart else self.needed
+
+    @property
     def replicas(self) -> int:
-        return self.needed.replicas if self.needed is not None else self.pool.replicas[0]
+        """What the load takes, in the arrangement that is worth it; without a load, what is declared."""
+        if self.reading is not None:
+            return self.reading
+        kept_by = self.kept_by
+        if isinstance(kept_by, Apart):
+            return kept_by.writing
+        return kept_by.replicas if kept_by is not None else self.pool.replicas[0]
 
     @property
     def cost_per_million(self) -> float | None:
-        if self.needed is None or self.price_per_hour is None:
+        kept_by = self.kept_by
+        if self.price_per_hour is None or kept_by is None or not self._is_priced:
             return None
-        return cost_per_million_tokens(self._price(), self.needed.tokens_per_s)
+        return cost_per_million_tokens(self._price(), kept_by.tokens_per_s)
 
     @property
     def break_even_tokens_per_s(self) -> float | None:
-        if self.price_per_hour is None or not self.elsewhere_per_million:
+        if self.price_per_hour is None or not self.elsewhere_per_million or not self._is_priced:
             return None
         return break_even_tokens_per_s(self._price(), self.elsewhere_per_million)
 
+    @property
+    def _is_priced(self) -> bool:
+        """Whether the prices of all that bears the load are known."""
+        return not isinstance(self.kept_by, Apart) or (
+            self.comparison is not None and self.comparison.unit == "an hour"
+        )
+
     def _price(self) -> float:
+        """An hour, of all that bears the load: both pools where prompts are read apart."""
+        if self.comparison is not None and self.comparison.pays and self.comparison.unit == "an hour":
+            return self.comparison.cost or 0.0
         return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)
 
 
@@ -65,6 +92,9 @@ def show(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:
     if any(each.speed is not None for each in pools):
         console.print()
         console.print(_speed(pools))
+    for each in pools:
+        if each.comparison is not None:
+            console.print(f"\n{each.pool.pool}: {each.comparison.words}", highlight=False, soft_wrap=True)
     if packing is not None:
         _places(console, packing)
     console.print()
@@ -115,13 +145,23 @@ def _speed(pools: Sequence[PoolCapacity]) -> Table:
     for each in pools:
         if each.speed is None:
             continue
-        needed, load = each.needed, each.load
+        if each.pool.reads:
+            table.add_row(
+                each.pool.pool,
+                "reads prompts",
+                "-",
+                f"{1000 / each.speed.ms_per_prompt_token:,.0f}",
+                str(each.replicas),
+                *["-"] * 4,
+            )
+            continue
+        needed, load = each.kept_by, each.load
         table.add_row(
             each.pool.pool,
             f"{load.requests_per_s:g}/s of {load.prompt_tokens}+{load.output_tokens}" if load is not None else "",
             f"{each.speed.step_of_ms(1, each.pool.serving.context_tokens / 2):.1f}",
             f"{1000 / each.speed.ms_per_prompt_token:,.0f}",
-            f"{needed.replicas:,}" if needed is not None else "-",
+            f"{each.replicas:,}" if needed is not None else "-",
             f"{needed.ttft_p99_ms:,.0f}" if needed is not None else "-",
             f"{needed.itl_p99_ms:,.0f}" if needed is not None and needed.itl_p99_ms is not None else "-",
             _money(each.cost_per_million),
@@ -172,9 +212,22 @@ def _pool(each: PoolCapacity) -> dict[str, Any]:
         "speed": asdict(each.speed) if each.speed is not None else None,
         "load": asdict(each.load) if each.load is not None else None,
         "needed": asdict(each.needed) if each.needed is not None else None,
+        "prefill_apart": _apart(each.comparison) if each.comparison is not None else None,
         "trouble": each.trouble or None,
         "cost_per_million_tokens": each.cost_per_million,
         "break_even_tokens_per_s": each.break_even_tokens_per_s,
+    }
+
+
+def _apart(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "pays": comparison.pays,
+        "prefill_pool": comparison.reads,
+        "needed": asdict(comparison.apart) if comparison.apart is not None else None,
+        "cost": comparison.cost,
+        "one_pool_cost": comparison.one_cost,
+        "unit": comparison.unit,
+        "in_words": comparison.words,
     }
 
 

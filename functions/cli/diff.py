@@ -8,7 +8,6 @@ away. Neighbours: `functions.controller.gitops.changes` describes the changes.
 
 import asyncio
 import json
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
 from functions.cli.context import CliContext, current_context, is_clone_of
 from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import Change, changes_of, changes_to_running, summarize
@@ -35,7 +35,6 @@ from functions.controller.rollouts.following import read_book
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.controller.unobeyed.declared import declared_findings
-from functions.fleet.role_credentials import tokens_in
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
 SHOWN = 50  # of each kind; more are counted
@@ -44,14 +43,19 @@ _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 
-def diff(path: Path | None, *, as_json: bool) -> None:
+def diff(path: Path | None, cluster: str | None = None, *, as_json: bool) -> None:
+    """`cluster`: of the kubeconfig; None: the local fleet, or where the environment says that the registry is."""
     root = path if path is not None else Path.cwd()
     context = current_context(clones=True)
     loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
-    present = running(context)
-    changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(context))
+    with Registry(context, cluster) as registry:
+        present = running(registry)
+        if present is None:
+            changes = changes_of(None, loaded)
+        else:
+            changes = changes_to_running(present, loaded, api_rows(registry))
     warnings = [each.warning for each in sorted(declared_findings(loaded.objects), key=lambda each: each.problem)]
-    processes = () if present is None else processes_changed(context, loaded)
+    processes = () if present is None or not registry.is_local else processes_changed(context, loaded)
     if as_json:
         told = {**described(present, changes), "processes": processes, "warnings": warnings}
         typer.echo(json.dumps(told, indent=2))
@@ -89,46 +93,28 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     return files or [root]
 
 
-def running(context: CliContext) -> Snapshot | None:
+def running(registry: Registry) -> Snapshot | None:
     """What the registry holds; None where it holds nothing yet."""
-    layout = context.layout
-    if not layout.ca_file.is_file():
-        raise Refused(f"there is no fleet in {layout.root}: start one with `shoal up`")
-    verify = ssl.create_default_context(cafile=str(layout.ca_file))
-    headers = {"authorization": f"Bearer {_token(context)}"}
-    url = context.registry_url + SNAPSHOT_PATH
-    try:
-        response = httpx.get(
-            url, params={"after": 0}, headers=headers, verify=verify, timeout=_TIMEOUT, trust_env=False
-        )
-    except httpx.HTTPError as error:
-        raise Refused(f"no answer from the registry at {url}: {error}; see `shoal status`") from error
-    if response.status_code == 204:
+    content = registry.content(SNAPSHOT_PATH, after=0)
+    if content is None:
         return None
-    if response.status_code != 200:
-        raise Refused(f"{url} answered {response.status_code}: {response.text[:300]}")
     try:
-        return snapshots.decode(response.content)
+        return snapshots.decode(content)
     except SnapshotInvalid as error:
-        raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
+        raise Refused(f"what {registry.url} answers is no snapshot that this build reads: {error}") from error
 
 
-def api_rows(context: CliContext) -> Book:
+def api_rows(registry: Registry) -> Book:
     """What was declared through the registry's API."""
-    return asyncio.run(_read_rows(context))
+    return asyncio.run(_read_rows(registry))
 
 
-async def _read_rows(context: CliContext) -> Book:
-    verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
-    async with httpx.AsyncClient(verify=verify, timeout=_TIMEOUT, trust_env=False) as client:
+async def _read_rows(registry: Registry) -> Book:
+    async with httpx.AsyncClient(verify=registry.tls, timeout=_TIMEOUT, trust_env=False) as client:
         try:
-            return await read_book(RowsWire(RegistryWire(client, context.registry_url, _token(context))))
+            return await read_book(RowsWire(RegistryWire(client, registry.url, registry.bearer)))
         except (RegistryUnavailable, RegistryRefused) as error:
             raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
-
-
-def _token(context: CliContext) -> str:
-    return tokens_in(context.layout.secret("internal-token").read_text())[0]
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:

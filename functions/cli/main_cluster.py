@@ -68,7 +68,7 @@ def base_tokenizer(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put a base model's tokenizer and chat template into the store, where gateways fetch them."""
-    from functions.cli import base_tokenizer as command
+    from functions.cli import base as command
 
     command.tokenizer(
         directory, endpoint=endpoint, bucket=bucket, credentials_file=credentials, as_json=output is Output.JSON
@@ -77,7 +77,7 @@ def base_tokenizer(
 
 @base_app.command("push")
 def base_push(
-    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1; the name is the pool's.")],
+    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1, or tenant/name@version.")],
     source: Annotated[str, typer.Argument(help="The model's folder, or s3://bucket/prefix.")],
     *,
     endpoint: Annotated[
@@ -204,7 +204,7 @@ def events(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What happened on a cluster within its last hour, the newest last."""
-    from functions.cli.cluster import events as command
+    from functions.cli.cluster import status as command
     from functions.cli.cluster.access import ClusterChoice
 
     choice = ClusterChoice(context, namespace, models_namespace)
@@ -213,7 +213,7 @@ def events(
 
 def console(context: ContextOption = None, namespace: NamespaceOption = "shoal") -> None:
     """The registry's page, of a cluster, at an address of this machine; through the API server, until ctrl-c."""
-    from functions.cli.cluster import console as command
+    from functions.cli.cluster import tunnel as command
     from functions.cli.cluster.access import ClusterChoice
 
     command.console(ClusterChoice(context, namespace))

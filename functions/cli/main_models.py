@@ -29,7 +29,7 @@ def adapter_push(
     directory: Annotated[Path, typer.Argument(help="The folder with adapter_config.json and the weights.")],
     *,
     promote_it: Annotated[bool, typer.Option("--promote", help="Move the channel to it at once.")] = False,
-    base: Annotated[str | None, typer.Option(help="Of a new model: the pool whose base model it adapts.")] = None,
+    base: Annotated[str | None, typer.Option(help="Of a new model: the base model that it adapts.")] = None,
     channel: ChannelOption = "stable",
     rollout: Annotated[
         str | None, typer.Option(help="The RolloutPolicy by which the model's channels move from now on.")

@@ -130,7 +130,7 @@ def simulate_calibrate(
     url: Annotated[str, typer.Option(help="The engine's own address, such as http://127.0.0.1:8000.")],
     *,
     model: Annotated[str, typer.Option(help="None: the first that it serves.")] = "",
-    api_key_file: Annotated[Path | None, typer.Option(help="Where one is asked for.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="Where the engine needs one.")] = None,
     step_budget_tokens: Annotated[int, typer.Option(min=2, help="Its --max-num-batched-tokens.")] = 2048,
     max_sequences: Annotated[int, typer.Option(min=1, help="Its --max-num-seqs.")] = 256,
     kv_tokens: Annotated[int | None, typer.Option(min=1, help="None: as the engine's metrics say.")] = None,

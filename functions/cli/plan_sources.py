@@ -21,6 +21,7 @@ from functions.api.snapshot import Snapshot
 from functions.cli.context import GIT_TIMEOUT_S, CliContext, is_clone_of
 from functions.cli.diff import load_or_tell, paths_below, running
 from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import compiled
 from functions.controller.gitops.git import Git, GitFailed
@@ -134,7 +135,8 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
 def _live(context: CliContext) -> Configuration | None:
     """What the local fleet runs; None where none does, or where it runs nothing that its repository has."""
     try:
-        snapshot = running(context)
+        with Registry(context) as registry:
+            snapshot = running(registry) if registry.is_local else None
     except Refused:
         return None
     if snapshot is None or not snapshot.revision.startswith("main@"):

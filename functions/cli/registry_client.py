@@ -73,20 +73,26 @@ class Unreachable(Refused):
 
 @dataclass(slots=True)
 class Registry:
-    """One HTTP client for one command."""
+    """One HTTP client for one command. `cluster`: a context of the kubeconfig, whatever the environment says."""
 
     context: CliContext
+    cluster: str | None = None
+    bearer: str = field(init=False, repr=False)
+    tls: ssl.SSLContext = field(init=False)
     _client: httpx.Client = field(init=False)
     _tunnel: "RegistryTunnel | None" = field(init=False)
 
     def __post_init__(self) -> None:
         access = _access()
+        if self.cluster is not None:
+            access = access.model_copy(update={"context": self.cluster, "registry_url": None})
         tunnel = self._tunnel = _tunnel(access)
-        bearer = tunnel.token if tunnel is not None and tunnel.token else _bearer(self.context, access)
+        self.bearer = tunnel.token if tunnel is not None and tunnel.token else _bearer(self.context, access)
+        self.tls = _authority(self.context, access)
         self._client = httpx.Client(
             base_url=tunnel.url if tunnel is not None else access.registry_url or self.context.registry_url,
-            headers={"authorization": f"Bearer {bearer}"},
-            verify=_authority(self.context, access),
+            headers={"authorization": f"Bearer {self.bearer}"},
+            verify=self.tls,
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
         )
@@ -100,12 +106,21 @@ class Registry:
             self._tunnel.close()
 
     @property
+    def url(self) -> str:
+        return str(self._client.base_url).rstrip("/")
+
+    @property
     def is_local(self) -> bool:
         """Whether it is the registry of this machine's fleet, as the fleet's state says."""
         return self._client.base_url == httpx.URL(self.context.registry_url)
 
     def get(self, path: str, **params: str | int) -> Any:
         return self._asked("GET", path, params=params)
+
+    def content(self, path: str, **params: str | int) -> bytes | None:
+        """As `get`, as it was written; None where there is nothing yet."""
+        response = self._answered("GET", path, params=params)
+        return None if response.status_code == httpx.codes.NO_CONTENT else response.content
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         return self._asked(method, path, json=dict(body) if body is not None else None)
@@ -170,7 +185,7 @@ class Registry:
             for _, reader in opened:
                 reader.close()
 
-    def _asked(self, method: str, path: str, **options: Any) -> Any:
+    def _answered(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = self._client.request(method, path, **options)
         except httpx.HTTPError as error:
@@ -180,6 +195,10 @@ class Registry:
             ) from error
         if response.status_code >= _HTTP_ERRORS_FROM:
             raise _refusal(response)
+        return response
+
+    def _asked(self, method: str, path: str, **options: Any) -> Any:
+        response = self._answered(method, path, **options)
         if response.status_code == httpx.codes.NO_CONTENT or not response.content:
             return None
         try:

@@ -79,6 +79,7 @@ MOODS = {
 FACTOR_WORSE = 1.25  # coloured from here on: a look, not a judgement
 BAR_COLUMNS = 40
 STALE_S = 15.0  # gateways speak every second; as long as a replica may be silent
+_NO_REPORT = "no gateway has reported on this stage yet"
 
 
 def drawn(picture: Picture) -> RenderableType:
@@ -212,10 +213,8 @@ def _below(picture: Picture) -> list[RenderableType]:
     if rollout.is_active and picture.figures.why:
         lines.append(Text(picture.figures.why, STATE_COLOURS[rollout.state]))
     if rollout.percent and rollout.is_active and (age_s is None or age_s > STALE_S):
-        heard = (
-            "no gateway has told of this stage yet" if age_s is None else f"gateways silent for {seconds_words(age_s)}"
-        )
-        lines.append(Text(heard, "yellow"))
+        silent = f"gateways silent for {seconds_words(age_s)}" if age_s is not None else _NO_REPORT
+        lines.append(Text(silent, "yellow"))
     return lines
 
 

@@ -187,7 +187,7 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     engines = {p["replica"]: p for p in seen["controller"]["processes"] if p["role"] == "engine"}
     pool_shown = console.width >= WIDE_COLUMNS  # a replica's name begins with its pool's
     table = Table("replica", *(["pool"] if pool_shown else []), "phase", box=None, pad_edge=False)
-    for heading in ("running", "waiting", "kv", "adapters", "restarts", "heard"):
+    for heading in ("running", "waiting", "kv", "adapters", "restarts", "heartbeat"):
         table.add_column(heading, justify="right")
     is_told = any(replica.get("weights_digest") for replica in known.values())
     if is_told:
@@ -198,7 +198,7 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
         pool = (heartbeat or engine or {}).get("pool") or "-"
         name = [escape(replica_id), *([escape(pool)] if pool_shown else [])]
         if heartbeat is None:
-            table.add_row(*name, "[dim]not heard of[/]", "", "", "", "", restarts, "never")
+            table.add_row(*name, "[dim]no heartbeat[/]", "", "", "", "", restarts, "never")
             continue
         table.add_row(
             *name,

@@ -34,7 +34,7 @@ PHASE_COLOURS = {"ready": "green", "warm": "cyan", "starting": "yellow", "pendin
 
 def pool_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("pool", box=None, pad_edge=False)
-    for heading in ("ready", "running", "waiting", "kv", "adapter loads", "room"):
+    for heading in ("ready", "running", "waiting", "kv", "adapter loads", "free slots"):
         table.add_column(heading, justify="right")
     for pool in sorted({str(replica["pool"]) for replica in replicas}):
         mine = [replica for replica in replicas if replica["pool"] == pool]
@@ -50,7 +50,7 @@ def pool_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
 
 def replica_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("replica", "phase", box=None, pad_edge=False)
-    for heading in ("running", "waiting", "kv", "adapters", "room", "heard"):
+    for heading in ("running", "waiting", "kv", "adapters", "free slots", "heartbeat"):
         table.add_column(heading, justify="right")
     for replica in replicas[:SHOWN_REPLICAS]:
         phase = str(replica["phase"])
@@ -125,7 +125,7 @@ def top(every_s: float, *, as_json: bool) -> None:
 def drawn(look: FleetPoll) -> RenderableType:
     parts: list[RenderableType] = [pool_table(look.replicas), Text(), replica_table(look.replicas)]
     if not look.bus_connected:
-        parts.append(Text("the registry does not reach the fleet bus: this is what it heard last", "red"))
+        parts.append(Text("the registry does not reach the fleet bus: this is what it received last", "red"))
     parts += [Text.from_markup(line) for line in overload_lines(look.pools)]
     if look.tiers:
         parts += [Text(), tier_table(look.tiers)]

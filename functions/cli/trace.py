@@ -1,10 +1,11 @@
-"""`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica.
+"""`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica; `shoal traces`: a search.
 
-Asked of the trace store; what it has not got yet, of the files that the local fleet's gateway writes, where a row is a
-quarter of a second after the request's end.
+Both ask the trace store, so all gateways together; a row is there about a second after its request's end. What it has
+not got yet of one request, the files have that the local fleet's gateway writes: a quarter of a second after the end.
 """
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from functions.api.kinds.quantities import duration_s
 from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
-from functions.cli.trace_source import asked_store
+from functions.cli.trace_source import asked_store, since_unix_s
+from functions.telemetry.store.questions import Search, search
 from functions.telemetry.store.questions import find as ask_store
 from functions.telemetry.trace_parts import Part, parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
@@ -110,7 +113,7 @@ def _who(row: TraceRow) -> str:
 
 def _facts(row: TraceRow) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    tokens = "not told" if row.prompt_tokens is None else _tokens(row)
+    tokens = "not reported" if row.prompt_tokens is None else _tokens(row)
     degraded = f", instead of {row.degraded_from}" if row.degraded_from else ""
     facts: dict[str, Any] = {
         "model": f"{row.model_id}@{row.version}{degraded}",
@@ -148,3 +151,56 @@ def _said(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return str(value)
+
+
+_DAY_S = 86_400.0
+
+
+def traces(asked: Search, *, cluster: str | None, namespace: str, as_json: bool) -> None:
+    with asked_store(current_context(), cluster, namespace) as store:
+        found = search(store, asked)
+    if as_json:
+        sys.stdout.write(orjson.dumps([msgspec.to_builtins(row) for row in found], option=orjson.OPT_INDENT_2).decode())
+        sys.stdout.write("\n")
+        return
+    console = make_console()
+    if not found:
+        console.print("No request of which that is true.")
+        return
+    console.print(table(found))
+    if len(found) == asked.limit:
+        console.print(f"The first {asked.limit}; --limit shows more.", style="dim")
+
+
+def since(text: str) -> float:
+    """Unix seconds of `90s`, `15m`, `2h` or `7d` ago; Refused."""
+    try:
+        ago_s = int(text[:-1]) * _DAY_S if text.endswith("d") and text[:-1].isdigit() else duration_s(text)
+    except ValueError as error:
+        raise Refused(f"--since {text}: {error}; or days, such as 7d") from error
+    return since_unix_s(ago_s)
+
+
+def over_ms(text: str | None) -> float | None:
+    try:
+        return duration_s(text) * 1000 if text is not None else None
+    except ValueError as error:
+        raise Refused(f"--over {text}: {error}") from error
+
+
+def table(rows: list[TraceRow]) -> Table:
+    found = Table(box=None, pad_edge=False)
+    for name in ("at (UTC)", "request", "tenant", "model", "replica"):
+        found.add_column(name, no_wrap=True)
+    for name in ("status", "first ms", "total ms", "tokens"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("why")
+    for row in rows:
+        at = datetime.fromtimestamp(row.ts, UTC).strftime("%m-%d %H:%M:%S")
+        first = f"{row.first_token_ms:.0f}" if row.first_token_ms is not None else ""
+        tokens = f"{row.prompt_tokens}+{row.completion_tokens}" if row.prompt_tokens is not None else ""
+        cells = (at, row.request_id, row.tenant_id, f"{row.model_id}@{row.version}", row.replica_id)
+        status = f"[red]{row.status}[/]" if row.status >= 400 else str(row.status)
+        why = row.error or row.finish_reason
+        found.add_row(*map(escape, cells), status, first, f"{row.total_ms:.0f}", tokens, escape(why))
+    return found

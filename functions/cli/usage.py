@@ -38,7 +38,7 @@ def usage(
         return
     console = make_console()
     if answer["total"] is None:
-        console.print("nothing was used in this time, as far as gateways have told")
+        console.print("no usage in this time, as far as gateways have reported")
     else:
         console.print(usage_table(answer["data"], answer["by"], answer["total"]))
     for line in notes(answer, now_unix_s):
@@ -109,7 +109,7 @@ def notes(answer: Mapping[str, Any], now_unix_s: float) -> list[str]:
     lines = [f"whole hours of UTC, {begins} to {ends}; acc. s are seconds of one accelerator, cost is in your money"]
     told = answer["last_told_unix_s"]
     if told is not None and now_unix_s - told > _LATE_S:
-        lines.append(f"no gateway has told of its usage for {(now_unix_s - told) / 60:,.0f} minutes")
+        lines.append(f"no gateway has reported its usage for {(now_unix_s - told) / 60:,.0f} minutes")
     if answer["has_more"]:
         lines.append(f"only the first {len(answer['data']):,} rows; the total is of all")
     return lines

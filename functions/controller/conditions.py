@@ -2,7 +2,7 @@
 
 Ready: it is as declared, and serves. Reconciling: it is on its way, and nobody has to do anything. Stalled: it stays as
 it is until somebody changes something; the message says what.
-Neighbours: `status` shows them; `local.pool_conditions` says how the pools' processes are.
+Neighbours: `status` shows them; `local.instances` and `local.reconciler` say how the pools' processes are.
 """
 
 from collections import Counter

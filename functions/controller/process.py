@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 
 from functions.api.loader import Loaded
@@ -33,7 +34,7 @@ from functions.controller.local.adoption import AdoptionPlan, end_now, left_over
 from functions.controller.local.base_versions import BaseVersions
 from functions.controller.local.control import serve_control
 from functions.controller.local.files import lock_held
-from functions.controller.local.instances import Ledger, read_ledger, slots_in
+from functions.controller.local.instances import Instance, Ledger, read_ledger, slots_in
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import Operations
 from functions.controller.local.pools import Pool, PoolUnusable, pools_of, read_target, unusable
@@ -44,6 +45,7 @@ from functions.controller.local.settings import ControllerSettings, LocalSetting
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
+from functions.controller.local.surge_room import machine
 from functions.controller.orders import Orders
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
@@ -67,6 +69,7 @@ class Controller:
     def __init__(self, local: LocalSettings, settings: ControllerSettings) -> None:
         self._local = local
         self._settings = settings
+        self._machine = machine(os.environ, local.max_engines)
         self._layout = StateLayout.at(local.state_dir, local.region)
         self._git = GitSource(self._layout.gitops_dir)
         allocations = read_sizes(self._layout.scaling_file)
@@ -78,6 +81,7 @@ class Controller:
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
             counts={name: allocation.count for name, allocation in allocations.items()},
+            no_room=self._no_room,
         )
         self._following = BranchFollower(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
@@ -278,17 +282,28 @@ class Controller:
         return self._publication.snapshot if self._published_book is self._source.rows.book else None
 
     def _may_surge(self, pool: Pool) -> bool:
-        """Whether settings, YAML, ports and memory allow one replica more of it."""
-        wanted, engines = (
-            self._reconciler.wanted,
-            [i for i in self._supervisor.instances.values() if i.spec.slot is not None],
-        )
+        """Whether settings, YAML, ports, memory and accelerators allow one replica more of it."""
+        wanted = self._reconciler.wanted
         declared = any(each.name == pool.name and each.may_surge for each in self._reconciler.declared)
         has_port = (
             sum(len(each.folders) or self._reconciler.replicas_of(each.name) for each in wanted.pools) < MAX_SLOTS
         )
-        pids = [i.state.pid for i in engines if i.spec.pool == pool.name and i.spec.role == "engine" and i.state.pid]
-        return self._local.surge and declared and has_port and has_memory(pids)
+        if not (self._local.surge and declared and has_port) or self._no_room(pool):
+            return False
+        return has_memory(i.state.pid for i in self._engines() if i.spec.pool == pool.name and i.state.pid)
+
+    def _no_room(self, pool: Pool) -> str:
+        asleep = self._scaling.asleep()
+        awake = Counter(
+            i.spec.pool
+            for i in self._engines()
+            if i.spec.pool and i.state.phase != "stopped" and i.spec.replica_id not in asleep
+        )
+        wanted = self._reconciler.wanted
+        return self._machine.no_room(pool, awake, wanted.pools, wanted.target.engine)
+
+    def _engines(self) -> list[Instance]:
+        return [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
 
     async def _until_published(self, revision: str) -> None:
         def published() -> bool:

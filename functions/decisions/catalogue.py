@@ -32,7 +32,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
-from functions.api.snapshot_index import Indexed, Tables, indexed
+from functions.api.snapshot_index import Indexed, Tables, base_of, indexed
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
 from functions.decisions.resolved_model import ResolvedModel, Split
 from functions.decisions.routing.disaggregation import prefill_pools
@@ -84,7 +84,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, content: Indexed) -> "Catalogue":
-        """The catalogue of a content at hand; costs nothing, whatever its size."""
+        """The catalogue of a content at hand; walks over its pools, and over nothing else of it."""
         return cls(content.snapshot, content.content_hash, content.tables)
 
     def quota_of(self, tenant: TenantId) -> QuotaEntry | None:
@@ -118,8 +118,16 @@ class Catalogue:
             return Usable()
         if len(self._usable) >= _MAX_REMEMBERED:
             self._usable.clear()
-        found = self._usable[tenant, model_pool] = usable(pools, entry)
+        found = self._usable[tenant, model_pool] = self._usable_by(entry, model_pool)
         return found
+
+    def _usable_by(self, tenant: TenantEntry, model_pool: PoolName) -> Usable:
+        base = self.base_of(model_pool)
+        return usable(self.pools_of[model_pool], tenant, is_own=base is not None and str(base.id) != str(model_pool))
+
+    def base_of(self, pool: PoolName) -> ModelEntry | None:
+        """The base model whose name the pool bears: its own, or a tenant's own in a pool of its own."""
+        return base_of(self.models, pool)
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
         """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
@@ -138,7 +146,7 @@ class Catalogue:
         if pool not in model.other_pools:
             return model
         split = model.split
-        if split is not None and self.pools[pool].model and split.model == ModelId(model_of(self.pools[pool])):
+        if split is not None and self.pools[pool].model and split.model == self._base_id(model_of(self.pools[pool])):
             split = None  # of the base's versions, which are of the pool that bears its name
         if split is not None:
             split = replace(split, candidate=self.in_pool(split.candidate, pool))
@@ -154,6 +162,10 @@ class Catalogue:
             weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
             split=split,
         )
+
+    def _base_id(self, pool: PoolName) -> ModelId | None:
+        base = self.base_of(pool)
+        return base.id if base is not None else None
 
     def for_prefill(self, model: ResolvedModel, weights: Digest | None) -> ResolvedModel:
         """The same model in the pool that computes prompts for its own (`prefill_of` has one), by replicas that have
@@ -173,10 +185,15 @@ class Catalogue:
 
     def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         """A base model as the pool's engines call it, with the digest of their weights where they are declared."""
-        declared = self.models.get(ModelId(pool)) or self.models.get(model.id)
+        declared = self.base_of(pool) or self.models.get(model.id)
         version = _by_name(declared, declared.channels.get(DEFAULT_CHANNEL)) if declared is not None else None
         digest = version.digest if version is not None else model.digest
         return replace(model, engine_name=EngineName(pool), digest=digest)
+
+    def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
+        """The base model whose name the pool bears, as `resolve` has it: policies name models by their pools."""
+        base = self.base_of(pool)
+        return self.resolve(tenant, base.id) if base is not None else None
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
         """The version that `requested` means for this tenant, or None.
@@ -227,8 +244,8 @@ class Catalogue:
     def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
         """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
         requests is answered by replicas of the new version."""
-        base = self.models.get(ModelId(adapter.pool))
-        splits = base.splits if base is not None and base.type == "base" else ()
+        base = self.base_of(adapter.pool)
+        splits = base.splits if base is not None else ()
         entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
         candidate = _by_name(base, entry.candidate) if base is not None and entry is not None else None
         if base is None or entry is None or candidate is None:
@@ -237,8 +254,8 @@ class Catalogue:
 
     def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
         """An adapter's are those that its base's default channel points at."""
-        base = model if model.type == "base" else self.models.get(ModelId(model.pool))
-        if base is None or base.type != "base" or len(base.versions) < 2:
+        base = model if model.type == "base" else self.base_of(model.pool)
+        if base is None or len(base.versions) < 2:
             return None  # whatever its replicas have loaded is it
         meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
         return meant.digest if meant is not None else None
@@ -258,7 +275,7 @@ class Catalogue:
         entry = self.tenants.get(tenant)
         if entry is None:
             return []
-        pools = {model_pool for model_pool, its in self.pools_of.items() if usable(its, entry).in_order}
+        pools = {model_pool for model_pool in self.pools_of if self._usable_by(entry, model_pool).in_order}
         found = {
             model.id: model
             for pattern in entry.models

@@ -9,7 +9,9 @@ version 0.1 ignore the field, which is last in both forms.
 Where seals are required nothing is believed without one; until then, for one version, a heartbeat may have none, and
 one that has must be right. What is older than MAX_AGE_S is refused, and
 within that time sequence numbers grow (`functions.fleet.view`), so a heartbeat that was recorded says nothing twice.
-The address to which gateways send prompts is a pod's: never a name, and never one of the node itself or its metadata.
+The address to which gateways send prompts is never a name, and never one of the node itself or its metadata; it lies in
+`pod_networks`, by default the private ranges. Nodes and Services have private addresses as well: whoever wants none but
+pods' names the pods' networks (the settings POD_CIDRS), as clusters have to whose pods have public ones.
 """
 
 import hashlib
@@ -24,6 +26,8 @@ from functions.fleet.role_credentials import Bearer, RoleCredentials, now
 
 MAX_AGE_S = 120.0  # with the differences of nodes' clocks
 _HEX = 32
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+PRIVATE_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10"  # the last: as clouds use it
 _IN_OBJECT, _IN_ARRAY = b',"seal":"', b',"'
 _MAX_KEYS = 20_000
 
@@ -47,11 +51,13 @@ class SealChecker:
         *,
         required: bool,
         loopback: bool,
+        pod_networks: tuple[Network, ...],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._credentials = credentials
         self._required = required
         self._loopback = loopback
+        self._pod_networks = pod_networks
         self._wall_clock = wall_clock
         self._secrets: tuple[str, ...] = ()
         self._keys: dict[str, bytes] = {}  # of replicas that have shown that they have them
@@ -69,7 +75,7 @@ class SealChecker:
         elif self._required:
             raise self._refused(said, "it has no seal")
         if isinstance(said, Heartbeat) and not self._is_a_pods(said.host):
-            raise self._refused(said, f"{said.host} is no pod's address")
+            raise self._refused(said, f"{said.host} is no pod's address (the setting POD_CIDRS)")
 
     def has_to_be_told(self, now_s: float) -> bool:
         """Once a minute: with a wrong credential somewhere there are thousands a second."""
@@ -103,11 +109,18 @@ class SealChecker:
             return not self._required or (self._loopback and host == "localhost")
         if address.is_loopback:
             return self._loopback
-        return not (address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved)
+        if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+            return False
+        return any(address.version == each.version and address in each for each in self._pod_networks)
 
     def _refused(self, said: Heartbeat | Pulse, why: str) -> HeartbeatRefused:
         self.refused_total += 1
         return HeartbeatRefused(f"{said.replica_id}: {why}")
+
+
+def networks_of(text: str) -> tuple[Network, ...]:
+    """Of a list with commas; ValueError says which is none."""
+    return tuple(ipaddress.ip_network(each.strip()) for each in text.split(",") if each.strip())
 
 
 def is_one_machine(bus_url: str) -> bool:

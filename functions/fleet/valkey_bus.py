@@ -1,13 +1,15 @@
 """The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later.
 
 A server that hangs accepts connections and says nothing. Whoever waits for messages asks it after two seconds without
-any, and takes it for lost four seconds later: before silence takes the replicas out.
+any, and takes it for lost four seconds later: before silence takes the replicas out. One that answers may still bring
+nothing (a subscription that died alone), so whoever hears no heartbeat for DEAF_AFTER_S subscribes anew, and reads what
+is kept.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from math import ceil
+from math import ceil, inf
 from types import TracebackType
 from uuid import uuid4
 
@@ -43,6 +45,7 @@ PINS_KEY_PREFIX = "shoal:pins:"
 HOMES_KEY_PREFIX = "shoal:homes:"
 _TIMEOUT_S = 2.0
 _HUNG_AFTER_S = 4.0  # after it was asked
+DEAF_AFTER_S = 6.0  # twice before silence takes the replicas out
 _MESSAGES = ("message", "pmessage")
 _SCAN_PAGE = 500
 
@@ -78,8 +81,12 @@ class ValkeyBus:
         lines.sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
 
     async def listen(self) -> AsyncGenerator[list[bytes], None]:
-        async for messages in self._kept_then_told(GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN):
-            yield messages
+        while True:
+            several = self._kept_then_told(
+                GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN, deaf_after_s=DEAF_AFTER_S
+            )
+            async for messages in several:
+                yield messages
 
     async def publish_stats(self, message: bytes) -> None:
         await self._tell(STATS_CHANNEL, message)
@@ -157,12 +164,15 @@ class ValkeyBus:
                 yield message
 
     async def _kept_then_told(
-        self, channel: str, key_prefix: str, pattern: str = ""
+        self, channel: str, key_prefix: str, pattern: str = "", deaf_after_s: float = inf
     ) -> AsyncGenerator[list[bytes], None]:
-        """First all that lies under such keys, then what is published; none falls between."""
+        """First all that lies under such keys, then what is published; none falls between.
+
+        It ends where nothing comes for `deaf_after_s`.
+        """
         async with self._subscribed(channel, pattern) as subscription:
             yield [message async for message in self._kept(key_prefix)]
-            async for message in _heard(subscription):
+            async for message in _heard(subscription, deaf_after_s):
                 yield [message]
 
     @contextlib.asynccontextmanager
@@ -211,9 +221,10 @@ def _errors() -> Iterator[None]:
         raise BusUnavailable(str(error)) from error
 
 
-async def _heard(subscription: PubSub) -> AsyncIterator[bytes]:
-    """Messages as they come. A server that is quiet is asked whether it is there."""
+async def _heard(subscription: PubSub, deaf_after_s: float = inf) -> AsyncIterator[bytes]:
+    """Messages as they come, until none does for so long. A server that is quiet is asked whether it is there."""
     loop, asked_s = asyncio.get_running_loop(), None
+    heard_s = loop.time()
     while True:
         message = await subscription.get_message(timeout=_TIMEOUT_S)
         if message is None:
@@ -225,4 +236,7 @@ async def _heard(subscription: PubSub) -> AsyncIterator[bytes]:
             continue
         asked_s = None
         if message["type"] in _MESSAGES:
+            heard_s = loop.time()
             yield message["data"]
+        elif loop.time() - heard_s > deaf_after_s:
+            return

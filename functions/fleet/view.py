@@ -1,9 +1,10 @@
 """View of the fleet in one process: heartbeats folded into a frozen view per pool.
 
 Folding is pure bookkeeping with time as an argument; who receives the heartbeats is the bus's affair. A heartbeat
-older than the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive
-evidence (`eject`) takes it out at once, whatever its heartbeats say, since a replica can talk to the bus and still not
-answer us. Only a new agent in its place is innocent of what the old one did.
+older than the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out, where it is
+its own and not everybody's (`functions.decisions.health.expiry`); passive evidence (`eject`) takes it out at once,
+whatever its heartbeats say, since a replica can talk to the bus and still not answer us. Only a new agent in its place
+is innocent of what the old one did.
 
 Agents of a node or a zone that fall silent together, and nodes that are told not to be ready, make their replicas
 suspected (`functions.decisions.health.failure_domains`): `suspect` judges, a few times a second.
@@ -12,11 +13,13 @@ Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId, TenantId
 from functions.api.snapshot import PoolEntry
+from functions.decisions.health import expiry as expiries
 from functions.decisions.health import failure_domains
 from functions.decisions.health.failure_domains import NOBODY, Domain, Member, NodeTrouble, Suspicions
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView
@@ -36,6 +39,7 @@ class _Known:
     plain: ReplicaView  # of the heartbeat alone
     view: ReplicaView
     seen_s: float
+    spoke_s: float = float("-inf")  # when its engine answered us last
     noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, not yet in a heartbeat
     withdrawn: dict[EngineName, float] = field(default_factory=dict)  # until when: most likely in the engine still
 
@@ -91,6 +95,7 @@ class FleetView:
     _nobody: PoolIndex = field(default_factory=PoolIndex)
     _dedicated: Mapping[PoolName, frozenset[TenantId]] = field(default_factory=dict)
     suspicions: Suspicions = NOBODY
+    expiry: expiries.Expiry = expiries.NOTHING  # as of the last `expire`
     _troubled_nodes: Mapping[str, NodeTrouble] = field(default_factory=dict)
     _troubled_until_s: float = float("inf")
     _heard_s: float = float("-inf")  # the last heartbeat of anybody
@@ -140,14 +145,45 @@ class FleetView:
         heartbeat = with_pulse(known.heartbeat, pulse)
         return heartbeat, to_view(heartbeat, like=known.plain)
 
-    def expire(self, now_s: float) -> dict[ReplicaId, ReplicaPhase]:
-        """Forget the silent; returns who that was, and the phase that each was heard in last."""
-        silent = {id_: known.view.phase for id_, known in self._known.items() if now_s - known.seen_s > SILENCE_LIMIT_S}
-        for replica_id in silent:
-            gone = self._known.pop(replica_id).view
-            self.standings.forget(gone.pool, replica_id)
-            self._drop(gone)
-        return silent
+    def expire(
+        self, now_s: float, spoke_s: Callable[[ReplicaId], float] = lambda _: float("-inf")
+    ) -> dict[ReplicaId, ReplicaPhase]:
+        """Forget those whose silence is their own; returns who that was, and the phase that each was heard in last.
+
+        Who else is silent is in `expiry` then. `spoke_s`: when bytes of its engine came last, for whomever.
+        """
+        limit_s = now_s - SILENCE_LIMIT_S
+        silent = {
+            id_: known
+            for id_, known in self._known.items()
+            if known.seen_s < limit_s and self._listening_since_s < limit_s
+        }
+        if not silent:
+            self.expiry = expiries.NOTHING
+            return {}
+        self.expiry = expiries.judge(
+            [
+                expiries.Silent(id_, known.view.pool, known.view.phase, max(known.spoke_s, spoke_s(id_)))
+                for id_, known in silent.items()
+            ],
+            Counter(
+                known.view.pool
+                for id_, known in self._known.items()
+                if id_ not in silent and expiries.is_present(known.view.phase)
+            ),
+            now_s,
+        )
+        gone = {id_: silent[id_].view.phase for id_ in self.expiry.gone}
+        for replica_id in gone:
+            self.forget(replica_id)
+        return gone
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """It is out, until a heartbeat of it comes."""
+        known = self._known.pop(replica_id, None)
+        if known is not None:
+            self.standings.forget(known.view.pool, replica_id)
+            self._drop(known.view)
 
     def reset_silence(self, now_s: float) -> None:
         """Until now nobody could be heard: silence begins anew."""
@@ -207,6 +243,7 @@ class FleetView:
         """The first token of what was sent at `sent_s`, with so many prompt tokens to compute."""
         known = self._known.get(replica_id)
         if known is not None:
+            known.spoke_s = now_s
             seen = self.standings.seen(known.view.pool, replica_id)
             seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
 
@@ -214,6 +251,7 @@ class FleetView:
         """A replica answered properly what was sent at `sent_s`: evidence from before that no longer counts."""
         known = self._known.get(replica_id)
         if known is not None:
+            known.spoke_s = now_s
             self.standings.seen(known.view.pool, replica_id).requests += 1
             self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
 

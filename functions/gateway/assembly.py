@@ -11,8 +11,9 @@ from functions.fleet.view import FleetView
 from functions.gateway import tracing
 from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
 from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.cors import Origins
-from functions.gateway.http.guarded import guard_of
+from functions.gateway.http.headers import request_id_of
 from functions.gateway.http.held_bytes import HeldBytes
 from functions.gateway.intake.intake import Intake
 from functions.gateway.limits import Limits
@@ -21,6 +22,7 @@ from functions.gateway.prefix.index import Prefixes, TellingReplicas
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import TenantQuotas
 from functions.gateway.quota.metrics import QuotaCollector
+from functions.gateway.request import replies
 from functions.gateway.request.hedging import Hedging, RetryBudgets
 from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.upstream import UpstreamPool, Upstreams
@@ -34,8 +36,11 @@ from functions.gateway.services import Services
 from functions.gateway.tenant_limits import Lookups
 from functions.gateway.usage.sums import UsageSums
 from functions.http.connections import Connections
+from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.telemetry.bus_link import BusLink
 from functions.telemetry.trace_sink import TraceSink
+
+_UPLOADS = frozenset((b"/v1/files", b"/v1/artifacts"))
 
 
 def make_services(
@@ -89,6 +94,7 @@ def make_services(
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
             is_overloaded=admission.is_overloaded,
+            gateways=lambda: quotas.gateways,
         )
     for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
@@ -131,3 +137,32 @@ def make_services(
             partial(tracing.offer, traces, wall_clock),
         ),
     )
+
+
+def guard_of(
+    limits: Limits, connections: Connections, clock: Callable[[], float], metrics: Metrics, held: HeldBytes
+) -> Guard:
+    """Guards of the connections off the fast lane: the same protocol as every server of ours has, in our words.
+
+    Bodies are bounded and timed again where they are read (`http.plain`).
+    """
+    bounds = Bounds(
+        head_bytes=limits.head_bytes,
+        header_count=limits.header_count,
+        head_s=limits.head_s,
+        body_s=limits.body_s,
+        upload_s=limits.upload_s,
+        uploads=_UPLOADS,
+        keep_alive_s=limits.keep_alive_s,
+        lame_duck_s=limits.lame_duck_s,
+        write_stall_s=limits.write_stall_s,
+        least_read_bytes=limits.least_read_bytes,
+    )
+    return Guard(bounds, connections, _refusal, clock, metrics.refused, held, sweeps_itself=False)
+
+
+def _refusal(refusal: Refusal) -> tuple[Headers, bytes]:
+    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    after_s = 1 if refusal.status == 503 else None
+    answer = ErrorAnswer(refusal.status, kind, refusal.code, refusal.message, retry_after_s=after_s)
+    return replies.error_headers(request_id_of([]), answer), answer.body()

@@ -43,6 +43,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
         connections_per_address=settings.max_connections_per_address,
         uploads_bytes=settings.uploads_bytes,
         lookups_per_minute=settings.lookups_per_minute,
+        media_hosts=frozenset(each.strip().lower() for each in settings.media_hosts.split(",") if each.strip()),
         snapshot_max_age_s=settings.snapshot_max_age_s,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,

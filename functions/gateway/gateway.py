@@ -31,6 +31,7 @@ from functions.gateway.request.dialects import OPENAI, Dialect
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.request.request import Timeline
 from functions.gateway.services import OpenRequest, Services
+from functions.gateway.unheard import UnheardReplicas
 
 _log = logging.getLogger(__name__)
 _TOO_OLD = errors.unavailable(
@@ -61,6 +62,7 @@ class Gateway:
         self.services = services
         self.interceptors: tuple[Interceptor, ...] = ()
         self._unheard: list[Exchange] = []  # wait for their pool's first heartbeat
+        self._unheard_replicas = UnheardReplicas(self._is_out)
 
     # requests
 
@@ -215,15 +217,8 @@ class Gateway:
         services = self.services
         now_s = services.clock()
         self._judge_snapshot()
-        gone = services.fleet.expire(now_s) if not services.state.bus_down else {}
-        for replica_id, phase in gone.items():
-            if phase == "draining":
-                _log.info("replica %s has drained and is gone", replica_id)
-            else:
-                _log.warning("replica %s fell silent and is out", replica_id)
-            services.prefixes.forget(replica_id)
-            self._abandon(replica_id)
         if not services.state.bus_down:
+            self._expire(now_s)
             self._suspect(now_s)
         self._start_heard(now_s)
         due = [request for request in services.open_requests if now_s >= request.due_s]
@@ -236,6 +231,32 @@ class Gateway:
         for replica_id in services.router.sweep(now_s):
             _log.warning("replica %s does much worse than its fellows and is out for a while", replica_id)
         services.rollouts.sweep()
+
+    def _expire(self, now_s: float) -> None:
+        """Who is silent alone is out; where most are, each is asked first."""
+        services, fleet = self.services, self.services.fleet
+        were_unheard = fleet.expiry.is_fleets
+        for replica_id, phase in fleet.expire(now_s, services.router.silence.heard_s).items():
+            if phase == "draining":
+                _log.info("replica %s has drained and is gone", replica_id)
+            else:
+                _log.warning("replica %s fell silent and is out", replica_id)
+            self._lost(replica_id)
+        if fleet.expiry.is_fleets != were_unheard:
+            services.bus_link.set(were_unheard)
+            if not were_unheard:
+                services.metrics.bus_lost("heartbeats")
+                _log.warning("the bus answers and brings no heartbeats: replicas that take connections stay in use")
+        self._unheard_replicas.sweep(services, now_s)
+
+    def _is_out(self, replica_id: ReplicaId) -> None:
+        _log.warning("replica %s fell silent, takes no connections and is out", replica_id)
+        self.services.fleet.forget(replica_id)
+        self._lost(replica_id)
+
+    def _lost(self, replica_id: ReplicaId) -> None:
+        self.services.prefixes.forget(replica_id)
+        self._abandon(replica_id)
 
     def _suspect(self, now_s: float) -> None:
         """Nodes and zones that fall silent, or are said not to be ready, are avoided as a whole."""

@@ -21,6 +21,9 @@ class StateGauges:
         self._bus_state_s = Gauge(
             "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start", registry=registry
         )
+        self._unheard = Gauge(
+            "shoal_unheard_replicas", "Replicas in use whose heartbeats do not come", registry=registry
+        )
         self._hedges = Counter("shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=registry)
         self._hedges_before = (0, 0)
         self._quarantined = Counter(
@@ -84,6 +87,8 @@ class StateGauges:
         services.metrics.rank_models(services.clock())
         self._bus_up.set(services.bus_link.is_up)
         self._bus_state_s.set(services.bus_link.state_s)
+        expiry = services.fleet.expiry
+        self._unheard.set(len(expiry.doubted) + len(expiry.serving))
         self._open.set(len(services.open_requests))
         self._connections.set(len(services.connections))
         self._uploads.set(services.held.held_bytes)

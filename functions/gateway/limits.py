@@ -55,6 +55,8 @@ class Limits:
     sampled_traces: int = 0  # of 2^32 traces that begin here, so many leave spans; 0: nobody's do
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 
+    media_hosts: frozenset[str] = frozenset()  # from which engines may be sent to fetch pictures and sounds
+
     # How often a tenant may ask for what no engine answers
     lookups_per_minute: int = 6000  # 1,000 of them at once (`lookups`)
 

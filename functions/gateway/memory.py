@@ -9,7 +9,9 @@ from functions.gateway.http.held_bytes import FREE_BYTES
 from functions.gateway.intake.listing import KEPT_BYTES
 from functions.gateway.limits import Limits
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.usage.spool import MOST_BYTES as USAGE_BYTES
 from functions.telemetry.memory import MIB, SNAPSHOT_FACTOR, Part
+from functions.telemetry.trace_sink import WAITING_BYTES as TRACES_BYTES
 
 _BASE_BYTES = 92 * MIB  # measured, with TLS and one tokenizer's libraries
 _STORE_BYTES = 25 * MIB  # the object store's client
@@ -32,7 +34,11 @@ def most(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_M
         Part("prompts by where they went", settings.prefix_blocks * _BLOCK_BYTES),
         Part("listings", KEPT_BYTES),
         Part("snapshots, old and new", snapshot_bytes * (2 * SNAPSHOT_FACTOR + 1)),
+        Part("bodies that wait for a pool at zero", limits.wake_waiting_bytes),
+        Part("rows of usage", USAGE_BYTES),
     ]
+    if settings.trace_dir is not None:
+        parts.append(Part("traces on their way to a file", TRACES_BYTES))
     if settings.tokenizers_dir is not None or settings.tokenizers_cache_dir is not None:
         parts.append(Part("prompts to learn", _LEARNT_BYTES))
         parts.append(Part("tokenizers and caches", pools * _POOL_BYTES))

@@ -1,10 +1,11 @@
 """What Prometheus sees of the gateway. Label values are bounded: pools come from the snapshot, models are the busiest
-ones and `other` (`functions.telemetry.busiest`), the rest is of small fixed sets; no tenant anywhere.
+ones and `other` (`Busiest`), the rest is of small fixed sets; no tenant anywhere.
 
 The hot path calls cells that were made once per label set: `labels()` costs three times an increment.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
@@ -18,7 +19,6 @@ from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
 from functions.gateway.routing.rollout import judge
 from functions.http.connections import Closed
-from functions.telemetry.busiest import NAMED_MODELS, Busiest
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
 from functions.telemetry.gap_histogram import MIDDLES_S
 
@@ -28,6 +28,12 @@ _OF_GAP = tuple(bisect_left(_INTER_TOKEN_BUCKETS, middle_s) for middle_s in MIDD
 _COLD_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _MAX_LABEL_SETS = 4096
+NAMED_MODELS = 50
+OTHER = "other"
+RANK_EVERY_S = 60.0
+_MOST_CHANGES = 10  # of named models, a minute
+_CANDIDATES = 4096
+_TIMES_BUSIER = 2
 
 
 class Metrics:
@@ -74,7 +80,7 @@ class Metrics:
         self._failures = Counter(
             "shoal_attempt_failures", "Attempts at a replica that failed", ["failure"], registry=self.registry
         )
-        self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
+        self._shed = Counter("shoal_shed", "Requests refused for lack of capacity", ["reason"], registry=self.registry)
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
         )
@@ -86,7 +92,7 @@ class Metrics:
         )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
-            "Prompt tokens, as predicted, that the slower of two attempts had to compute: paid by nobody",
+            "Prompt tokens, as predicted, that the slower of two attempts had to compute: charged to no tenant",
             ["pool"],
             registry=self.registry,
         )
@@ -104,7 +110,7 @@ class Metrics:
         )
         self._closed = Counter(
             "shoal_connections_closed",
-            "Client connections closed or turned away for want of room: crowded (idle, for another one), address (its "
+            "Client connections closed or refused at a limit: crowded (idle, for another one), address (its "
             "bound), no_room (all are busy), slow_reader (others need what it does not read)",
             ["reason"],
             registry=self.registry,
@@ -124,13 +130,13 @@ class Metrics:
         )
         self._rollout_failures = Counter(
             "shoal_rollout_failures",
-            "Of these, the ones that failed: 500 and above, without 503 for want of room, which is no version's fault",
+            "Of these, the ones that failed: 500 and above, but 503 for lack of capacity, which is no version's fault",
             ["model", "group"],
             registry=self.registry,
         )
         self._bus_lost = Counter(
             "shoal_bus_lost",
-            "Times that the bus was out of reach",
+            "Times that the bus was unreachable",
             ["what"],
             registry=self.registry,
         )
@@ -247,3 +253,58 @@ class Metrics:
             self._tokens.labels(pool, "cached"),
             self._tokens.labels(pool, "completion"),
         )
+
+
+class Busiest:
+    """The busiest models by name, all others together: the bound of a label that tenants' adapters would grow.
+
+    The first so many that are asked for get their names. Then, once a minute, one that was asked for more than twice as
+    often as the quietest named one takes its place: a series begins and another ends, and no more than `_MOST_CHANGES`
+    a minute. Models that were not asked for at all since the last look lose their names to any that was.
+    Worked example (test_a_busy_model_takes_the_place_of_a_quiet_one): with two names, of 5, 40 and 100 requests a
+    minute the one with 5 was there first; after a minute the names are those with 40 and 100.
+
+    Counting is one look into a dict; of those without a name the first `_CANDIDATES` of a minute are counted. Owned by
+    one event loop. `forget` is called with each name that its place was taken from.
+    """
+
+    def __init__(self, most: int, forget: Callable[[str], None]) -> None:
+        self._most = most
+        self._forget = forget
+        self._named: dict[str, int] = {}  # requests since the last look
+        self._others: dict[str, int] = {}
+        self._ranked_s: float | None = None
+
+    def label(self, name: str) -> str:
+        """One more request; what its series is called."""
+        named = self._named
+        if name in named:
+            named[name] += 1
+            return name
+        if len(named) < self._most:
+            named[name] = 1
+            return name
+        others = self._others
+        if name in others:
+            others[name] += 1
+        elif len(others) < _CANDIDATES:
+            others[name] = 1
+        return OTHER
+
+    def rank(self, now_s: float) -> None:
+        """Does nothing within a minute of the last time."""
+        if self._ranked_s is None:
+            self._ranked_s = now_s
+        if now_s - self._ranked_s < RANK_EVERY_S:
+            return
+        self._ranked_s = now_s
+        rising = sorted(self._others, key=self._others.__getitem__, reverse=True)[:_MOST_CHANGES]
+        falling = sorted(self._named, key=self._named.__getitem__)
+        for up, down in zip(rising, falling, strict=False):
+            if self._others[up] <= _TIMES_BUSIER * self._named[down]:
+                break
+            del self._named[down]
+            self._named[up] = 0
+            self._forget(down)
+        self._named = dict.fromkeys(self._named, 0)
+        self._others.clear()

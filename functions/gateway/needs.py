@@ -1,6 +1,6 @@
 """What policies in force need at this gateway, and what of it is not there. Blocks: it looks at files.
 
-    tokenizer      of a pool whose routing policy knows prefixes by what replicas tell (`prefix.source`)
+    tokenizer      of a pool whose routing policy knows prefixes by what replicas tell (`spec.prefix.source`)
     tool_secret    of a tenant's tool
 
 Told to the controller each ten seconds (`feeds.publish_needs`), which says so on the policy. A gateway that lacks

@@ -1,7 +1,7 @@
-"""The gateway process: sockets, TLS, feeds, drain. The composition root; nothing imports it but `__main__`.
+"""The gateway process: sockets, TLS, parts, drain. The composition root; nothing imports it but `__main__`.
 
 uvicorn runs it: its `http=` hook is the fast lane, its lifespan is not used. Neighbours: `listeners` makes the sockets,
-`configured` the parts that depend on settings, `assembly` what requests share.
+`configured` the parts that depend on settings, `assembly` what requests share, `background` what goes on beside them.
 """
 
 import asyncio
@@ -15,20 +15,14 @@ import time
 from types import FrameType
 from typing import cast
 
-import httpx
 import uvicorn
 
-from functions.fleet import zones
-from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
-from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
 from functions.fleet.quota_leases import ValkeyQuotaBroker
-from functions.fleet.snapshot_notices import follow_notices
-from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import configured, feeds, memory
+from functions.gateway import configured, memory
 from functions.gateway.assembly import make_services
+from functions.gateway.background import Background
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
@@ -40,7 +34,6 @@ from functions.gateway.http.handover import Handover, Inheritance, inherit
 from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise_descriptor_limit
 from functions.gateway.metrics import Metrics
-from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota import gateway_count
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.registry_routes import RegistryForwarding
@@ -48,16 +41,13 @@ from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
 from functions.gateway.trace_outputs import TraceOutputs
-from functions.gateway.usage.delivery import NotDelivered, UsageCollector
+from functions.gateway.usage.delivery import UsageCollector
 from functions.http.listening import Handshake, TlsListener, listen
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
-_LAST_WORDS_S = 2.0
-_FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # by then every replica has said twice that it is there
-_KEPT_MESSAGES_S = 10.0  # sessions of a busy fleet are read in less than one
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
 
@@ -116,15 +106,25 @@ class _Server(uvicorn.Server):
             settings, self._services, functools.partial(self._credentials.bearer, "account")
         )
         self._services.metrics.registry.register(UsageCollector(self._usage))
-        self._gateways_file = settings.snapshot_cache_file.with_name("gateways")
+        gateways_file = settings.snapshot_cache_file.with_name("gateways")
         self._quota_broker = ValkeyQuotaBroker(settings.bus_url, password=bus_password)
-        self._services.quotas.leasing = self._quota_leases = QuotaLeases(
+        self._services.quotas.leasing = quota_leases = QuotaLeases(
             self._quota_broker,
             self._services.gateway_id,
             clock=self._services.clock,
             tasks=self._services.tasks,
             dice=random.random,
-            expected_gateways=gateway_count.last_known(self._gateways_file, settings.expected_gateways),
+            expected_gateways=gateway_count.last_known(gateways_file, settings.expected_gateways),
+        )
+        self._background = Background(
+            settings=settings,
+            gateway=self._gateway,
+            bus=self._bus,
+            credentials=self._credentials,
+            exact=self._exact,
+            quota_leases=quota_leases,
+            gateways_file=gateways_file,
+            usage=self._usage,
         )
         config.app = make_app(self._gateway, self._optional_parts())
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
@@ -150,7 +150,9 @@ class _Server(uvicorn.Server):
         services, settings = self._services, self._settings
         self._trace_outputs.start()
         services.metrics.registry.register(self._trace_outputs)
-        await self._start_feeds()
+        self._background.start()
+        if self._batches is not None:
+            self._batches.start()
         if self._inherited is not None:
             await self._until_ready()
         await super().startup([])  # it listens to nothing: it has no bound for a TLS handshake, `_listen` has
@@ -187,7 +189,7 @@ class _Server(uvicorn.Server):
             self._batches.close_store()
         if self._exact is not None:
             self._exact.close()
-        await self._last_words()
+        await self._background.last_words()
         await self._usage.close()
         await asyncio.to_thread(self._trace_outputs.close)
         self._services.upstreams.close()
@@ -195,93 +197,6 @@ class _Server(uvicorn.Server):
         await self._forwarding.close()
         await self._conversations.close()
         await self._quota_broker.close()
-
-    async def _start_feeds(self) -> None:
-        gateway, services, settings = self._gateway, self._services, self._settings
-        follower = SnapshotFollower(
-            client=httpx.AsyncClient(verify=configured.registry_trust(settings), timeout=40.0),
-            registry_url=settings.registry_url,
-            token=functools.partial(self._credentials.bearer, "follow"),
-            cache_file=settings.snapshot_cache_file,
-            on_swap=gateway.swap,
-            gateway_id=services.gateway_id,
-            on_gateways=self._quota_leases.expect,
-        )
-        follower.load_cached()
-        services.state.snapshot_source = follower
-        services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
-        services.state.unread = {"heartbeats", "pins", "session homes"}
-        services.state.unread_until_s = services.clock() + _KEPT_MESSAGES_S
-        bus = self._bus
-        if not settings.zone:
-            services.tasks.once("zone", self._learn_zone())
-        services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        news = functools.partial(follow_notices, bus, follower.heard)
-        seals = SealChecker(
-            self._credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url)
-        )
-        services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
-        self._start_rollout_feeds()
-        self._start_prefix_feeds()
-        tokenizers = self._exact.tokenizers if self._exact is not None else None
-        needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
-        services.tasks.forever("needs", needs, expected=(BusUnavailable,))
-        services.tasks.forever("quota leases", self._quota_leases.run)
-        keep = functools.partial(gateway_count.keep, self._quota_leases, self._gateways_file)
-        services.tasks.forever("number of gateways", keep)
-        if self._batches is not None:
-            self._batches.start()
-        services.tasks.forever("usage to disk", self._usage.keep)
-        services.tasks.forever("usage", self._usage.deliver_often, expected=(NotDelivered,))
-        services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
-
-    async def _learn_zone(self) -> None:
-        """Knative lets no node's name through: the pod is known by the host's."""
-        settings = self._settings
-        token = functools.partial(self._credentials.bearer, "follow")
-        pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
-        async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
-            await zones.learn(client, settings.registry_url, token, pod, self._services.router.stands_in)
-
-    def _start_rollout_feeds(self) -> None:
-        for name, feed in (
-            ("evidence", feeds.publish_evidence),
-            ("pools", feeds.publish_pools),
-            ("demand", feeds.publish_demand),
-            ("own pins", feeds.publish_pins),
-            ("pins", feeds.follow_pins),
-            ("own session homes", feeds.publish_homes),
-            ("session homes", feeds.follow_homes),
-            ("nodes", feeds.follow_nodes),
-        ):
-            self._services.tasks.forever(
-                name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)
-            )
-
-    def _start_prefix_feeds(self) -> None:
-        exact, tasks = self._exact, self._services.tasks
-        if exact is None:
-            return
-        exact.start(asyncio.get_running_loop().call_soon_threadsafe)
-        self._services.metrics.registry.register(ExactPrefixStats(exact))
-        follow = functools.partial(feeds.follow_prefixes, exact, self._bus)
-        ask = functools.partial(feeds.ask_for_prefixes, self._services, exact, self._bus)
-        tasks.forever("prefixes", follow, expected=(BusUnavailable,))
-        tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
-        tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self._services, exact))
-        tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
-
-    async def _last_words(self) -> None:
-        """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
-        try:
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await feeds.publish_evidence_once(self._services, self._bus)
-                await feeds.publish_pins_once(self._services, self._bus)
-                await feeds.publish_homes_once(self._services, self._bus)
-                await self._bus.close()
-        except (BusUnavailable, TimeoutError) as error:
-            _log.warning("the last evidence, pins and session homes could not be told: %s", error)
 
     async def _until_ready(self) -> None:
         """Until then the predecessor, which knows the fleet, answers better than we would."""

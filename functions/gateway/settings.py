@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.fleet.heartbeat_seals import PRIVATE_NETWORKS
+
 
 class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_GATEWAY_", frozen=True, extra="forbid")
@@ -49,6 +51,11 @@ class GatewaySettings(BaseSettings):
     )
     sealed_heartbeats: bool = Field(
         False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
+    pod_cidrs: str = Field(
+        PRIVATE_NETWORKS,
+        description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
+        "believed. The private ranges have nodes' and Services' too: name the pods' own.",
     )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
@@ -99,6 +106,12 @@ class GatewaySettings(BaseSettings):
         description="Origins whose pages browsers let call the gateway, with commas between "
         "(`https://app.example.com`); `*`: every page's. Unset: none, and preflights are refused. A page that calls "
         "shows its key to its readers.",
+    )
+    media_hosts: str = Field(
+        "",
+        description="Hosts, with commas between, from which engines may be sent to fetch pictures and sounds by "
+        "https: (`images.example.com`). Unset: none, and callers send `data:` URLs. Names are resolved by the engine: "
+        "name only hosts whose addresses you trust.",
     )
     snapshot_max_age_s: float = Field(
         86_400.0,

@@ -4,7 +4,8 @@
                                                    the bytes that these hold
     TenantSlots    so many at a time, the others   conversations that are read, batches that are made, calls and threads
                    wait in their order             of server tools
-    Lookups        so often                        models, rollouts, files, batches: what no engine answers
+    Lookups        so often                        models, rollouts, files, batches, conversations: what no
+                                                   engine answers
 
 These are three because they end differently: a share is refused at once, a slot is waited for, a lookup comes back with
 time. Each refuses in its owner's words. Only tenants that hold something, or wait for it, are remembered. Each is owned
@@ -169,8 +170,8 @@ class Lookups:
         wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             message = (
-                f"You ask for {what} too often: models, rollouts, files and batches together may be asked for "
-                f"{self._per_minute} times a minute here. Ask less often. {_ADVICE.get(what, '')}"
+                f"You ask for {what} too often: models, rollouts, files, batches and conversations together may be "
+                f"asked for {self._per_minute} times a minute here. Ask less often. {_ADVICE.get(what, '')}"
             )
             raise Refused(
                 ErrorAnswer(429, "requests", "too_many_lookups", message, retry_after_s=-(-wait_us // US_PER_S))

@@ -43,7 +43,7 @@ from functions.registry.conventions import require_role
 from functions.registry.errors import ApiError, error_body
 from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_routes
 from functions.registry.fleet_watch import FleetWatch
-from functions.registry.internal_routes import internal_routes
+from functions.registry.internal_routes import internal_routes, weights_routes
 from functions.registry.key_routes import key_routes
 from functions.registry.metrics import Metrics, active_stages
 from functions.registry.model_routes import model_routes
@@ -60,7 +60,6 @@ from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
 from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
-from functions.registry.weights_routes import weights_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
 

@@ -5,8 +5,8 @@ published only when all of it is sound. Who leaves half way leaves nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -15,11 +15,10 @@ from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingested, IngestPolicy
-from functions.http.multipart import MultipartInvalid, boundary_of
+from functions.http.multipart import MultipartForm, MultipartInvalid, boundary_of, text_of
 from functions.registry.conventions import DigestName, JsonBody, body_of
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
-from functions.registry.multipart import AdapterForm
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
@@ -86,7 +85,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
             body = await body_of(FromUri)(request)
             tenant = _tenant(services, who, body.tenant)
             with ingesting.place(tenant):
-                expect = await services.expectation(tenant, _base(services, body.base_model))
+                expect = await services.expectation(tenant, _base(services, tenant, body.base_model))
                 ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
         elif media == "multipart/form-data":
             with ingesting.place(who.tenant):
@@ -192,7 +191,8 @@ def _named(services: RegistryServices, who: Principal, fields: dict[str, str]) -
     if fields.get("adapter_type", "lora") != "lora":
         message = "only lora adapters are served, so adapter_type must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
-    return _tenant(services, who, fields.get("tenant")), _base(services, fields.get("base_model"))
+    tenant = _tenant(services, who, fields.get("tenant"))
+    return tenant, _base(services, tenant, fields.get("base_model"))
 
 
 def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
@@ -204,8 +204,8 @@ def _tenant(services: RegistryServices, who: Principal, named: str | None) -> Te
     return services.declared.require_tenant(named) if named else None
 
 
-def _base(services: RegistryServices, named: str | None) -> str:
-    return services.declared.require_base(named) if named else ""
+def _base(services: RegistryServices, tenant: TenantId | None, named: str | None) -> str:
+    return services.declared.require_base(named, tenant) if named else ""
 
 
 def _ingested(ingested: Ingested, tenant: TenantId | None) -> dict[str, Any]:
@@ -229,3 +229,39 @@ def _stored(found: StoredArtifact) -> dict[str, Any]:
         "total_bytes": found.total_bytes,
         "facts": found.facts,
     }
+
+
+class FileWriter(Protocol):
+    def write(self, block: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class AdapterForm(MultipartForm):
+    """Form of an adapter's upload: fields first, then files, each file's bytes written at once.
+
+        part "tenant", "base_model", …     fields
+        part "file"; filename="a/b"        a file of the adapter
+
+    `open_file` is asked for a writer when a file begins. Names, sizes and numbers are judged by the upload that a file
+    is written to. Blocks on that upload's disk.
+    """
+
+    max_parts: ClassVar[int] = 1024
+    fields_first: ClassVar[bool] = True
+
+    def __init__(self, boundary: bytes, open_file: Callable[[str], FileWriter]) -> None:
+        super().__init__(boundary)
+        self._open_file = open_file
+        self._writer: FileWriter | None = None
+
+    def file_begins(self, filename: bytes) -> None:
+        self._writer = self._open_file(text_of(filename))
+
+    def file_data(self, piece: bytes) -> None:
+        if self._writer is not None:
+            self._writer.write(piece)
+
+    def file_ends(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -62,6 +62,12 @@ def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[
     return check
 
 
+def shows_role(request: Request, credentials: RoleCredentials, purpose: Purpose) -> bool:
+    """Whether it is that role's, or an operator's, beyond what its route asks for."""
+    header = request.headers.get("authorization", "")
+    return any(shows(header, credentials.accepted(each)) for each in ("operate", purpose))
+
+
 def _nobody() -> ApiError:
     message = "this route needs a credential of the installation: Authorization: Bearer <token>"
     return ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})

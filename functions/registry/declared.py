@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from functions.api.ids import KeyId, ModelId, PoolName, TenantId
 from functions.api.snapshot import ModelEntry, RolloutEntry
-from functions.api.snapshot_index import Tables
+from functions.api.snapshot_index import Tables, base_of
 from functions.artifacts.locations import weights_at
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.registry.errors import ApiError
@@ -40,16 +40,23 @@ class Declared:
             raise Refused("missing", "tenant_not_found", message)
         return TenantId(tenant)
 
-    def require_base(self, base: str) -> PoolName:
-        if PoolName(base) not in self._published().pools:
-            known = ", ".join(sorted(self._tables.pools)[:20]) or "none"
-            raise Refused("invalid", "base_not_found", f"there is no base model {base[:80]!r}; there are: {known}")
+    def require_base(self, base: str, tenant: str | None = None) -> PoolName:
+        """The pool whose base the tenant's adapters may name; one that is dedicated to others is not there for it."""
+        pools = self._published().pools
+        known = [
+            name
+            for name, pool in pools.items()
+            if tenant is None or not pool.dedicated_to or TenantId(tenant) in pool.dedicated_to
+        ]
+        if base not in known:
+            there = ", ".join(sorted(known)[:20]) or "none"
+            raise Refused("invalid", "base_not_found", f"there is no base model {base[:80]!r}; there are: {there}")
         return PoolName(base)
 
     def folder_of(self, base: str) -> PurePosixPath:
         """Where the base's files lie below the models directory: `pvc://<volume>/<folder>`, weights that travel below
         `<name>@<version>`, else by its name."""
-        entry = self._tables.models.get(ModelId(base))
+        entry = base_of(self._tables.models, base)
         uri = entry.versions[0].artifact_uri if entry is not None and entry.versions else ""
         if (weights := weights_at(uri)) is not None:
             return PurePosixPath(str(weights))

@@ -16,6 +16,7 @@ from functions.api import snapshot_document as documents
 from functions.api.snapshot_comparison import Changes
 from functions.api.snapshot_entries import AnyEntry
 from functions.api.snapshot_index import Indexed, empty
+from functions.decisions.catalogue import Catalogue
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 
 MAX_STEPS = 64
@@ -43,12 +44,20 @@ class Feed:
         self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
         self._deltas: dict[str, bytes | None] = {}  # by base, for the current content
         self._whole: tuple[Indexed, list[bytes]] | None = None
+        self._catalogue: tuple[Indexed, Catalogue] | None = None
         self._encoding = asyncio.Lock()
         self._changed = asyncio.Event()  # replaced at each step, so that a set one never has to be cleared
 
     @property
     def epoch(self) -> int:
         return self.content.snapshot.epoch
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Of the current content; made once, since that walks over all pools."""
+        if self._catalogue is None or self._catalogue[0] is not self.content:
+            self._catalogue = self.content, Catalogue.of(self.content)
+        return self._catalogue[1]
 
     def advance(self, content: Indexed, changes: Changes) -> None:
         """The next content, and what makes it of the current one."""

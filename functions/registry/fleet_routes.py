@@ -50,7 +50,7 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.get("/v1/fleet", dependencies=controller)
     async def replicas() -> dict[str, Any]:
-        """Replicas by id; `age_s` is the time since the last heartbeat. Without the bus the last view ages out."""
+        """Replicas by id; `age_s` is the time since the last heartbeat. Without heartbeats the last view stays."""
         return {
             "object": "list",
             "bus_connected": fleet.bus_connected,

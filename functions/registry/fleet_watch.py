@@ -1,6 +1,7 @@
 """View of the fleet from the bus: what `GET /v1/fleet` shows.
 
-The bus gone, the last view stays and ages: each replica's `age_s` grows until silence takes it out.
+The bus gone, or most replicas silent at once while it answers, the last view stays and ages: each replica's `age_s`
+grows. Then `bus_connected` is false, and the controller takes nobody's silence for his end.
 """
 
 import contextlib
@@ -82,7 +83,16 @@ class FleetWatch:
 
     @property
     def bus_connected(self) -> bool:
-        return self.link.is_up
+        """Whether heartbeats can come, and do."""
+        self._expire(self._clock())
+        return self.link.is_up and not self._view.expiry.is_fleets
+
+    def _expire(self, now_s: float) -> None:
+        """Nobody here can ask a replica: who is silent with its pool alone is out, with most of the fleet is not."""
+        self._view.expire(now_s)
+        if not self._view.expiry.is_fleets:
+            for replica_id in self._view.expiry.doubted:
+                self._view.forget(replica_id)
 
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""
@@ -135,9 +145,9 @@ class FleetWatch:
         return self._verdicts if self._clock() - self._verdicts_s <= VERDICTS_FOR_S else Verdicts()
 
     def replicas(self) -> list[ReplicaSighting]:
-        """Everyone who is not silent, by id."""
+        """Everyone who is not out, by id."""
         now_s = self._clock()
-        self._view.expire(now_s)
+        self._expire(now_s)
         if self.link.is_up:
             self._view.suspect(now_s)
         suspected = {id_: " ".join(domain) for id_, domain in self._view.suspicions.replicas.items()}

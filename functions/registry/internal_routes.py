@@ -1,4 +1,4 @@
-"""`/internal/v1`: what the controller follows and writes, with its own credential.
+"""`/internal/v1`: what the controller follows and writes, with its own credential; `weights`, what node fetchers read.
 
 It reads the changes, creates the rollouts of git's models, and posts what it concludes about any of them. Every write
 names the leadership that makes it (`x-shoal-fence`): a controller that was leader once is refused.
@@ -13,12 +13,14 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy import Connection
 
+from functions.api.snapshot_index import base_of
 from functions.decisions.rollout import codec as rollout_wire
 from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.codec import DOCUMENT_MAX_BYTES, RolloutInvalid
+from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.snapshots import FENCE_HEADER
-from functions.registry.conventions import CURSOR_MAX, RolloutName, etag, read_body, unless_client_leaves
+from functions.registry.conventions import CURSOR_MAX, RolloutName, etag, read_body, require_role, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.principal import Principal
 from functions.registry.rollout_routes import rollout_not_found
@@ -29,6 +31,7 @@ from functions.registry.sql.api_keys import StoredKey
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.changes import Changes
 from functions.registry.sql.transaction import Write
+from functions.registry.store import SnapshotStore
 
 MAX_WAIT_S = 60.0
 MAX_WAITERS = 64  # controllers follow: a leader, and who wants to be one
@@ -203,3 +206,20 @@ def _key(key: StoredKey) -> dict[str, Any]:
         "revoked": key.revoked,
         "change": key.change,
     }
+
+
+def weights_routes(store: SnapshotStore, credentials: RoleCredentials) -> APIRouter:
+    """For node fetchers, with the agents' credential: what git pins counts more than what lies in the store."""
+    router = APIRouter(dependencies=[Depends(require_role(credentials, "agent"))])
+
+    @router.get("/internal/v1/weights/{name}/{version}")
+    async def published(name: str, version: str) -> dict[str, Any]:
+        """What a replica of this version is to load."""
+        model = base_of(store.feed.content.tables.models, name)
+        versions = model.versions if model is not None else ()
+        for each in versions:
+            if each.name == version:
+                return {"object": "weights", "name": name, "version": version, "digest": each.digest}
+        raise ApiError(404, "weights_not_found", f"no version {version[:80]!r} of a base {name[:80]!r} is published")
+
+    return router

@@ -54,8 +54,8 @@ class Metrics:
         self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none.")
         self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")
         self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait now.")
-        self._bus_connected = self._gauge("shoal_bus_connected", "1 while heartbeats can come.")
-        self._bus_up = self._gauge("shoal_bus_up", "1 while heartbeats can come.")
+        self._bus_connected = self._gauge("shoal_bus_connected", "1 while connected to the bus: heartbeats arrive.")
+        self._bus_up = self._gauge("shoal_bus_up", "1 while connected to the bus: heartbeats arrive.")
         self._bus_state_s = self._gauge(
             "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start."
         )
@@ -105,7 +105,7 @@ class Metrics:
         )
         self._nodes_not_ready = Gauge(
             "shoal_nodes_not_ready",
-            "Nodes that are not ready, as the controller sees them: down by their own word, unknown by their silence.",
+            "Nodes that are not ready, as the controller sees them: down as the kubelet says, unknown while silent.",
             ["state"],
             registry=self.collectors,
         )
@@ -114,7 +114,7 @@ class Metrics:
         self._store_up.set(1)  # until it was asked
         self._region_connected = Gauge(
             "shoal_region_connected",
-            "1 while another region's registry is heard; else it counts no more for limits.",
+            "1 while another region's registry answers; else limits leave it out.",
             ["region"],
             registry=self.collectors,
         )

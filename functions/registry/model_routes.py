@@ -87,7 +87,7 @@ class _CatalogueReader:
 
     @property
     def catalogue(self) -> Catalogue:
-        return Catalogue.of(self._store.feed.content)
+        return self._store.feed.catalogue
 
     async def stored_after(self, after: str, limit: int, who: Principal) -> tuple[list[StoredModel], bool]:
         database = self._database

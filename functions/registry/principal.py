@@ -12,7 +12,6 @@ from fastapi import Request
 
 from functions.api.ids import ModelId, TenantId
 from functions.api.snapshot import Scope
-from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import authenticate
 from functions.fleet.role_credentials import RoleCredentials
 from functions.http.guarded import authenticated
@@ -67,8 +66,7 @@ class Authenticator:
             return OPERATOR
         found = None
         if self.pepper is not None:
-            catalogue = Catalogue.of(self.store.feed.content)
-            found = authenticate(catalogue, header, self.pepper, self.wall_clock())
+            found = authenticate(self.store.feed.catalogue, header, self.pepper, self.wall_clock())
         if found is None:
             message = "this route needs a tenant's key or the installation's internal token: Authorization: Bearer …"
             raise ApiError(401, "invalid_key", message, headers={"www-authenticate": "Bearer"})

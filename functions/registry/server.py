@@ -20,10 +20,12 @@ import orjson
 import uvicorn
 from starlette.types import ASGIApp
 
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.heartbeat_seals import SealChecker, is_one_machine
+from functions.fleet.heartbeat_seals import SealChecker, is_one_machine, networks_of
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials
+from functions.fleet.rollout_stats import MAX_BYTES as EVIDENCE_BYTES
 from functions.fleet.snapshot_notices import announce, follow_notices
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
@@ -31,11 +33,12 @@ from functions.fleet.valkey_client import Password, password_in
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
-from functions.registry import memory
 from functions.registry.app import make_app
 from functions.registry.capacity_watch import CapacityWatch
+from functions.registry.console.samples import MOST_BYTES as SAMPLES_BYTES
 from functions.registry.console.samples import sample
 from functions.registry.console.sources import ConsoleSources, sources_from
+from functions.registry.console.tenants import MOST_BYTES as USE_BYTES
 from functions.registry.errors import error_body
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
@@ -45,7 +48,7 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore, StoreFailed
 from functions.registry.store_watch import StoreWatch
-from functions.telemetry.memory import limit_bytes, warn_if_over
+from functions.telemetry.memory import MIB, SNAPSHOT_FACTOR, Part, limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 SNAPSHOT_FILE = "snapshot.json"
@@ -56,6 +59,9 @@ _BOUNDS = Bounds(
     uploads=frozenset((b"/v1/artifacts",)),
     lame_duck_s=0.5,
 )
+_BASE_BYTES = 108 * MIB  # measured (docs/measurements/sizing.md)
+_CONNECTION_BYTES = 40_000  # measured, of a long poll
+_UPLOAD_BYTES = 24 * MIB  # a thread, its blocks, and parts on their way to the store
 _DESCRIPTORS_WANTED = 65_536
 _SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients that do not wait
 
@@ -91,7 +97,12 @@ async def _serve(settings: RegistrySettings) -> None:
         on_published=lambda news: tasks.once("announce", announce(bus, news)),
     )
     store.load()
-    seals = SealChecker(credentials, required=settings.sealed_heartbeats, loopback=is_one_machine(settings.bus_url))
+    seals = SealChecker(
+        credentials,
+        required=settings.sealed_heartbeats,
+        loopback=is_one_machine(settings.bus_url),
+        pod_networks=networks_of(settings.pod_cidrs),
+    )
     fleet = FleetWatch(bus, seals=seals)
     fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
@@ -108,7 +119,7 @@ async def _serve(settings: RegistrySettings) -> None:
     recent_use = functools.partial(console.recent_use.watch, parts.services.database)
     tasks.forever("recent use", recent_use, expected=(DatabaseUnavailable,))
     most = min(settings.max_connections, _bearable_connections())
-    warn_if_over(memory.most(settings), limit_bytes())
+    warn_if_over(most_memory(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
     ingesting = parts.services.ingesting
     store_watch = StoreWatch(ingesting.ingest.store) if ingesting is not None else None
@@ -284,3 +295,16 @@ def _credentials(file: Path) -> RoleCredentials:
     if not found.is_token:
         raise StartFailed(f"{file} holds the credentials of the {found.role}; the registry needs the internal token")
     return found
+
+
+def most_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
+    """Memory of a registry where every bound of its settings is reached at once."""
+    return [
+        Part("the process", _BASE_BYTES),
+        Part("connections", settings.max_connections * _CONNECTION_BYTES),
+        Part("snapshots, old, new and arriving", snapshot_bytes * (2 * (SNAPSHOT_FACTOR + 1) + 2)),
+        Part("uploads", settings.uploads_at_once * _UPLOAD_BYTES),
+        Part("evidence of rollouts", EVIDENCE_BYTES),
+        Part("samples of pools", SAMPLES_BYTES),
+        Part("use of tenants", USE_BYTES),
+    ]

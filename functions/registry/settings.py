@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.artifacts.collect import DEFAULT_GRACE_S
 from functions.artifacts.s3 import DEFAULT_BUCKET
+from functions.fleet.heartbeat_seals import PRIVATE_NETWORKS
 from functions.fleet.regions import REGION_PATTERN
 from functions.registry.rate_limiter import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
 
@@ -35,6 +36,11 @@ class RegistrySettings(BaseSettings):
     )
     sealed_heartbeats: bool = Field(
         False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+    )
+    pod_cidrs: str = Field(
+        PRIVATE_NETWORKS,
+        description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
+        "believed. The private ranges have nodes' and Services' too: name the pods' own.",
     )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(

@@ -26,7 +26,7 @@ from functions.fleet.snapshots import (
     GATEWAYS_HEADER,
     HASH_HEADER,
 )
-from functions.registry.conventions import read_body, require_role, unless_client_leaves
+from functions.registry.conventions import read_body, require_role, shows_role, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.feed import Feed
 from functions.registry.fence import Fenced
@@ -65,7 +65,7 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
     ) -> Response:
         """The snapshot whose epoch is above `after`, or what changed since the base: at once, or when published."""
         store.heard(after)
-        if GATEWAY_HEADER in request.headers:
+        if GATEWAY_HEADER in request.headers and shows_role(request, credentials, "follow"):
             store.gateways.heard(request.headers[GATEWAY_HEADER])
         name = PoolName(pool) if pool is not None else None
         if wait_s == 0:

@@ -170,7 +170,7 @@ def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVer
     _refuse_reserved(body.promote_to or "", "promote_to")
     services.declared.refuse_gits(model)
     services.declared.require_tenant(tenant)
-    services.declared.require_base(body.base_model)
+    services.declared.require_base(body.base_model, tenant)
     if body.rollout is not None:
         services.declared.require_policy(body.rollout)
     if body.adapter_type != "lora":

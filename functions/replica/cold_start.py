@@ -2,7 +2,7 @@
 
     imports        from the process's start until it begins to load its model: imports, configuration, worker processes
     weights        reading them, as its log says
-    compile        torch.compile, as its log says
+    compile        torch.compile, as its log says; on CPU the run in which it compiles, from its line to its line
     graphs         capturing them, as its log says
     setup          the rest until its server answers; without a log, all of it until then
     first_answer   until a first request was answered
@@ -38,6 +38,7 @@ _TOOK: Mapping[ColdStage, re.Pattern[str]] = {
     "compile": re.compile(r"(?:\[[^\]]{1,64}\] )?torch\.compile took (\d{1,5}\.\d{1,6}) s in total"),
     "graphs": re.compile(r"Graph capturing finished in (\d{1,5}) secs"),
 }
+_COMPILES, _HAS_COMPILED = "Warming up model for the compilation", "Warming up done"  # on CPU; no seconds are told
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ def of_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> 
     """Lines of other times are another process's; of several workers the slowest counts."""
     loads_unix_s: float | None = None
     took_s: dict[ColdStage, dict[str, float]] = {}
+    compiles_unix_s: dict[str, float] = {}
     for line in lines:
         match = _LINE.match(line)
         at_unix_s = _unix_s(match["at"], began_unix_s) if match is not None else None
@@ -129,11 +131,16 @@ def of_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> 
             continue
         if loads_unix_s is None and match["text"].startswith(_BEGINS_TO_LOAD):
             loads_unix_s = at_unix_s
+        who = match["who"] or ""
+        if match["text"].startswith(_COMPILES):
+            compiles_unix_s[who] = at_unix_s
+        elif match["text"].startswith(_HAS_COMPILED) and who in compiles_unix_s:
+            took_s.setdefault("compile", {})[who] = max(0.0, at_unix_s - compiles_unix_s[who])
         for stage, pattern in _TOOK.items():
             found = pattern.match(match["text"])
             if found is not None:
                 by_worker = took_s.setdefault(stage, {})
-                by_worker[match["who"] or ""] = by_worker.get(match["who"] or "", 0.0) + float(found[1])
+                by_worker[who] = by_worker.get(who, 0.0) + float(found[1])
     return LogTimes(loads_unix_s, {stage: max(by_worker.values()) for stage, by_worker in took_s.items()})
 
 

@@ -25,7 +25,7 @@ class AgentMetrics:
         self._registry.register(_StatusCollector(status, heartbeats))
         self._loads = Counter(
             "shoal_adapter_loads",
-            "Adapters made ready, by where they were: slot and host were loaded when asked for.",
+            "Adapters made ready, by where they were: slot and host were loaded when requested.",
             ["tier"],
             registry=self._registry,
         )
@@ -34,7 +34,7 @@ class AgentMetrics:
         )
         self._cold = Counter(
             "shoal_adapter_cold_loads",
-            "Cold loads that gateways asked for, by the answer they got.",
+            "Cold loads that gateways requested, by the answer they got.",
             ["answer"],
             registry=self._registry,
         )
@@ -98,7 +98,7 @@ class _StatusCollector(Collector):
             "shoal_replica_running": ("Requests in the engine's batch.", status.load.running),
             "shoal_replica_waiting": ("Requests waiting in the engine.", status.load.waiting),
             "shoal_replica_adapters": ("Adapters loaded and advertised.", len(status.adapters.advertised)),
-            "shoal_replica_adapter_room": ("How many more could be loaded at once.", status.adapters.room),
+            "shoal_replica_adapter_room": ("Free slots: adapters that could be loaded at once.", status.adapters.room),
             "shoal_replica_cold_adapters": ("Adapters that wait for a first request.", status.adapters.cold),
             "shoal_replica_disk_artifacts": ("Artifacts on the node's disk.", status.disk.artifacts),
             "shoal_replica_disk_bytes": ("Bytes of these artifacts.", status.disk.size_bytes),
@@ -113,6 +113,14 @@ class _StatusCollector(Collector):
             family = GaugeMetricFamily(name, text, labels=["replica"])
             family.add_metric([replica], value)
             yield family
+        speed = GaugeMetricFamily(
+            "shoal_tokens_per_second_per_accelerator",
+            "Tokens that this replica's engine generates, by its own count over half a minute, divided by its "
+            "accelerators. Of a pool: the mean.",
+            labels=["pool"],
+        )
+        speed.add_metric([status.identity.pool], status.token_rate.per_s / max(1, status.accelerators))
+        yield speed
         draft = CounterMetricFamily(
             "shoal_draft_tokens",
             "Tokens that the engine guessed ahead, by what became of them: proposed are all, accepted the right ones.",
@@ -124,7 +132,7 @@ class _StatusCollector(Collector):
         reloaded = "Prompt tokens that the engine found in host memory."
         yield CounterMetricFamily("shoal_kv_host_hit_tokens", reloaded, status.load.host_hit_tokens_total)
         yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
-        heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
+        heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by outcome.", labels=["outcome"])
         heartbeats.add_metric(["sent"], self._heartbeats.sent)
         heartbeats.add_metric(["failed"], self._heartbeats.failed)
         yield heartbeats

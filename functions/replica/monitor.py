@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functions.api.ids import EngineName
 from functions.api.snapshot import Task
 from functions.decisions.health import engine as engine_health
-from functions.decisions.health import engine_rates, pace, reload_rate
+from functions.decisions.health import engine_rates, pace, reload_rate, token_rate
 from functions.decisions.health.engine import Counters, EnginePhase, Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.decisions.health.engine_rates import RateCounters
 from functions.decisions.health.pace import PaceMeter, WorkCounters
 from functions.decisions.health.reload_rate import ReloadCounters, ReloadRate
+from functions.decisions.health.token_rate import TokenRate
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
@@ -240,6 +241,7 @@ class Monitor:
         )
         work = work_counters_of(metrics, self._prober)
         status.pace = pace.observe(status.pace, work, now_s, self._pace_every_s)
+        status.token_rate = token_rate.observe(status.token_rate, metrics.generation_tokens_total, now_s)
         self._metrics = metrics
 
     def _judge(self, evidence: Evidence, now_s: float) -> None:
@@ -257,7 +259,7 @@ class Monitor:
         status = self._status
         _log.warning("engine %s -> %s: %s", before, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
-            status.pace = PaceMeter()
+            status.pace, status.token_rate = PaceMeter(), TokenRate()
             status.reload = ReloadRate()
             status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()

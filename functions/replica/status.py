@@ -11,6 +11,7 @@ from functions.decisions.health.engine import EngineHealth
 from functions.decisions.health.engine_rates import EngineRates
 from functions.decisions.health.pace import PaceMeter
 from functions.decisions.health.reload_rate import DeclaredReload, ReloadRate
+from functions.decisions.health.token_rate import TokenRate
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import ColdStage
 
@@ -82,6 +83,8 @@ class AgentStatus:
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
     pace: PaceMeter = field(default_factory=PaceMeter)
+    token_rate: TokenRate = field(default_factory=TokenRate)
+    accelerators: int = 1  # of one replica, as its pool's service has it, by the newest snapshot
     reload: ReloadRate = field(default_factory=ReloadRate)
     declared_reload: DeclaredReload = field(default_factory=DeclaredReload)  # the pool's, by the newest snapshot
     adapters: Adapters = field(default_factory=Adapters)

@@ -21,7 +21,7 @@ from functions.simulator.workload.asked import Asked
 
 BATCH = 16  # streams at a time, about: what a step of decoding is shared by
 _MODEL, _PREFILL = PoolName("model"), PoolName("model-prefill")
-_ROUTING = RoutingEntry("prefill", ("*",), prefill_min_prompt_tokens=256)
+ROUTING = RoutingEntry("prefill", ("*",), prefill_min_prompt_tokens=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class PrefillTrial:
                     kv_transfer_bytes_per_s=self.kv_transfer_bytes_per_s,
                 ),
             )
-        outcome = Simulation(Setting(pools=pools, routing=_ROUTING), self._workload(prompt_tokens, per_s)).run()
+        outcome = Simulation(Setting(pools=pools, routing=ROUTING), self._workload(prompt_tokens, per_s)).run()
         band, gap_s = outcome.bands[0], outcome.gaps.quantile_s(0.99)
         return PrefillArm(
             prompt_tokens=prompt_tokens,

@@ -7,6 +7,8 @@
 Beyond 16 replicas a sixteen-replica slice of the load is tried, and the answer is in proportion: larger fleets even out
 more, so that is on the safe side. Each try lasts at least two minutes of virtual time and 1,500 requests. The fleet is
 sent to by shoal's own router, without a waiting room: a queue at the gateway is a queue all the same.
+
+Neighbours: `prefill_sizing` does the same for two pools, of which one reads prompts.
 """
 
 from collections.abc import Callable
@@ -72,29 +74,30 @@ def estimated_profile(model: str, product: str, serving: Serving) -> EngineProfi
 
 def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Callable[[str], None]) -> Needed:
     """Unreachable where no number is enough."""
-    _check_one_request(profile, load)
-    estimate = max(1, ceil(load.requests_per_s * _work_s(profile, load)))
+    check_one_request(profile, load)
+    estimate = max(1, ceil(load.requests_per_s * work_s(profile, load)))
     part = min(1.0, SLICE_REPLICAS / estimate)
     tried: dict[int, Outcome] = {}
 
     def keeps(replicas: int) -> bool:
         progress(f"{replicas} replicas at {load.requests_per_s * part:,.1f} requests/s")
         tried[replicas] = _try(profile, load, load.requests_per_s * part, replicas, seed)
-        return _kept(tried[replicas], load)
+        return kept(tried[replicas], load)
 
-    fewest = _fewest(keeps, max(1, ceil(estimate * part)))
-    outcome = tried[fewest]
+    found = fewest(keeps, max(1, ceil(estimate * part)))
+    outcome = tried[found]
     gap_s = outcome.gaps.quantile_s(0.99)
     return Needed(
-        replicas=ceil(fewest / part - 1e-9),
+        replicas=ceil(found / part - 1e-9),
         ttft_p99_ms=outcome.bands[0].ttft.quantile(0.99) or 0.0,
         itl_p99_ms=gap_s * 1000 if gap_s is not None else None,
-        tokens_per_s=load.requests_per_s * _mean_tokens(load),
-        simulated_replicas=fewest,
+        tokens_per_s=load.requests_per_s * mean_tokens(load),
+        simulated_replicas=found,
     )
 
 
-def _fewest(keeps: Callable[[int], bool], guess: int) -> int:
+def fewest(keeps: Callable[[int], bool], guess: int) -> int:
+    """The least number that keeps it, within 2.5 %; Unreachable where sixteen times the guess does not."""
     low, high = 0, guess  # `low` does not keep it
     while not keeps(high):
         low, high = high, high * 2
@@ -112,7 +115,7 @@ def _fewest(keeps: Callable[[int], bool], guess: int) -> int:
     return high
 
 
-def _check_one_request(profile: EngineProfile, load: Load) -> None:
+def check_one_request(profile: EngineProfile, load: Load) -> None:
     """Unreachable where even an idle replica is too late."""
     longest_tokens = int(load.prompt_tokens * exp(_P99 * _SPREAD))
     alone_ms = profile.step_ms * ceil(longest_tokens / profile.step_budget_tokens)
@@ -131,7 +134,7 @@ def _check_one_request(profile: EngineProfile, load: Load) -> None:
         )
 
 
-def _work_s(profile: EngineProfile, load: Load) -> float:
+def work_s(profile: EngineProfile, load: Load) -> float:
     """Seconds of a replica that one request takes, in a batch as large as its memory holds."""
     context = load.prompt_tokens + load.output_tokens
     batch = max(1, min(profile.max_sequences, profile.kv_tokens // max(1, context)))
@@ -140,7 +143,7 @@ def _work_s(profile: EngineProfile, load: Load) -> float:
     return (load.prompt_tokens * profile.prefill_ms_per_token + load.output_tokens * step_ms / batch) / 1000
 
 
-def _traffic(load: Load, requests_per_s: float) -> Traffic:
+def traffic(load: Load, requests_per_s: float) -> Traffic:
     requests = min(_MOST_REQUESTS, max(_LEAST_REQUESTS, requests_per_s * _LEAST_S))
     return Traffic(
         requests_per_s=requests_per_s, seconds=requests / requests_per_s, turns=1, system_tokens=0,
@@ -148,7 +151,7 @@ def _traffic(load: Load, requests_per_s: float) -> Traffic:
     )  # fmt: skip
 
 
-def _mean_tokens(load: Load) -> float:
+def mean_tokens(load: Load) -> float:
     """Lengths are log-normal: their mean is above the median."""
     return (load.prompt_tokens + load.output_tokens) * exp(_SPREAD**2 / 2)
 
@@ -157,10 +160,10 @@ def _try(profile: EngineProfile, load: Load, requests_per_s: float, replicas: in
     setting = Setting(
         replicas=replicas, profile=profile, admission=None, block_tokens=BLOCK_TOKENS, extra_s=load.ttft_slo_s
     )
-    return simulate(setting, synthetic(_traffic(load, requests_per_s), seed))
+    return simulate(setting, synthetic(traffic(load, requests_per_s), seed))
 
 
-def _kept(outcome: Outcome, load: Load) -> bool:
+def kept(outcome: Outcome, load: Load) -> bool:
     band = outcome.bands[0]
     slowest_ms, gap_s = band.ttft.quantile(0.99), outcome.gaps.quantile_s(0.99)
     if slowest_ms is None or slowest_ms > load.ttft_slo_s * 1000 or band.served < 0.99 * band.asked:

@@ -1,7 +1,8 @@
 """Memory of a process where everything that its settings bound is full at once, against what it may have.
 
-Each role sums up its own (its `memory` module); the manifests' limits are held to the same sums, and a process that
-starts with less than that says so: past its limit it is killed, with all that it serves.
+Each role sums up its own (`gateway.memory`, and `most_memory` in the servers of the others); the manifests' limits are
+held to the same sums, and a process that starts with less than that says so: past its limit it is killed, with all that
+it serves.
 """
 
 import logging

@@ -23,6 +23,7 @@ _BATCH_ROWS = 1024  # encoded and written in one go: 3 ms
 _EVERY_S = 0.25
 FILE_BYTES = 32 * 1024 * 1024
 MAX_BYTES = 8 * FILE_BYTES
+WAITING_BYTES = (_WAITING_ROWS + _RECENT_ROWS + _BATCH_ROWS) * 2048  # a row is about 1.9 KB
 
 
 class Traced(Protocol):

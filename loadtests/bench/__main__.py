@@ -19,7 +19,7 @@ from loadtests.bench.picture import svg
 from loadtests.bench.report import show
 from loadtests.bench.run import Plan, measure
 
-_OPTIONAL = ("shoal, plain ASGI", "shoal, 2 processes")
+_OPTIONAL = ("shoal, plain ASGI", "shoal, 2 processes", "shoal, rows to files")
 
 
 def main() -> None:

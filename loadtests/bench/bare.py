@@ -24,6 +24,8 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.request.upstream import UpstreamConnection
+from functions.gateway.tracing import offer
+from functions.telemetry.trace_sink import TraceSink
 from loadtests.bench import engine
 from loadtests.bench.beat import heartbeat
 from loadtests.bench.gateway import snapshot_of
@@ -58,12 +60,24 @@ class Transport:
 class Bare:
     """A gateway, one client connection, and one idle connection to each of its replicas."""
 
-    def __init__(self, replicas: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self, replicas: int, limits: Limits | None = None, traces: TraceSink | None = None, *, traced: bool = True
+    ) -> None:
+        """Not `traced`: as if nobody kept rows of requests, which no deployed gateway can be."""
         api_key = keys.mint("bench", "bench", bytes(32))
         limits = replace(limits or Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
         services = make_services(
-            pepper=_PEPPER.encode(), limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=time.time
+            pepper=_PEPPER.encode(),
+            limits=limits,
+            metrics=Metrics(),
+            clock=time.monotonic,
+            wall_clock=time.time,
+            traces=traces,
         )
+        if not traced:
+            others = tuple(each for each in services.end_listeners if getattr(each, "func", None) is not offer)
+            assert len(others) == len(services.end_listeners) - 1, "rows are offered by one listener"
+            services = replace(services, end_listeners=others)
         gateway = self.gateway = Gateway(services)
         snapshot = snapshot_of(api_key, _PEPPER)
         gateway.swap(Catalogue(snapshot, content_hash(snapshot)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from loadtests.bench.gateway import Backdrop, gateway, wait_ready
+from loadtests.bench.gateway import Backdrop, Bench, gateway, wait_ready
 from loadtests.bench.load import Target, closed_loop
 from loadtests.bench.parts import Rig, body
 from loadtests.bench.peers import bin_of
@@ -50,10 +50,9 @@ def _shoal(way: str) -> Starter:
     @contextmanager
     def start(setting: Setting) -> Iterator[Rig]:
         with gateway(setting.folder, setting.behind) as bench:
-            headers = b"authorization: Bearer %b\r\n" % bench.api_key.encode()
             tls = ssl.create_default_context(cafile=str(bench.ca_file)) if way == "tls" else None
             warm_path = b"/healthz" if way == "plain" else b""
-            target = Target(bench.tls_port if tls else bench.plain_port, headers, tls, warm_path)
+            target = Target(bench.tls_port if tls else bench.plain_port, _bearer(bench), tls, warm_path)
             yield _rig(setting, target, (bench.gateway_pid,))
 
     return start
@@ -66,8 +65,15 @@ def _two_processes(setting: Setting) -> Iterator[Rig]:
     with gateway(setting.folder, setting.behind, environment=shared) as first:
         (setting.folder / "second").mkdir()
         with gateway(setting.folder / "second", setting.behind, environment=shared, like=first) as second:
-            target = Target(first.plain_port, b"authorization: Bearer %b\r\n" % first.api_key.encode())
+            target = Target(first.plain_port, _bearer(first))
             yield _rig(setting, target, (first.gateway_pid, second.gateway_pid))
+
+
+@contextmanager
+def _rows_to_files(setting: Setting) -> Iterator[Rig]:
+    """With all that a row costs: the lane's part and the writing thread's."""
+    with gateway(setting.folder, setting.behind, environment={"SHOAL_GATEWAY_TRACE_DIR": str(setting.folder)}) as bench:
+        yield _rig(setting, Target(bench.plain_port, _bearer(bench)), (bench.gateway_pid,))
 
 
 @contextmanager
@@ -128,6 +134,7 @@ CONTENDERS = {
     "shoal, TLS": Contender(_shoal("tls")),
     "shoal, plain ASGI": Contender(_shoal("plain")),
     "shoal, 2 processes": Contender(_two_processes),
+    "shoal, rows to files": Contender(_rows_to_files),
     "sglang-router rr": Contender(_router("sglang-router", "sglang_router.launch_router", "round_robin", "warn")),
     "sglang-router cache_aware": Contender(
         _router("sglang-router", "sglang_router.launch_router", "cache_aware", "warn")
@@ -135,6 +142,10 @@ CONTENDERS = {
     "vllm-router rr": Contender(_router("vllm-router", "vllm_router.launch_router", "round_robin", "warning")),
     "litellm": Contender(_litellm, rounds=1),
 }
+
+
+def _bearer(bench: Bench) -> bytes:
+    return b"authorization: Bearer %b\r\n" % bench.api_key.encode()
 
 
 def _rig(setting: Setting, target: Target, pids: tuple[int, ...]) -> Rig:

@@ -11,6 +11,7 @@ from functions.replica.settings import NodeFetchSettings
 from loadtests.fan_out.nodes import NodeProcess, running_nodes, wait_for
 from loadtests.fan_out.proxy import StoreProxy
 from loadtests.fan_out.store import CREDENTIALS
+from loadtests.fan_out.volume import read_by
 
 STORE_FAULT_S = 10.0
 TOKEN = "fan-out"  # the measurement's own, on loopback
@@ -31,10 +32,20 @@ class Plan:
     corrupt_one: bool = False
     break_store: bool = False
     zones: int = 1
+    volume: bool = False  # one node copies from the store into a folder, which all then read over one link of its rate
+    volume_rate: float = 0.0
+
+    @property
+    def received(self) -> int:
+        """Nodes that have to have everything in the end."""
+        return self.nodes - self.kill_one
 
     @property
     def least_s(self) -> float:
         """What the caps allow at best: a node's own link, and everybody's links together."""
+        if self.volume:
+            copied_s = self.size_bytes / min(self.node_rate, self.store_rate)
+            return copied_s + max(self.size_bytes / self.node_rate, self.nodes * self.size_bytes / self.volume_rate)
         copies = self.nodes if not self.swarm else 1
         supply = self.store_rate + (self.nodes * self.node_rate if self.swarm else 0)
         return max(
@@ -56,6 +67,11 @@ class Result:
     failures: dict[str, int] = field(default_factory=dict)
 
     @property
+    def rate(self) -> float:
+        """Bytes a second that all nodes together received, until the last had everything."""
+        return self.plan.received * self.plan.size_bytes / self.slowest_s
+
+    @property
     def store_ratio(self) -> float:
         return self.store_bytes / self.plan.size_bytes
 
@@ -64,19 +80,23 @@ def measure(plan: Plan, digest: Digest, folder: Path, proxy: StoreProxy, tracker
     """Run it in `folder`, which is removed at the end."""
     given_before, refused_before = proxy.counts()
     cpu_before_s = _children_cpu_s()
-    settings = [_settings(plan, index, folder, proxy.port, tracker_url) for index in range(plan.nodes)]
+    fetchers = 1 if plan.volume else plan.nodes
+    settings = [_settings(plan, index, folder, proxy.port, tracker_url) for index in range(fetchers)]
     corrupt = frozenset({plan.nodes - 1}) if plan.corrupt_one else frozenset[int]()
     timeout_s = 120 + 6 * plan.least_s
     try:
         with running_nodes(folder, settings, digest, corrupt) as nodes:
             judged = _disturb(plan, nodes, proxy)
             reports = wait_for(judged, timeout_s)
+            seconds = sorted(report.seconds for report in reports)
             for node in judged:
                 _check(node, digest)
+            if plan.volume:
+                rate = min(plan.node_rate, plan.volume_rate / plan.nodes)
+                seconds = sorted(seconds[0] + s for s in read_by(plan.nodes, nodes[0], digest, rate, timeout_s))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     given, refused = proxy.counts()
-    seconds = sorted(report.seconds for report in reports)
     failures: dict[str, int] = {}
     for report in reports:
         for name, count in report.failures.items():

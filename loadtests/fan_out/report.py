@@ -14,6 +14,7 @@ _HEAD = (
     "median s",
     "least s",
     "store x",
+    "rate MB/s",
     "CPU s",
     "failures",
 )
@@ -21,7 +22,8 @@ _BAR = 50
 
 
 def table(results: list[Result]) -> str:
-    """A line a run; `least` is what the caps allow, `store x` what the store gave over the artifact's size."""
+    """A line a run; `least` is what the caps allow, `store x` what the store gave over the artifact's size, `rate` what
+    all nodes together received a second."""
     rows = [_HEAD, *(_row(result) for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -49,6 +51,7 @@ def _row(result: Result) -> tuple[str, ...]:
         f"{result.median_s:.1f}",
         f"{plan.least_s:.1f}",
         f"{result.store_ratio:.2f}",
+        f"{result.rate / 1e6:.1f}",
         f"{result.cpu_s:.0f}",
         " ".join(f"{name}:{count}" for name, count in sorted(result.failures.items())) or "-",
     )

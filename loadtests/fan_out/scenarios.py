@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-mib", type=int, default=1, help="a power of two from 1 to 64")
     parser.add_argument("--nodes", default="1,2,4,8,16,32")
     parser.add_argument("--alone", default="", help="fleets that read everything from the store, for comparison")
-    parser.add_argument("--faults", default="", help=f"of the largest fleet: {','.join(FAULTS)}")
+    parser.add_argument("--volume", default="", help="fleets that read a folder which one node has filled (pvc://)")
+    parser.add_argument("--volume-mb-s", type=float, default=0.0, help="the volume's cap (default: the store's)")
+    parser.add_argument("--faults", default="", help=f"of each fleet of two or more: {','.join(FAULTS)}")
     parser.add_argument("--node-mb-s", type=float, default=8.0, help="each node's cap, down and up")
     parser.add_argument("--store-mb-s", type=float, default=40.0, help="the store's cap")
     parser.add_argument("--zones", type=int, default=1)
@@ -79,10 +81,20 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
     plans += [
         replace(base, name="store alone", nodes=int(text), swarm=False) for text in arguments.alone.split(",") if text
     ]
-    most = max(sizes)
+    volume_rate = (arguments.volume_mb_s or arguments.store_mb_s) * MB
+    plans += [
+        replace(base, name="volume", nodes=int(text), swarm=False, volume=True, volume_rate=volume_rate)
+        for text in arguments.volume.split(",")
+        if text
+    ]
+    return plans + _with_faults(base, sizes, [name for name in arguments.faults.split(",") if name])
+
+
+def _with_faults(base: Plan, sizes: list[int], names: list[str]) -> list[Plan]:
+    """Each fault in each fleet that has somebody left to be judged."""
     faults = {
-        "kill": replace(base, name="one killed", nodes=most, kill_one=True),
-        "corrupt": replace(base, name="one corrupt", nodes=most, corrupt_one=True),
-        "store": replace(base, name="store 503 for 10 s", nodes=most, break_store=True),
+        "kill": replace(base, name="one killed", kill_one=True),
+        "corrupt": replace(base, name="one corrupt", corrupt_one=True),
+        "store": replace(base, name="store 503 for 10 s", break_store=True),
     }
-    return plans + [faults[name] for name in arguments.faults.split(",") if name]
+    return [replace(faults[name], nodes=nodes) for name in names for nodes in sizes if nodes > 1]

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,9 +18,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="traces-") as folder:
         if options.what == "lane":
-            asyncio.run(lane())
+            asyncio.run(lane(Path(folder)))
         elif options.what == "faults":
-            faults(Path(folder))
+            sys.exit(0 if faults(Path(folder)) else 1)
         else:
             questions(Path(folder), options.rows)
 

@@ -1,10 +1,12 @@
-"""What a gateway has of traces, as a process of its own that is killed: sink, files and shipping, 1,000 rows a second.
+"""What a gateway has of traces, as a process of its own that is killed: sink, files and shipping.
 
-    python -m loadtests.traces.gateway_process FOLDER PORT NUMBER SECONDS MAX_BYTES
+    python -m loadtests.traces.gateway_process FOLDER PORT NUMBER SECONDS MAX_BYTES ROWS_A_SECOND
 
-How many rows were offered stands in FOLDER/offered-NUMBER, in shared memory: it is right after SIGKILL, too.
+How many rows were offered, and how many of them are in files, stands in FOLDER/rows-NUMBER, in shared memory: it is
+right after SIGKILL, too (the second number may be a hundredth of a second old).
 """
 
+import json
 import mmap
 import struct
 import sys
@@ -17,8 +19,9 @@ from functions.telemetry.trace_row import TraceRow
 from loadtests.traces.rows import row
 from loadtests.traces.store_process import PASSWORD
 
-ROWS_A_SECOND = 1000
+ROWS = struct.Struct("qq")  # offered, in files
 _TICK_S = 0.01
+_WAITING_ROWS = 8192  # half of what the sink takes before it drops
 DELIVERY_S = 240.0  # a killed store takes a minute to start on a machine that others use
 
 
@@ -30,7 +33,7 @@ class Made:
         return row(self._name, self._at_s)
 
 
-def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int) -> None:
+def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int, rows_per_s: int) -> None:
     password = folder / "password"
     password.write_text(PASSWORD)
     settings = GatewaySettings(
@@ -40,17 +43,7 @@ def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int) -
     )  # fmt: skip
     outputs = TraceOutputs(settings, f"gateway-{number}")
     outputs.start()
-    with (folder / f"offered-{number}").open("w+b") as file:
-        file.write(bytes(8))
-        file.flush()
-        offered, count = mmap.mmap(file.fileno(), 8), 0
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            for _ in range(int(ROWS_A_SECOND * _TICK_S)):
-                outputs.sink.offer(Made(f"g{number}-{count}"))
-                count += 1
-                struct.pack_into("q", offered, 0, count)
-            time.sleep(_TICK_S)
+    _offer(outputs, folder / f"rows-{number}", f"g{number}", seconds, rows_per_s)
     deadline_s = time.monotonic() + DELIVERY_S
     while time.monotonic() < deadline_s and not _is_through(outputs):
         time.sleep(0.2)
@@ -59,7 +52,24 @@ def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int) -
         f"{sample.labels['receiver']} {sample.labels['reason']}": int(sample.value)
         for metric in outputs.collect() for sample in metric.samples if sample.name.endswith("dropped_total")
     }  # fmt: skip
-    print({reason: rows for reason, rows in dropped.items() if rows}, flush=True)
+    print(json.dumps({reason: rows for reason, rows in dropped.items() if rows}), flush=True)
+
+
+def _offer(outputs: TraceOutputs, counted: Path, prefix: str, seconds: float, rows_per_s: int) -> None:
+    """As many as are due, each hundredth of a second."""
+    with counted.open("w+b") as file:
+        file.write(bytes(ROWS.size))
+        file.flush()
+        shared, count, began_s = mmap.mmap(file.fileno(), ROWS.size), 0, time.monotonic()
+        while count < seconds * rows_per_s:
+            due = int(min(time.monotonic() - began_s, seconds) * rows_per_s)
+            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # an hour in a minute outruns a busy disk
+            for number in range(count, due):
+                outputs.sink.offer(Made(f"{prefix}-{number}"))
+                ROWS.pack_into(shared, 0, number + 1, outputs.sink.spooled_total)
+            count = max(count, due)
+            ROWS.pack_into(shared, 0, count, outputs.sink.spooled_total)
+            time.sleep(_TICK_S)
 
 
 def _is_through(outputs: TraceOutputs) -> bool:
@@ -69,4 +79,4 @@ def _is_through(outputs: TraceOutputs) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), float(sys.argv[4]), int(sys.argv[5]))  # type: ignore[misc]
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), float(sys.argv[4]), *map(int, sys.argv[5:7]))  # type: ignore[misc]

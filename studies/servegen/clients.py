@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from functions.simulator.workload.arrivals import Floats, Ints
+from functions.simulator.workload.crowd import Floats, Ints
 from functions.simulator.workload.trace_text import TraceUnreadable, refuse, table
 
 WINDOW_S = 600

@@ -22,8 +22,8 @@ from math import ceil
 import numpy as np
 
 from functions.api.ids import TenantId
-from functions.simulator.workload.arrivals import Floats, Ints, rounded, spread
 from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.crowd import Floats, Ints, rounded, spread
 from studies.servegen.clients import SHARES, WINDOW_S, Clients, Lengths
 
 BLOCK_TOKENS = 64

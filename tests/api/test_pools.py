@@ -60,6 +60,10 @@ NONSENSE = {
     ),
     "a model that nobody serves": (files(service(model="nowhere")), "and no InferenceService has that shoal.dev/pool"),
     "a pool of a pool": (files(service(), service("third", model="spot")), "a pool of the model smollm2-135m; allowed"),
+    "neither reserved nor spot": (
+        files(service(annotations='shoal.dev/capacity: "cheap"')),
+        'found "cheap"; allowed: reserved, spot',
+    ),
     "another task": (files(service(labels=", shoal.dev/task: embed")), "is for generate, and this pool for embed"),
     "weights that nobody declares": (
         files(service(uri="pvc://shoal-models/fp8")),

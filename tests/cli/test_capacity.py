@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from functions.cli.capacity_comparison import Comparison
 from functions.cli.capacity_options import by_name, figures, nodes_from, products_from
 from functions.cli.main import app
 from functions.cli.refused import Refused
+from functions.simulator.prefill_sizing import Apart
+from functions.simulator.replicas_needed import Needed
 
 PROJECT = Path(__file__).parents[2]
 FLEET = str(PROJECT / "inferenceservices" / "fleet")
@@ -28,7 +31,9 @@ def test_every_pool_has_its_memory() -> None:
     result = run(str(PROJECT / "inferenceservices"), "-o", "json")
     assert result.exit_code == 0
     pools = {each["pool"]: each for each in json.loads(result.stdout)["pools"]}
-    assert pools.keys() == {"bge-m3", "llama-3-70b", "llama-3-8b", "qwen3-32b", "qwen3-32b-prefill", "smollm2-135m"}
+    assert pools.keys() == {
+        "bge-m3", "llama-3-70b", "llama-3-8b", "llama-3-8b-spot", "qwen3-32b", "qwen3-32b-prefill", "smollm2-135m",
+    }  # fmt: skip
     assert pools["smollm2-135m"]["memory"]["kv_tokens"] == 23_296
     assert 8 < pools["llama-3-70b"]["concurrency_at_context"] < 14
 
@@ -47,6 +52,63 @@ def test_a_load_says_replicas_and_cost() -> None:
     shown = run(*args).stdout
     assert "2/s of 1000+200" in shown
     assert "1 x NVIDIA-L40S" in shown
+
+
+PREFILL = ("--pool", "qwen3-32b", "--pool", "qwen3-32b-prefill")
+
+
+@pytest.mark.soak
+def test_a_prefill_pool_is_sized_with_its_pool_and_told_to_pay() -> None:
+    """Long prompts and short gaps: one pool takes more accelerators for the same promise."""
+    load = ("--load", "2", "--prompt-tokens", "6000", "--ttft-slo", "20s", "--itl-slo", "60ms", "--price", "2")
+    result = run(
+        FLEET, *PREFILL, *load, "--nodes", "1x8xNVIDIA-H200", "--nodes", "1x8xNVIDIA-H100-80GB-HBM3", "-o", "json"
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    decode, prefill = told["pools"]
+    apart = decode["prefill_apart"]
+    assert apart["pays"] and apart["unit"] == "an hour"
+    sizes = apart["needed"]["reading"], apart["needed"]["writing"]
+    assert apart["cost"] == 2.0 * sum(sizes) < apart["one_pool_cost"] == 2.0 * decode["needed"]["replicas"]
+    assert apart["needed"]["itl_p99_ms"] <= 60
+    placed = [name for node in told["packing"]["nodes"] for name in node["placed"]]
+    assert (placed.count("qwen3-32b-prefill"), placed.count("qwen3-32b")) == sizes
+    assert prefill["needed"] is None
+    shown = run(FLEET, *PREFILL, *load).stdout
+    assert f"prefill apart pays: {sizes[0]} of qwen3-32b-prefill and {sizes[1]} of qwen3-32b" in shown
+
+
+def test_a_prefill_pool_has_no_load_of_its_own() -> None:
+    assert "answers nothing: --load qwen3-32b=" in refused(FLEET, *PREFILL, "--load", "qwen3-32b-prefill=2")
+
+
+def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0, **costs: float) -> Comparison:
+    needed = (
+        Needed(replicas=one, ttft_p99_ms=1.0, itl_p99_ms=75.0, tokens_per_s=1.0, simulated_replicas=1) if one else None
+    )
+    apart = Apart(
+        reading=reading, writing=writing, ttft_p99_ms=1.0, itl_p99_ms=gap_ms, tokens_per_s=1.0, split_ratio=0.9,
+        simulated_replicas=1,
+    )  # fmt: skip
+    sizes: dict[str, float | None] = {"cost": float(reading + writing), "one_cost": float(one) if one else None}
+    return Comparison(pool="m", reads="m-prefill", apart=apart, one=needed, **(sizes | costs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "pays", "words"),
+    [
+        (compared(one=6, reading=2, writing=1), True, "2 of m-prefill and 1 of m, 3 accelerators; one pool of 6"),
+        (compared(one=2, reading=2, writing=1), False, "apart does not pay"),
+        (compared(one=3, reading=2, writing=1), False, "costs the same, with gaps of 9 ms in place of 75"),
+        (compared(one=3, reading=2, writing=1, gap_ms=80.0), False, "apart does not pay"),
+        (compared(one=None, reading=2, writing=1), True, "keep the promise, which one pool cannot"),
+        (compared(one=2, reading=2, writing=1, cost=4.0, one_cost=5.0), True, "apart pays"),
+        (Comparison(pool="m", reads="r", apart=None, one=None, trouble="too slow"), False, "does not pay: too slow"),
+    ],
+)  # fmt: skip
+def test_what_is_worth_it_is_said(found: Comparison, pays: bool, words: str) -> None:
+    assert found.pays == pays and words in found.words
 
 
 def test_no_place_and_no_room_are_exit_one() -> None:

@@ -115,7 +115,7 @@ def test_a_pool_whose_overload_ladder_is_in_use_is_named_with_its_rungs() -> Non
 def test_a_replica_that_nobody_heard_of_is_still_shown() -> None:
     text = shown({"controller": controller(process("engine", "starting"), registry_problem="registry away")})
     assert "x-0" in text
-    assert "not heard of" in text
+    assert "no heartbeat" in text
     assert "registry away" in text
 
 

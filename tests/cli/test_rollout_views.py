@@ -41,7 +41,7 @@ def test_conditions_are_shown_with_their_figures_and_how_near_they_are() -> None
 
 
 def test_a_stage_that_nobody_told_of_says_so() -> None:
-    assert "no gateway has told of this stage yet" in shown(drawn(picture_of(answer(rollout()), NOW_UNIX_S)))
+    assert "no gateway has reported on this stage yet" in shown(drawn(picture_of(answer(rollout()), NOW_UNIX_S)))
     silent = Evidence(group(60, 0, 400.0), group(60, 0, 400.0), NOW_UNIX_S - 60)
     assert "gateways silent for 60 s" in shown(drawn(picture_of(answer(rollout(), silent), NOW_UNIX_S)))
 

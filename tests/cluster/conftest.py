@@ -4,7 +4,7 @@ Removal comes last: what it takes away, all others need.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -18,18 +18,19 @@ _IN_FORCE_S = 120.0
 
 @dataclass(slots=True)
 class Accounts:
-    """Tenants of this run, each with a tier and a key of its own; the keys by tenant."""
+    """Tenants of this run, each with a tier and a key of its own; keys, and what the Tenants say of them, by tenant."""
 
     installation: Installation
     declarations: Declarations
-    keys: dict[str, str]
+    keys: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, list[Body]] = field(default_factory=dict)
 
     def add(self, name: str, **limits: int) -> str:
         """Declared, and its key answers."""
         key, entry = minted(self.installation, key_id(name), "inference", "models:write")
         self.declarations.declare(name, quota_policy(name, **limits), self.body(name, [entry]))
         wait_until(f"the key of {name} answers", lambda: self.answers(key) == 200, _IN_FORCE_S)
-        self.keys[name] = key
+        self.keys[name], self.entries[name] = key, [entry]
         return key
 
     def body(self, name: str, keys: list[Body], tier: str | None = None) -> Body:
@@ -56,7 +57,7 @@ def installation() -> Installation:
 @pytest.fixture(scope="session")
 def accounts(installation: Installation) -> Iterator[Accounts]:
     with declarations_of(installation) as declarations:
-        accounts = Accounts(installation, declarations, {})
+        accounts = Accounts(installation, declarations)
         yield accounts
         for name in accounts.keys:
             declarations.withdraw(name)

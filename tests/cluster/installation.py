@@ -17,6 +17,7 @@ import os
 import re
 import select
 import shlex
+import ssl
 import subprocess
 import sys
 import time
@@ -158,12 +159,19 @@ class Installation:
 
     def client(self, key: str, timeout_s: float = ANSWER_S) -> httpx.Client:
         """Of the ingress."""
-        return httpx.Client(base_url=f"{self.url}/v1", headers=self.headers(key), timeout=timeout_s, trust_env=False)
+        return httpx.Client(
+            base_url=f"{self.url}/v1", headers=self.headers(key), verify=_tls(), timeout=timeout_s, trust_env=False
+        )
 
     def async_client(self, key: str, timeout_s: float = ANSWER_S, connections: int = 100) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         return httpx.AsyncClient(
-            base_url=f"{self.url}/v1", headers=self.headers(key), timeout=timeout_s, limits=limits, trust_env=False
+            base_url=f"{self.url}/v1",
+            headers=self.headers(key),
+            verify=_tls(),
+            timeout=timeout_s,
+            limits=limits,
+            trust_env=False,
         )
 
     def headers(self, key: str) -> dict[str, str]:
@@ -217,6 +225,11 @@ def found_installation() -> Installation | str:
     own_host = urlsplit(bare.get("ksvc", "gateway")["status"]["url"]).hostname
     host = os.environ.get("SHOAL_CLUSTER_HOST") or own_host or ""
     return Installation(url, host, str(pools[0]["metadata"]["labels"]["shoal.dev/pool"]))
+
+
+def _tls() -> ssl.SSLContext:
+    """Of the ingress, where its authority is a private one: SHOAL_CLUSTER_CA names its file."""
+    return ssl.create_default_context(cafile=os.environ.get("SHOAL_CLUSTER_CA") or None)
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every_s: float = 0.1) -> float:

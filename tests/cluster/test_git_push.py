@@ -25,7 +25,7 @@ def tenants_key(accounts: Accounts) -> str:
 
 
 def test_a_push_and_a_request_to_look_at_once(installation: Installation, accounts: Accounts, tenants_key: str) -> None:
-    entry = installation.get("tenants", NAME)["spec"]["keys"]
+    entry = accounts.entries[NAME]
     for number, at_once in enumerate((False, True)):
         limit = 2000 + number
         accounts.declarations.declare(NAME, quota_policy(NAME, requestsPerMinute=limit), accounts.body(NAME, entry))
@@ -41,7 +41,7 @@ def test_a_bad_commit_is_told_and_changes_nothing(
     installation: Installation, accounts: Accounts, tenants_key: str
 ) -> None:
     before = _limit(installation, tenants_key)
-    entry = installation.get("tenants", NAME)["spec"]["keys"]
+    entry = accounts.entries[NAME]
     accounts.declarations.declare(NAME, accounts.body(NAME, entry, tier="nosuch"))
     record = ("configmap", "shoal-controller")
     taken_s = wait_until("the record tells", lambda: "nosuch" in str(installation.get(*record)["data"]), POLLED_S)

@@ -47,7 +47,8 @@ class Talk:
     def say(self, client: httpx.Client, model: str) -> None:
         dice = random.Random(f"{self.name} {len(self.replicas)}")
         if not self.messages:
-            self.messages.append({"role": "system", "content": "You are helpful. " * 20})  # all have it
+            # Its own: what all had would be cached where the first went, and draw all of them there.
+            self.messages.append({"role": "system", "content": f"You are helpful to {self.name}. " * 15})
         self.messages.append({"role": "user", "content": sentence(dice, self.words)})
         body = {"model": model, "messages": self.messages, "max_tokens": 24, "temperature": 0}
         headers = {"x-session-id": self.name} if self.names_session else None
@@ -88,7 +89,7 @@ def test_a_conversation_is_at_home_at_every_gateway(
         at_home, cached = talked(
             client, installation.pool, f"three-{kind}", names_session=names_session, words=words
         )  # fmt: skip
-    assert at_home >= 0.95
+    assert at_home >= 0.99
     assert cached >= 0.95 * cached_alone
 
 

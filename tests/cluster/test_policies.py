@@ -26,7 +26,7 @@ def test_a_changed_limit_is_in_force_at_every_gateway(
 ) -> None:
     """Of as many answers in a row as there are gateways, and as many again, each has the new limit in its headers."""
     gateways = len(installation.pods("gateway"))
-    entry = installation.get("tenants", NAME)["spec"]["keys"]
+    entry = accounts.entries[NAME]
     taken = []
     for number in range(CHANGES):
         limit = 2000 + number

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.callers import load, streams
+from tests.cluster.callers import Load, load, streams
 from tests.cluster.installation import MODELS, Body, Installation, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 STREAMS, STREAM_WORDS = 20, 200
+OVERFLOW = 3  # times what the replicas have places for
+_SEATS = "--max-num-seqs="
 MOVED_S = 300.0
 
 
@@ -52,19 +54,29 @@ def test_bounds_move_the_pool_and_streams_end_whole(installation: Installation, 
 
 
 def test_load_scales_the_pool_up(installation: Installation, key: str, policy: Body) -> None:
-    """More streams than the replicas have places for: they wait, and the rule on waiting adds one."""
+    """Waves of streams, more than the replicas have places for: some wait, and the rule on waiting adds a replica."""
+    count = OVERFLOW * _seats(installation) * int(policy["spec"]["replicas"]["min"])
     least = int(policy["spec"]["replicas"]["min"])
     rules = {"scaleUp": ["utilization > 20%: +1", "queue_seconds > 0.05: +1"]}
     _declare(installation, policy, {**policy["spec"], **_bounds(least, least + 1), **rules})
     began_s = time.monotonic()
-    with streams(installation, key, 3 * STREAMS, STREAM_WORDS) as open_streams, load(installation, key) as requests:
-        _until(installation, least + 1)
-        up_s = time.monotonic() - began_s
-    print(
-        f"{least} to {least + 1} in {up_s:.1f} s under {3 * STREAMS} streams: {open_streams.words()}; "
-        f"requests: {requests.words()}"
-    )
-    assert not open_streams.failed
+    waves: list[Load] = []
+    with load(installation, key) as requests:
+        while not _is_at(installation, least + 1):
+            assert time.monotonic() < began_s + MOVED_S, f"after {len(waves)} waves of {count} streams: no replica more"
+            with streams(installation, key, count, STREAM_WORDS) as wave:
+                waves.append(wave)
+    up_s = time.monotonic() - began_s
+    print(f"{least} to {least + 1} in {up_s:.1f} s under waves of {count} streams; requests: {requests.words()}")
+    assert [wave.words() for wave in waves if wave.failed] == []
+
+
+def _seats(installation: Installation) -> int:
+    """Of one replica, as its engine's arguments say: sequences that it computes at once."""
+    (seats,) = [
+        int(argument.removeprefix(_SEATS)) for argument in _model(installation)["args"] if argument.startswith(_SEATS)
+    ]
+    return seats
 
 
 def _bounds(least: int, most: int) -> dict[str, Any]:
@@ -79,9 +91,20 @@ def _declare(installation: Installation, policy: Body, spec: Body) -> None:
 def _until(installation: Installation, replicas: int) -> float:
     """So many engines are ready, no more and no fewer wanted."""
 
-    def there() -> bool:
-        pool = installation.get("inferenceservices", "-l", f"shoal.dev/pool={installation.pool}", namespace=MODELS)
-        wanted = pool["items"][0]["spec"]["predictor"].get("minReplicas")
-        return wanted == replicas and len(installation.pods("engine")) == replicas
+    return wait_until(f"{replicas} replicas", lambda: _is_at(installation, replicas), MOVED_S, every_s=1.0)
 
-    return wait_until(f"{replicas} replicas", there, MOVED_S, every_s=1.0)
+
+def _is_at(installation: Installation, replicas: int) -> bool:
+    wanted = _predictor(installation).get("minReplicas")
+    return bool(wanted == replicas and len(installation.pods("engine")) == replicas)
+
+
+def _model(installation: Installation) -> Body:
+    model: Body = _predictor(installation)["model"]
+    return model
+
+
+def _predictor(installation: Installation) -> Body:
+    pool = installation.get("inferenceservices", "-l", f"shoal.dev/pool={installation.pool}", namespace=MODELS)
+    predictor: Body = pool["items"][0]["spec"]["predictor"]
+    return predictor

@@ -54,7 +54,7 @@ class World:
         self.layout = StateLayout(folder)
         self.rows, self.judge, self.surge = Rows(), Judge(), surge
         self.stable, self.split = "v1", None
-        self.replicas = replicas
+        self.replicas, self.asked_for_room = replicas, 0
         self.begin()
 
     def begin(self) -> None:
@@ -65,9 +65,13 @@ class World:
         )  # fmt: skip
         self.versions = BaseVersions(
             self.layout.base_versions_file, reconciler=self.reconciler, rows=self.rows, driver=self.judge,  # type: ignore[arg-type]
-            published=self.published, is_suspended=lambda: False, may_surge=lambda pool: self.surge,
+            published=self.published, is_suspended=lambda: False, may_surge=self.may_surge,
         )  # fmt: skip
         self.reconciler.want("main@1", (Pool(POOL, self.replicas, "v1"),))
+
+    def may_surge(self, pool: Pool) -> bool:
+        self.asked_for_room += 1
+        return self.surge
 
     def published(self) -> Snapshot:
         versions = tuple(
@@ -129,6 +133,14 @@ async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> 
     assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
     world.stable, world.rows.active = "v2", ()
     assert await world.now() == "v2 v2 v2 v2"
+
+
+async def test_engines_memory_is_not_looked_at_while_no_version_moves(world: World) -> None:
+    """Twice a second, of engines of some gigabytes, it took a tenth of a core."""
+    assert await world.now() == "v1 v1 v1 v1"
+    assert world.asked_for_room == 0
+    assert await world.at(Loaded()) == "v1 v1 v1 v1 v2"
+    assert world.asked_for_room == 1
 
 
 async def test_while_the_rows_are_not_published_nothing_is_changed(world: World) -> None:

@@ -58,7 +58,7 @@ def test_every_replica_is_an_engine_and_an_agent_that_know_each_other() -> None:
         "--host", "127.0.0.1", "--port", "8461", "--model", "/state/models/base-a", "--served-model-name", "base-a",
         "--kv-events-config", engine.argv[12], "--max-cpu-loras=8",
     )  # fmt: skip
-    assert dict(engine.env)["VLLM_X"] == "1"
+    assert dict(engine.env)["VLLM_X"] == "1" and dict(engine.env)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
     assert engine.liveness == HttpProbe("http://127.0.0.1:8481/engine/livez")
     assert dict(agent.env)["SHOAL_REPLICA_ENGINE_PORT"] == "8461"
     events = json.loads(engine.argv[12])
@@ -131,7 +131,10 @@ def test_more_replicas_than_ports_is_said() -> None:
 def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
     travelling = replace(POOL, name="base-b", model="base-b@v1")  # with a fetcher of its weights
     change = difference(
-        plan_fleet(replace(CONTEXT, prometheus=Path("/bin/prometheus")), [POOL, travelling], Target(), {}), {}
+        plan_fleet(
+            replace(CONTEXT, prometheus=Path("/bin/prometheus"), parked_engines=1), [POOL, travelling], Target(), {}
+        ),
+        {},
     )
     roles = [name.partition("-")[0] for name in change.removed]
     assert [role for index, role in enumerate(roles) if role not in roles[:index]] == list(STOP_ORDER)

@@ -65,4 +65,3 @@ async def test_a_link_that_leads_nowhere_is_not_ready(tmp_path: Path) -> None:
     assert not (await prober.probe(PathProbe(link))).ok
     (tmp_path / "sha256").mkdir()
     assert (await prober.probe(PathProbe(link))).ok
-    await prober.close()

@@ -1,8 +1,16 @@
-"""What a process says of itself, as a person reads it in `shoal status`."""
+"""What a process says of itself, as a person reads it in `shoal status`, and probes that are cut short."""
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from random import Random
+
+import psutil
 import pytest
 
-from functions.controller.local.probes import said
+from functions.controller.local.probes import ProcessProber, said
+from functions.controller.local.spec import HttpProbe
 
 
 @pytest.mark.parametrize(
@@ -21,3 +29,41 @@ from functions.controller.local.probes import said
 )
 def test_the_reason_alone(answer: str, line: str) -> None:
     assert said(answer) == line
+
+
+async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:
+    """On a machine that is full, probes end while they connect: the hundredth left a prober that nobody answered."""
+    async with _healthy() as url:
+        prober, rng = ProcessProber(timeout_s=0.01), Random(1)
+        stalling = asyncio.create_task(_stall(rng))
+        for _ in range(100):
+            await asyncio.gather(*(prober.probe(HttpProbe(url)) for _ in range(3)))
+        stalling.cancel()
+        before = _open_sockets()
+        await asyncio.sleep(0.2)
+        assert _open_sockets() <= before
+        assert _open_sockets() < 10, "those of this process: the listener, and what the loop itself has"
+        assert (await ProcessProber().probe(HttpProbe(url))).ok
+
+
+def _open_sockets() -> int:
+    return len(psutil.Process().net_connections("tcp"))
+
+
+async def _stall(rng: Random) -> None:
+    while True:
+        time.sleep(rng.uniform(0.0, 0.012))  # the loop stands still, as it does where a process waits for its turn
+        await asyncio.sleep(rng.uniform(0.0, 0.002))
+
+
+@asynccontextmanager
+async def _healthy() -> AsyncIterator[str]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/healthz"

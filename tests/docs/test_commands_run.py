@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.docs.pages import ROOT, Fence
 from tests.docs.shell import expected_output, of_class, script, script_pages
 from tests.fleets import free_ports, processes_of
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+_TUTORIAL = ROOT / "docs" / "tutorial.md"
 _PARTS = ("inferenceservices", "policies", "registry")
 
 
@@ -56,14 +58,18 @@ def missing(expected: list[str], output: str) -> list[str]:
     return absent
 
 
+def _marked(page: Path) -> ParameterSet:
+    """The tutorial (a minute) stands for what a whole fleet does; `make soak` runs the others, too."""
+    return pytest.param(page, id=page.relative_to(ROOT).as_posix(), marks=() if page == _TUTORIAL else pytest.mark.soak)
+
+
 @pytest.fixture
 def ports() -> Iterator[int]:
     with free_ports() as base:
         yield base
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("page", script_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [_marked(page) for page in script_pages()])
 def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int) -> None:
     env = environment(checkout, SHOAL_PORT_BASE=str(ports))
     try:

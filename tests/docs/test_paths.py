@@ -15,6 +15,7 @@ _MODULE = re.compile(r"(?<![\w./-])(?:functions|studies|loadtests|tests)(?:\.[a-
 _ROLE = r"(?:api|artifacts|cli|controller|decisions|engines|fleet|gateway|registry|replica|simulator|telemetry)"
 _FILE_OF_A_ROLE = re.compile(rf"(?<=`){_ROLE}/[\w/{{}},*-]+\.py(?=`)")
 _MODULE_OF_A_ROLE = re.compile(rf"(?<![\w./-]){_ROLE}(?:\.[a-z_][a-z0-9_]*)+(?![\w(/])")
+_MODULE_NEARBY = re.compile(r"(?<=`)[a-z_]\w*(?:\.[a-z_]\w*)+(?=`)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -60,6 +61,17 @@ def _missing_in_prologue(text: str) -> list[str]:
     return [*_missing(text), *short]
 
 
+def _missing_nearby(path: Path, prologue: str) -> list[str]:
+    """`local.plan` in a prologue of controller/ is short for a module of controller/local."""
+    folders = [folder for folder in (ROOT / path).parents if folder.is_relative_to(ROOT)]
+    gone = []
+    for name in _MODULE_NEARBY.findall(prologue):
+        places = [folder for folder in folders if (folder / name.partition(".")[0]).is_dir()]
+        if places and not any(_module_is_there(".".join((*place.relative_to(ROOT).parts, name))) for place in places):
+            gone.append(name)
+    return gone
+
+
 def _prologues(folder: str) -> Iterator[tuple[Path, str]]:
     for path in sorted((ROOT / folder).rglob("*.py")):
         prologue = ast.get_docstring(ast.parse(path.read_text()))
@@ -76,7 +88,8 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 @pytest.mark.parametrize("folder", ["functions", "studies", "tests", "loadtests", "docs"])
 def test_what_prologues_name_is_there(folder: str) -> None:
     missing = _missing_in_prologue if folder in ("functions", "studies") else _missing
-    assert {str(path): gone for path, text in _prologues(folder) if (gone := missing(text))} == {}
+    found = {str(path): [*missing(text), *_missing_nearby(path, text)] for path, text in _prologues(folder)}
+    assert {path: gone for path, gone in found.items() if gone} == {}
 
 
 def test_what_is_gone_is_found() -> None:
@@ -84,3 +97,8 @@ def test_what_is_gone_is_found() -> None:
     assert _missing(text) == ["functions/api/gone.py", "tests/docs/gone.py", "functions.api.gone"]
     assert _missing_in_prologue("see api.gone, `api/gone.py`") == ["api/gone.py", "api.gone"]
     assert _missing("functions/api/*.py, functions.api.loader.load_texts, tests/docs/pages.py.") == []
+
+
+def test_what_is_gone_nearby_is_found() -> None:
+    text = "`local.pool_conditions`, `local.plan`, `local.plan.replica_ids` and `config.json`"
+    assert _missing_nearby(Path("functions/controller/conditions.py"), text) == ["local.pool_conditions"]

@@ -1,11 +1,12 @@
 """An hour of chaos (`tests/drills/chaos`): nothing wrong is answered, nothing promised is lost, and nobody is needed.
 
 `SHOAL_CHAOS_MINUTES` for another length (3 to try it out), `SHOAL_CHAOS_SEED` for another order of faults; the report
-lies in the test's folder.
+lies in a folder of its own, which the test names.
 """
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ _OURS = 0.05  # a client that stood still for more than this has seen too little
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report() -> dict[str, Any]:
     if (why := namespace.missing()) is not None:
         pytest.skip(why)
-    folder: Path = tmp_path_factory.mktemp("chaos")
+    folder = Path(tempfile.mkdtemp(prefix="shoal-chaos-"))
+    folder.chmod(0o711)  # Postgres runs as nobody, who may pass through it; pytest's own folders let nobody
     found = namespace.run(folder, MINUTES, SEED)
     print("\n".join(["", *rows(found), f"report: {folder / 'report.json'}"]))
     return found

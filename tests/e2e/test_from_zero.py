@@ -1,9 +1,13 @@
-"""A pool at zero, with simulated engines and real processes: five requests come at once, one engine starts and answers
-them all; it goes when nobody asks any more. Nobody without a key starts anything."""
+"""A pool at zero, with real processes: five requests come at once, one engine starts and answers them all; it goes when
+nobody asks any more. Nobody without a key starts anything. The same with vLLM, which takes its time
+(docs/measurements/from-zero.md has its figures: `pytest -s -m "" -k vllm`).
+"""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,7 +20,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 POOL = "smollm2-135m"
 IDLE_S = 10
 START_S = 2.0  # what a simulated engine takes
-LIMIT_S = 120.0
+LIMITS_S = {"sim": 120.0, "vllm": 900.0}
+_SLOW = [pytest.mark.engine, pytest.mark.own_engines, pytest.mark.soak, pytest.mark.timeout(1800)]
 POLICY = f"""\
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy
@@ -25,21 +30,33 @@ spec: {{pool: {POOL}, replicas: {{min: 0, max: 3}}, idleAfter: {IDLE_S}s, scaleU
 """
 
 
+@pytest.fixture(scope="module", params=["sim", pytest.param("vllm", marks=_SLOW)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("zero")
     service = f"inferenceservices/{POOL}.yaml"
-    slow = (
-        service,
-        "        - --enable-lora\n",
-        f"        - --enable-lora\n        - --sim-startup-delay-s={START_S}\n",
-    )
-    project = without_limits(
-        project_with(folder / "project", PATIENT, (service, "minReplicas: 2", "minReplicas: 0"), slow)
-    )
+    edits = [PATIENT, (service, "minReplicas: 2", "minReplicas: 0")]
+    if kind == "sim":
+        lora = "        - --enable-lora\n"
+        edits.append((service, lora, f"{lora}        - --sim-startup-delay-s={START_S}\n"))
+    else:
+        _put_base(folder / "state" / "models")
+    project = without_limits(project_with(folder / "project", *edits))
     (project / SCALING).write_text(POLICY)
-    with running_fleet(folder / "state", "sim", None, project) as fleet:
+    with running_fleet(folder / "state", kind, None, project) as fleet:
         yield fleet
+
+
+def _put_base(models: Path) -> None:
+    base = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
+    if not base:
+        pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make soak` prepares engine and base model, and sets it")
+    models.mkdir(parents=True)
+    (models / POOL).symlink_to(Path(base).absolute())
 
 
 def engines(fleet: Fleet) -> list[str]:
@@ -51,21 +68,21 @@ def condition(fleet: Fleet, kind: str) -> tuple[str, str]:
     return found["state"], found["reason"]
 
 
-def until_zero(fleet: Fleet) -> None:
+def until_zero(fleet: Fleet, limit_s: float) -> None:
     """And its processes are gone, by the controller's own account."""
     wait_until(
         "nobody asks, and it goes to zero",
         lambda: not engines(fleet) and condition(fleet, "InferenceService") == ("Ready", "Asleep"),
-        LIMIT_S,
+        limit_s,
         every_s=0.5,
     )
 
 
-async def asked(fleet: Fleet, count: int) -> tuple[list[httpx.Response], set[str]]:
+async def asked(fleet: Fleet, count: int, limit_s: float) -> tuple[list[httpx.Response], set[str]]:
     """All at once; the answers, and the engines that were seen meanwhile."""
     body = {"model": POOL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     seen: set[str] = set()
-    async with fleet.async_client(timeout_s=LIMIT_S) as client:
+    async with fleet.async_client(timeout_s=limit_s) as client:
         answers = asyncio.gather(
             *(client.post("/chat/completions", json={**body, "stream": bool(number % 2)}) for number in range(count))
         )
@@ -75,9 +92,16 @@ async def asked(fleet: Fleet, count: int) -> tuple[list[httpx.Response], set[str
         return await answers, seen
 
 
-def test_from_zero_to_one_for_five_and_back_to_zero(fleet: Fleet) -> None:
+def cold_start(fleet: Fleet) -> str:
+    stages = fleet.status()["scaling"][0]["cold_start"]
+    return ", ".join(f"{stage} {took_s:.1f}" for stage, took_s in stages.items()) + f"; {sum(stages.values()):.1f} s"
+
+
+def test_from_zero_to_one_for_five_and_back_to_zero(fleet: Fleet, kind: str) -> None:
     """`shoal up` has asked each model one question: so the first request of all was answered."""
-    until_zero(fleet)
+    limit_s = LIMITS_S[kind]
+    print(f"\nfirst start: {cold_start(fleet)}; `shoal up` took {fleet.up_seconds:.1f} s")
+    until_zero(fleet, limit_s)
     assert condition(fleet, "InferenceService") == ("Ready", "Asleep") == condition(fleet, "Model")
     with fleet.client() as client:
         model = client.get(f"/models/{POOL}").json()
@@ -85,7 +109,7 @@ def test_from_zero_to_one_for_five_and_back_to_zero(fleet: Fleet) -> None:
         stranger = client.post("/chat/completions", json={"model": POOL}, headers={"authorization": "Bearer sk-no"})
     assert stranger.status_code == 401 and fleet.gateway_metric("shoal_wake_waiting") == 0
     began_s = time.monotonic()
-    answers, seen = asyncio.run(asked(fleet, 5))
+    answers, seen = asyncio.run(asked(fleet, 5, limit_s))
     print(f"five answers {time.monotonic() - began_s:.1f} s after they were asked for")
     assert [answer.status_code for answer in answers] == [200] * 5, [answer.text for answer in answers]
     assert seen == {f"engine-{POOL}-0"}, "however many wait, one is started"
@@ -93,6 +117,9 @@ def test_from_zero_to_one_for_five_and_back_to_zero(fleet: Fleet) -> None:
     assert len(timings) == 5
     size = fleet.status()["scaling"][0]
     assert (size["desired"], size["serving"]) == (1, 1)
-    until_zero(fleet)
+    print(f"second start: {cold_start(fleet)}; {timings[0]}")
+    answered_s = time.monotonic()
+    until_zero(fleet, limit_s)
+    print(f"at zero again {time.monotonic() - answered_s:.1f} s after the last answer, with idleAfter: {IDLE_S}s")
     size = fleet.status()["scaling"][0]
     assert (size["desired"], size["cause"]) == (0, "idle")

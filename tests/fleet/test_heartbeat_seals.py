@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse, decode_line, encode, pulse_of
-from functions.fleet.heartbeat_seals import MAX_AGE_S, HeartbeatRefused, SealChecker, is_one_machine, sealed
+from functions.fleet.heartbeat_seals import (
+    MAX_AGE_S,
+    PRIVATE_NETWORKS,
+    HeartbeatRefused,
+    SealChecker,
+    is_one_machine,
+    networks_of,
+    sealed,
+)
 from functions.fleet.role_credentials import RoleCredentials, derived, document
 from tests.fleet.builders import beat
 
@@ -22,8 +30,17 @@ def said(replica: str = "r-1", host: str = "10.0.0.7", age_s: float = 0.0) -> He
     return beat(replica_id=replica, host=host, sent_unix_s=NOW_S - age_s)
 
 
-def checker(*, required: bool = True, loopback: bool = False, credentials: RoleCredentials = GATEWAY) -> SealChecker:
-    return SealChecker(credentials, required=required, loopback=loopback, wall_clock=lambda: NOW_S)
+def checker(
+    *,
+    required: bool = True,
+    loopback: bool = False,
+    credentials: RoleCredentials = GATEWAY,
+    pod_cidrs: str = PRIVATE_NETWORKS,
+) -> SealChecker:
+    networks = networks_of(pod_cidrs)
+    return SealChecker(
+        credentials, required=required, loopback=loopback, pod_networks=networks, wall_clock=lambda: NOW_S
+    )
 
 
 def take(seals: SealChecker, line: bytes) -> Heartbeat | Pulse:
@@ -83,7 +100,8 @@ def test_what_was_recorded_is_nothing_later() -> None:
     ("host", "on_a_cluster", "on_one_machine"),
     [
         ("10.0.0.7", True, True),
-        ("203.0.113.9", True, True),
+        ("100.64.3.4", True, True),
+        ("203.0.113.9", False, False),
         ("127.0.0.1", False, True),
         ("localhost", False, True),
         ("169.254.169.254", False, False),
@@ -104,6 +122,21 @@ def test_prompts_go_to_pods(host: str, on_a_cluster: bool, on_one_machine: bool)
         else:
             with pytest.raises(HeartbeatRefused, match="no pod's address"):
                 take(checker(loopback=loopback), line)
+
+
+def test_nodes_services_and_strangers_are_no_pods_where_the_pods_networks_are_named() -> None:
+    named = checker(pod_cidrs="10.244.0.0/16, 203.0.113.0/24")
+    for host in ("10.244.7.7", "203.0.113.9"):
+        take(named, sealed(encode(said(host=host)), "r-1", SECRET))
+    for host in ("192.168.1.10", "10.96.0.1", "203.0.114.9", "127.0.0.1"):
+        with pytest.raises(HeartbeatRefused, match="POD_CIDRS"):
+            take(named, sealed(encode(said(host=host)), "r-1", SECRET))
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "pods", "10.0.0.0/33"])
+def test_what_is_no_network_is_said_at_the_start(text: str) -> None:
+    with pytest.raises(ValueError, match=r"does not appear|has host bits"):
+        networks_of(text)
 
 
 def test_for_one_version_there_may_be_none_but_a_wrong_one_is_never_taken() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from functions.fleet import heartbeat as heartbeats
+from functions.fleet import valkey_bus
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat, Pulse
 from functions.fleet.heartbeat_gathering import ALONE_CHANNEL, KEY_PREFIX
@@ -157,6 +158,25 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
     finally:
         process.kill()
         process.wait()
+
+
+async def test_who_hears_nothing_for_long_reads_what_is_kept(
+    bus: ValkeyBus, valkey_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subscription that died alone, or a publishing that is refused: the server answers, and nothing comes."""
+    monkeypatch.setattr(valkey_bus, "DEAF_AFTER_S", 1.0)
+    messages = bus.listen()
+    assert await anext(messages) == []
+    await bus.publish(beat())  # published, and kept
+    assert await anext(messages)
+    kept = [heartbeats.encode(beat())]
+    for _ in range(2):
+        async with asyncio.timeout(WAIT_S):
+            assert await anext(messages) == kept
+    await bus.publish(beat(sequence=2, phase="draining"))
+    async with asyncio.timeout(WAIT_S):
+        assert b"draining" in (await anext(messages))[0], "it hears as before"
+    await messages.aclose()
 
 
 async def test_a_server_that_hangs_is_a_lost_bus_before_silence_takes_replicas_out(tmp_path: Path) -> None:

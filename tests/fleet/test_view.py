@@ -30,6 +30,12 @@ def ids(view: FleetView, pool: PoolName = BASE) -> list[str]:
     return [replica.id for replica in view.pool(pool).replicas]
 
 
+def others_speak(view: FleetView, seconds: int) -> None:
+    """r0 does, every second."""
+    for second in range(1, seconds):
+        view.fold(beat(sequence=1 + second), float(second))
+
+
 def test_a_pool_holds_its_replicas_by_id() -> None:
     view = view_of(beat(replica_id="b"), beat(replica_id="a"), beat(replica_id="c", pool="other"))
     assert (ids(view), ids(view, OTHER), ids(view, PoolName("none"))) == (["a", "b"], ["c"], [])
@@ -71,7 +77,7 @@ def test_a_replica_that_moves_leaves_its_former_pool() -> None:
 
 def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
-    view.fold(beat(sequence=2), 10.0)
+    others_speak(view, 16)
     assert view.expire(SILENCE_LIMIT_S) == {}
     assert view.expire(SILENCE_LIMIT_S + 0.1) == {R1: "ready"}
     assert (ids(view), view.replica(R1)) == (["r0"], None)
@@ -79,9 +85,21 @@ def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
     assert ids(view) == ["r0", "r1"]
 
 
+def test_after_a_pause_of_everybody_silence_counts_anew() -> None:
+    """Else who speaks first would be alone in the fleet, and all of its work his."""
+    view = view_of(beat(), beat(replica_id="r1"), beat(replica_id="r2"))
+    assert view.expire(60.0) == {} and view.expiry.is_fleets
+    view.fold(beat(sequence=2), 60.0)
+    view.fold(beat(replica_id="r1", sequence=2), 60.0)
+    assert view.expire(60.1) == {} and not view.expiry.doubted
+    assert ids(view) == ["r0", "r1", "r2"]
+
+
 def test_a_stale_beat_does_not_keep_a_replica_alive() -> None:
-    view = view_of(beat(sequence=5))
-    view.fold(beat(sequence=5), 14.0)
+    view = view_of(beat(sequence=5), beat(replica_id="r1"))
+    for second in range(1, 16):
+        view.fold(beat(sequence=5), float(second))
+        view.fold(beat(replica_id="r1", sequence=1 + second), float(second))
     assert list(view.expire(SILENCE_LIMIT_S + 0.1)) == [R0]
 
 

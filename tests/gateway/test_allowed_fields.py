@@ -10,7 +10,7 @@ import pytest
 
 from functions.gateway.errors import Refused
 from functions.gateway.intake.intake import Intake, WireRequest
-from functions.gateway.intake.media import key_media_ids
+from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import (
     CHAT,
     CLASSIFY,
@@ -214,7 +214,7 @@ def test_ids_are_found_wherever_parts_are() -> None:
     ]
     for route, fields in pooling:
         body = INTAKE.read_body(route, json.dumps({"model": "acme/bot", **fields}).encode())
-        key_media_ids(body, PEPPER, world.TenantId("acme"))
+        admit_media(body, PEPPER, world.TenantId("acme"), frozenset())
         assert b'"uuid": "logo"' not in json.dumps(body).encode(), route.path
 
 

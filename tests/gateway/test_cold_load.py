@@ -49,7 +49,7 @@ class Floor:
         self.tasks = Supervised()
         self.fleet = FleetView()
         self.ended: list[tuple[str, float]] = []
-        self.overloaded = False
+        self.overloaded, self.gateways = False, 1
         for name in replicas or ("r0", "r1", "r2"):
             self.heartbeats(name)
         self.loads = ColdLoads(
@@ -61,6 +61,7 @@ class Floor:
             own=OwnLoad(),
             on_end=lambda outcome, seconds: self.ended.append((outcome, seconds)),
             is_overloaded=lambda _: self.overloaded,
+            gateways=lambda: self.gateways,
         )
 
     def heartbeats(self, name: str, sequence: int = 1, **changes: Any) -> None:
@@ -137,6 +138,37 @@ async def test_an_overloaded_pool_loads_one_adapter_at_a_time_in_their_order() -
         floor.overloaded = False
         assert (await floor.loader.next()).engine_name.endswith("2"), "the ladder is left: all at once again"
         assert not second.told and not third.told
+
+
+async def test_four_gateways_load_a_quarter_each_into_an_overloaded_pool() -> None:
+    async with a_floor(cold_pause_s=0.001) as floor:
+        floor.overloaded, floor.gateways = True, 4
+        floor.wait()
+        call = await floor.loader.next()
+        second = floor.wait(OTHER)
+        floor.clock.forward(0.2)
+        call.answers("loaded")
+        await asyncio.sleep(0.02)  # real: it looks whether it is its turn
+        assert not floor.loader.calls, "the other three have their turns"
+        floor.clock.forward(0.59)
+        await asyncio.sleep(0.02)
+        assert not floor.loader.calls
+        floor.clock.forward(0.02)
+        (await floor.loader.next()).answers("loaded")
+        await floor.settle()
+        assert second.outcome.startswith("loaded")
+
+
+async def test_a_pool_that_is_calm_again_loads_at_once_whoever_had_a_turn() -> None:
+    async with a_floor(cold_pause_s=0.001) as floor:
+        floor.overloaded, floor.gateways = True, 4
+        floor.wait()
+        call = await floor.loader.next()
+        floor.clock.forward(0.2)
+        call.answers("loaded")
+        floor.overloaded = False
+        floor.wait(OTHER)
+        assert (await floor.loader.next()).engine_name == OTHER
 
 
 async def test_whose_turn_does_not_come_in_time_is_told_why() -> None:

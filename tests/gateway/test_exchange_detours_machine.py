@@ -171,7 +171,7 @@ class DetourMachine(ExchangeMachine):
         assert (
             len(gateway.services.open_requests) == len(open_now) == gateway.services.quotas.in_flight(TenantId("acme"))
         )
-        cold = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
+        cold = sum(exchange.cold is not None and exchange.cold.waiting for exchange in open_now)
         assert gateway.services.adapter_loads is not None and gateway.services.adapter_loads.waiting == cold
         tries = {exchange: [each for each in (exchange.tries.attempt, exchange.tries.second) if each and not each.over]
                  for exchange in open_now}  # fmt: skip

@@ -164,7 +164,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     def what_is_counted_is_what_is_open(self) -> None:
         open_now = [exchange for exchange, _ in self.asked if not exchange.ended]
         assert len(self.play.gateway.services.open_requests) == len(open_now)
-        waiting = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
+        waiting = sum(exchange.cold is not None and exchange.cold.waiting for exchange in open_now)
         assert (
             self.play.gateway.services.adapter_loads is not None
             and self.play.gateway.services.adapter_loads.waiting == waiting

@@ -11,7 +11,8 @@ import pytest
 
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
-from tests.gateway import sse
+from functions.gateway.request.split import Split
+from tests.gateway import sse, test_split
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing, finishes
@@ -26,8 +27,8 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def requests_in_memory() -> list[Exchange | Attempt]:
-    return [found for found in gc.get_objects() if isinstance(found, Exchange | Attempt)]
+def requests_in_memory() -> list[Exchange | Attempt | Split]:
+    return [found for found in gc.get_objects() if isinstance(found, Exchange | Attempt | Split)]
 
 
 async def _answered(play: Play, wire: Wire) -> None:
@@ -74,4 +75,33 @@ async def test_an_ended_request_needs_no_collector(play: Playing, body: bytes, e
     await ends(p, wire)
     await p.settle()
     assert p.quiet()
+    assert [kept for kept in requests_in_memory() if id(kept) not in of_others] == []
+
+
+async def _prefills(play: Play) -> None:
+    (await play.connects()).answers(200, test_split.prefilled())
+    test_split.decodes(await play.connects())
+
+
+async def _prefill_fails(play: Play) -> None:
+    (await play.connects()).dies()
+    test_split.decodes(await play.connects())
+
+
+async def _leaves_while_prefilling(play: Play) -> None:
+    await play.connects()
+    assert play.exchange is not None
+    play.exchange.client_left()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("ends", [_prefills, _prefill_fails, _leaves_while_prefilling])
+async def test_an_ended_split_needs_no_collector(ends) -> None:  # type: ignore[no-untyped-def]
+    of_others = {id(kept): kept for kept in requests_in_memory()}
+    play = test_split.playing()
+    test_split.ask(play)
+    await ends(play)
+    await play.settle()
+    assert play.quiet()
+    play.exchange = None  # the test's own
     assert [kept for kept in requests_in_memory() if id(kept) not in of_others] == []

@@ -196,10 +196,12 @@ class Beats:
 async def test_that_a_drained_replica_is_gone_is_no_warning(
     play: Playing, caplog: pytest.LogCaptureFixture, phase: str, level: str
 ) -> None:
-    p = play("r0")
+    p = play("r0", "r1")
     caplog.set_level("INFO", "functions.gateway.gateway")
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=9, phase=phase))
-    p.world.clock.forward(SILENCE_LIMIT_S + 0.1)
+    for sequence in range(2, 18):
+        p.world.clock.forward(1.0)
+        p.gateway.receive_heartbeat(heartbeat("r1", sequence=sequence))
     p.gateway.sweep()
     assert [record.levelname for record in caplog.records if "r0" in record.message] == [level]
 
@@ -223,4 +225,5 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
     assert p.gateway.services.fleet.pool(POOL).replicas
     p.world.clock.forward(0.1)
     p.gateway.sweep()
+    assert await p.refuses_connection() == "r0"
     assert not p.gateway.services.fleet.pool(POOL).replicas, "now its silence is its own"

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.gateway.batch.files import names
-from functions.gateway.batch.files.form import UploadForm
-from functions.gateway.batch.files.upload import UploadSlots, check_fields, filename_of
+from functions.gateway.batch.files.upload import UploadForm, UploadSlots, check_fields, filename_of
 from functions.gateway.errors import Refused
 from functions.http.multipart import MultipartInvalid
 

@@ -11,7 +11,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.gateway.errors import Refused
-from functions.gateway.intake.listing import Listing, describe_model, page_of
+from functions.gateway.intake.listing import KEPT_S, ListedLately, Listing, describe_model, page_of
 from tests.gateway import world
 
 CATALOGUE = world.catalogue()
@@ -26,7 +26,7 @@ def fleet(*beats: Heartbeat) -> FleetView:
 
 
 def list_models(catalogue: Catalogue, view: FleetView, tenant: TenantId, listing: Listing | None = None) -> Any:
-    return json.loads((listing or Listing()).models(catalogue, view, tenant))
+    return json.loads((listing or Listing()).models(catalogue, view, tenant).content)
 
 
 def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
@@ -129,10 +129,10 @@ def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_w
 
 
 def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
-    listing = Listing()
+    lately = ListedLately(lambda: 0.0)
 
     def page(**query: str) -> tuple[list[str], bool]:
-        listed = json.loads(listing.models(CATALOGUE, fleet(), ACME, page_of(query)))
+        listed = json.loads(lately.models(CATALOGUE, fleet(), ACME, page_of(query)))
         return [model["id"] for model in listed["data"]], listed["has_more"]
 
     assert page() == (["acme/bot", world.POOL], False)
@@ -140,6 +140,28 @@ def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
     assert page(limit="1", after_id="acme/bot") == ([world.POOL], False)
     assert page(limit="20") == (["acme/bot", world.POOL], False)
     assert page(limit="20", after_id="nobody's") == ([], False)
+
+
+def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
+    """Else whoever asks for one model at a time has the gateway walk over ten thousand, each time."""
+    now_s, view = [0.0], fleet()
+    lately = ListedLately(lambda: now_s[0])
+
+    def ready(**query: str) -> list[bool]:
+        listed = json.loads(lately.models(CATALOGUE, view, ACME, page_of(query)))
+        return [model["capacity"]["ready"] for model in listed["data"]]
+
+    assert ready(limit="1") == [False]
+    view.fold(world.heartbeat("r0"), 0.0)
+    assert ready(limit="1") == ready(limit="1", after_id="acme/bot") == [False] and ready() == [False, False]
+    now_s[0] = KEPT_S
+    assert ready(limit="1", after_id="acme/bot") == [True]
+    assert lately.models(CATALOGUE, view, ACME) == lately.models(CATALOGUE, view, ACME, page_of({"limit": "20"}))
+
+
+def test_models_have_what_clients_of_vllm_read() -> None:
+    model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot")
+    assert model is not None and model["max_model_len"] == model["context_window"] == 2048
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "²", "1" * 50])

@@ -1,4 +1,5 @@
-"""Pools of one model as processes: whose requests simulated engines answer, by the engines' own count."""
+"""Pools of one model as processes: whose requests simulated engines answer, by the engines' own count, and by which
+rule: class, tier, length of the prompt, predicted time."""
 
 import asyncio
 import contextlib
@@ -8,16 +9,26 @@ from pathlib import Path
 import httpx
 import pytest
 
+from functions.api.ids import PoolName
+from functions.api.snapshot import PlacementEntry
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.limits import Limits
 from tests.contract.servers import Engine, running
 from tests.gateway.live import CALL_S, LiveGateway
 from tests.gateway.world import GLOBEX_KEY, key_entry, mint
-from tests.pools_world import ACME, ACMES, GLOBEX, LLAMA, base, pool, snapshot
+from tests.pools_world import ACME, ACMES, GLOBEX, LLAMA, SPOT, base, pool, snapshot
 
 pytestmark = pytest.mark.servers
 ACME_KEY = mint("acme-ci", b"a")
 EACH = 4  # as many as an engine takes at once
+LONG, FAST, SPARE = PoolName("llama-long"), PoolName("llama-fast"), PoolName("llama-spare")
+PLACED = (LLAMA, FAST, LONG, SPARE, SPOT)
+RULES = (
+    PlacementEntry(SPOT, classes=("batch",)),
+    PlacementEntry(FAST, tiers=("gold",)),
+    PlacementEntry(LONG, min_prompt_tokens=200),
+    PlacementEntry(SPARE, min_predicted_ttft_ms=2000),
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +39,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
             name: stack.enter_context(
                 running("sim", folder / f"{name}.log", "--served-model-name", name, "--sim-step-ms", "5")
             )
-            for name in (LLAMA, ACMES)
+            for name in (LLAMA, ACMES, SPOT, LONG, FAST, SPARE)
         }
 
 
@@ -37,14 +48,26 @@ def gateway(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Itera
     keys = (key_entry(ACME_KEY, ACME), key_entry(GLOBEX_KEY, GLOBEX))
     first = Catalogue(snapshot(keys=keys, pools=(pool(LLAMA), pool(ACMES, ACME)), models=(base(LLAMA),)), "test")
     with LiveGateway(Limits(), certificate, first=first) as live:
-        for name, engine in engines.items():
-            live.beat(f"{name}-0", engine.port, pool=name, adapters=())
+        for name in (LLAMA, ACMES):
+            live.beat(f"{name}-0", engines[name].port, pool=name, adapters=())
         yield live
 
 
-async def ask(client: httpx.AsyncClient, key: str) -> httpx.Response:
-    body = {"model": LLAMA, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-    return await client.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"})
+@pytest.fixture(scope="module")
+def placing(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Iterator[LiveGateway]:
+    """acme's tier is gold here, globex's free; both share all five pools."""
+    keys = (key_entry(ACME_KEY, ACME), key_entry(GLOBEX_KEY, GLOBEX))
+    pools = tuple(pool(name, window_tokens=1024) for name in PLACED)
+    first = Catalogue(snapshot(*RULES, keys=keys, pools=pools, models=(base(LLAMA),)), "test")
+    with LiveGateway(Limits(), certificate, first=first) as live:
+        for name in PLACED:
+            live.beat(f"{name}-0", engines[name].port, pool=name, adapters=())
+        yield live
+
+
+async def ask(client: httpx.AsyncClient, key: str, text: str = "hi", **headers: str) -> httpx.Response:
+    body = {"model": LLAMA, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    return await client.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"} | headers)
 
 
 def answered(engine: Engine) -> int:
@@ -73,3 +96,37 @@ async def test_each_engine_answers_its_own_tenants(gateway: LiveGateway, engines
         assert {answer.status_code for answer in refused} == {503}, "the only engine that is left is acme's"
         assert answered(engines[ACMES]) == after[ACMES]
         assert (await ask(client, ACME_KEY)).headers["x-shoal-replica"] == f"{ACMES}-0"
+
+
+BATCH = {"x-shoal-class": "batch"}
+LATE = 200  # requests that wait at the engine already: more than two seconds of them
+CASES: dict[str, tuple[str, str, dict[str, str], int, PoolName]] = {
+    "no rule holds": (GLOBEX_KEY, "hi", {}, 0, LLAMA),
+    "class": (GLOBEX_KEY, "hi", BATCH, 0, SPOT),
+    "class before tier": (ACME_KEY, "hi", BATCH, 0, SPOT),
+    "tier": (ACME_KEY, "hi", {}, 0, FAST),
+    "tier before length": (ACME_KEY, "word " * 300, {}, 0, FAST),
+    "length": (GLOBEX_KEY, "word " * 300, {}, 0, LONG),
+    "predicted time": (GLOBEX_KEY, "hi", {}, LATE, SPARE),
+    "length before predicted time": (GLOBEX_KEY, "word " * 300, {}, LATE, LONG),
+}
+
+
+@pytest.mark.parametrize(("key", "text", "headers", "waiting", "expected"), CASES.values(), ids=CASES)
+async def test_the_first_rule_that_holds_chooses_the_engine(
+    placing: LiveGateway,
+    engines: dict[str, Engine],
+    key: str,
+    text: str,
+    headers: dict[str, str],
+    waiting: int,
+    expected: PoolName,
+) -> None:
+    placing.beat(f"{LLAMA}-0", engines[LLAMA].port, pool=LLAMA, adapters=(), waiting=waiting)
+    before = {name: answered(engines[name]) for name in PLACED}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{placing.plain_port}", timeout=CALL_S) as client:
+        answer = await ask(client, key, text, **headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-shoal-replica"] == f"{expected}-0"
+    after = {name: answered(engines[name]) - before[name] for name in PLACED}
+    assert after == {name: int(name == expected) for name in PLACED}, "by the engines' own count"

@@ -1,7 +1,6 @@
 """Prefill and decode apart, live: a gateway in front of two engines, of which one computes a prompt for the other.
 
-The real engines need NIXL beside them (`pip install --no-deps --target DIR nixl nixl-cu13`, and SHOAL_NIXL_DIR=DIR): on
-CPU its blocks travel over TCP.
+The real engines need NIXL beside them, which `make soak` puts there: on CPU its blocks travel over TCP.
 """
 
 import contextlib
@@ -142,7 +141,8 @@ def test_blocks_that_are_gone_do_not_lose_a_request(
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     not (model_dir() and os.environ.get("SHOAL_ENGINE_PYTHON") and os.environ.get("SHOAL_NIXL_DIR")),
-    reason="needs the real engine (make engine) and NIXL: SHOAL_NIXL_DIR, a folder with nixl and nixl-cu13",
+    reason="needs the real engine and NIXL, which `make soak` prepares; or SHOAL_NIXL_DIR=DIR after "
+    "`.venv-engine/bin/pip install --no-deps --target DIR -r functions/controller/local/prepare/nixl.lock.txt`",
 )
 def test_vllm_takes_the_other_engines_blocks(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

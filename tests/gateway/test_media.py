@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.intake.media import media_problem, url_problem
+from functions.api.ids import TenantId
+from functions.gateway.errors import Refused
+from functions.gateway.intake.media import admit_media, host_problem, media_problem, url_problem
 
 OUTSIDE = [
     "https://images.example.com/cat.png",
@@ -94,3 +96,35 @@ def test_every_shape_of_part_is_looked_into(part: dict[str, Any]) -> None:
 )
 def test_harmless_parts_pass(part: dict[str, Any]) -> None:
     assert media_problem(part) is None
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "https://images.example.com/cat.png"}}
+IN_PLACES: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": [PICTURE]}]},
+    {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [PICTURE]}]}]},
+    {"messages": [{"role": "user", "content": [{"type": "document", "source": {"content": [PICTURE]}}]}]},
+    {"input": [{"type": "message", "content": [{"type": "input_image", "image_url": "https://images.example.com/x"}]}]},
+    {"input": [{"type": "function_call_output", "output": [{"type": "input_file", "file_url": "https://a.b/x"}]}]},
+    {"system": [{"type": "image", "source": {"type": "url", "url": "HTTPS://images.example.com/x"}}]},
+    {"query": {"content": [PICTURE]}},
+    {"documents": ["a", {"content": [PICTURE]}]},
+    {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://x.y/v.mp4"}}]}]},
+]
+
+
+@pytest.mark.parametrize("body", IN_PLACES, ids=[str(index) for index in range(len(IN_PLACES))])
+def test_engines_fetch_from_no_host_that_the_operator_has_not_named(body: dict[str, Any]) -> None:
+    """A public name of a tenant's own leads wherever he likes by the time that the engine resolves it."""
+    with pytest.raises(Refused) as refused:
+        admit_media(body, b"pepper", TenantId("acme"), frozenset({"cdn.example.com"}))
+    assert (refused.value.answer.status, refused.value.answer.code) == (400, "media_host_not_allowed")
+
+
+def test_hosts_that_are_named_pass_and_data_always_does() -> None:
+    named = frozenset({"images.example.com"})
+    for url in ("https://images.example.com/x", "https://IMAGES.example.com:443/x", "data:image/png;base64,AA=="):
+        part = {"type": "image_url", "image_url": {"url": url}}
+        admit_media({"messages": [{"role": "user", "content": [part]}]}, b"pepper", TenantId("acme"), named)
+        assert host_problem(part, named) is None
+    for host in ("evil-images.example.com", "images.example.com.evil.com", "example.com", "x.images.example.com"):
+        assert host_problem({"image_url": f"https://{host}/x"}, named) is not None

@@ -119,7 +119,7 @@ def test_no_value_is_our_mistake(route: Route) -> None:
     others = (each for each in world.snapshot().tenants if each.name != "acme")
     sections: dict[str, Any] = {"pools": (entry,), "quotas": quotas, "tenants": (tenant, *others)}
     catalogue = world.catalogue(**sections)
-    intake = Intake(PEPPER, world.limits(), Splits(lambda: 0.0))
+    intake = Intake(PEPPER, world.limits(media_hosts=frozenset({"images.example.com"})), Splits(lambda: 0.0))
     body = {"model": "acme/bot", **BODIES[route.path]}
     head = world.headers(ACME_KEY)
     answers = {"taken": 0, "refused": 0}

@@ -10,11 +10,12 @@ from random import Random
 import pytest
 
 from functions.decisions.quota.dimensions import GPU, OUTPUT
+from functions.decisions.quota.outage import Regime
 from functions.decisions.quota.token_bucket import burst_of
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.quota_leases import Group, LeaseAnswer
 from functions.gateway.quota import gateway_count
-from functions.gateway.quota.accounts import RequestQuota
+from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.request.answers import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
@@ -381,3 +382,52 @@ async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyP
     answers_late(shared, monkeypatch, lambda call: 5 if call else 50)
     assert len(await at_once(shared, 0, 90)) == 90
     assert shared.quotas[0].accounts[ACME].slots == 90
+
+
+async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lost() -> None:
+    """A part of each burst is kept for credit; counted as spent, some losses of the bus used a limit up."""
+    shared = Shared(2, gpu_seconds_per_hour=3600)
+    await shared.meet()
+    for _ in range(5):
+        await some_requests(shared)
+        shared.broker.away = True
+        await some_requests(shared)
+        shared.broker.restart()
+        shared.broker.away = False
+        await some_requests(shared)
+    assert [_owed(quotas) for quotas in shared.quotas] == [0, 0]
+    assert shared.broker.outstanding(ACME, GPU, 3600, 450) == 0
+
+
+async def test_who_finds_the_bus_again_first_is_not_alone() -> None:
+    """It forgets gateways in ten seconds; taken for the only one, the first had its share of before owed once more."""
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    await saturate(shared, 10.0, Random(1))
+    shared.broker.away = True
+    await saturate(shared, 16.0, Random(2))
+    shared.broker.away = False
+    await shared.leases[0].round()
+    assert shared.leases[0].regime == Regime("leased", 2)
+    shared.leave(1)
+    for _ in range(60):  # until it is known that the other does not come back
+        shared.clock.forward(0.25)
+        await shared.leases[0].round()
+    assert shared.leases[0].regime == Regime("share", 1)
+
+
+async def some_requests(shared: Shared) -> None:
+    """One a gateway and round for three seconds, none of which costs anything of a slow limit."""
+    for _ in range(12):
+        await shared.rounds()
+        for gateway in range(len(shared.quotas)):
+            entry = await shared.enters(gateway, 1)
+            assert entry is not None
+            shared.ends(entry, 1)
+        shared.clock.forward(0.25)
+
+
+def _owed(quotas: TenantQuotas) -> int:
+    bucket = quotas.accounts[ACME].buckets[GPU]
+    assert bucket is not None
+    return bucket.level // bucket.unit

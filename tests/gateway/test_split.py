@@ -1,5 +1,6 @@
 """Prefill and decode apart at a gateway: both paths, a failure at each step, and what it costs whom."""
 
+import gc
 import random
 from collections import Counter
 from typing import Any
@@ -12,9 +13,11 @@ from functions.api.ids import PoolName
 from functions.api.snapshot import PoolEntry
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
 from functions.gateway.limits import Limits
+from functions.gateway.request.request import Admitted
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
-from tests.gateway.world import BOT_V1, POOL, heartbeat, routing, snapshot
+from tests.gateway.test_exchange_rollouts import subject_in
+from tests.gateway.world import BOT_V1, BOT_V2, POOL, RIVAL, heartbeat, in_rollout, routing, snapshot
 
 PREFILL = PoolName("smollm2-prefill")
 ENTRY = PoolEntry(
@@ -348,3 +351,55 @@ async def test_the_other_replica_must_still_have_the_same_weights() -> None:
     decodes(second)
     assert path(play) == "path=one;why=other_weights"
     assert snapshot().pools  # the world's own has no prefill pool
+
+
+async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one() -> None:
+    """Both have the same base, so nothing would fail: the answer would be wrong, and nobody would know."""
+    play = Play(limits=Limits(quarantine_after_replicas=0), **in_rollout(**sections()))
+    play.gateway.receive_heartbeat(heartbeat("r0", running=30))
+    play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL))
+    ask(play, header_x_request_id=subject_in("candidate"))
+    first = await play.connects()
+    assert first.requests[0]["model"] == BOT_V2
+    play.gateway.receive_heartbeat(heartbeat("r0", sequence=2, running=30, adapters=(BOT_V1, RIVAL)))
+    first.answers(200, prefilled())
+    second = await play.connects()
+    assert second.requests[0]["model"] == BOT_V1 and "kv_transfer_params" not in second.requests[0]
+    decodes(second)
+    assert path(play) == "path=one;why=other_model" and play.quiet()
+
+
+# what copies of a body take
+
+HUGE = "word " * 16_000  # 80 KB
+
+
+async def test_copies_of_a_body_count_and_are_let_go_of_with_their_last_use() -> None:
+    play = playing()
+    held, before = play.gateway.services.held, bodies_in_memory()
+    ask(play, text=HUGE)
+    first = await play.connects()
+    assert held.held_bytes > len(HUGE), "the prefill's"
+    first.answers(200, prefilled())
+    second = await play.connects()
+    assert held.held_bytes > len(HUGE), "the decoding replica's"
+    second.begins_stream()
+    second.streams(sse.token(BOT_V1, "Hi"))
+    second.transport.written.clear(), first.transport.written.clear()
+    assert held.held_bytes == 0
+    assert bodies_in_memory() - before == 0, "a stream that has begun holds no copy"
+
+
+async def test_without_room_for_a_copy_one_engine_does_all() -> None:
+    play = Play(limits=Limits(quarantine_after_replicas=0, uploads_bytes=100_000), **sections())
+    play.gateway.receive_heartbeat(heartbeat("r0", running=30))
+    play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL))
+    ask(play, text=HUGE)
+    decodes(await play.connects())
+    assert path(play) == "path=one;why=no_room" and play.quiet()
+    assert play.gateway.services.held.held_bytes == 0
+
+
+def bodies_in_memory() -> int:
+    """Admitted requests that still have a body of that size."""
+    return sum(isinstance(each, Admitted) and len(each.upstream_body) > len(HUGE) for each in gc.get_objects())

@@ -16,6 +16,7 @@ from functions.telemetry.exposition import MetricsServer
 from tests.gateway.processes import GatewayProcess
 from tests.ports import free_port
 from tests.replica.processes import AgentProcess, Engine, role
+from tests.roles import RoleProcess
 
 NOBODY = "valkey://127.0.0.1:9/0"
 START_S = 90.0
@@ -34,7 +35,7 @@ class Port:
 
 @contextlib.contextmanager
 def processes(folder: Path, certificate: tuple[Path, Path]) -> Iterator[list[Port]]:
-    """Gateway, registry, agent and simulated engine, without anybody behind them."""
+    """All that listens and is a process, without anybody behind it."""
     trust = ssl.create_default_context(cafile=str(certificate[0]))
     gateway = GatewayProcess(folder, NOBODY, certificate)
     engine = Engine(folder)
@@ -53,10 +54,14 @@ def processes(folder: Path, certificate: tuple[Path, Path]) -> Iterator[list[Por
         role("functions.registry", log=folder / "registry.log", env=env) as registry_process,
         engine.run(),
         agent.run(),
+        adapter_cache(folder) as cache,
+        node_fetcher(folder) as fetcher,
+        trace_store(folder) as traces,
     ):
         assert engine.running is not None and agent.running is not None
         gateway_pid, agent_pid = gateway_process.pid, agent.running.pid
         yield [
+            *(cache, fetcher, traces),
             Port("gateway", gateway.plain_port, "/healthz", 200, gateway_pid),
             Port("gateway with TLS", gateway.port, "/healthz", 200, gateway_pid, trust),
             Port("gateway's metrics", gateway.metrics_port, "/metrics", 200, gateway_pid, crowd=40),
@@ -66,6 +71,53 @@ def processes(folder: Path, certificate: tuple[Path, Path]) -> Iterator[list[Por
             Port("agent, for peers", agent.peer_port, "/adapters/load", 401, agent_pid),
             Port("engine", engine.port, "/health", 200, engine.running.pid),
         ]
+
+
+@contextlib.contextmanager
+def adapter_cache(folder: Path) -> Iterator[Port]:
+    """Before a store that is away."""
+    port = free_port()
+    settings = {"LISTEN_PORT": port, **_of_a_store(folder), "CACHE_DIR": folder / "cache"}
+    with _started("functions.replica.adapter_cache", "SHOAL_ADAPTER_CACHE_", settings, folder) as process:
+        yield Port("adapter cache", port, "/readyz", 200, process.pid)
+
+
+@contextlib.contextmanager
+def node_fetcher(folder: Path) -> Iterator[Port]:
+    """One that waits for its store, and serves chunks meanwhile."""
+    port = free_port()
+    settings = {"LISTEN_PORT": port, **_of_a_store(folder), "CACHE_DIR": folder / "fetched", "TIMEOUT_S": 3000}
+    digest = "sha256:" + "0" * 64
+    with _started("functions.replica.node_fetch", "SHOAL_NODE_FETCH_", settings, folder, digest) as process:
+        yield Port("node fetcher", port, "/readyz", 503, process.pid)
+
+
+@contextlib.contextmanager
+def trace_store(folder: Path) -> Iterator[Port]:
+    port = free_port()
+    (folder / "traces-password").write_text("a password")
+    settings = {"PORT": port, "DIRECTORY": folder / "traces", "PASSWORD_FILE": folder / "traces-password"}
+    with _started("functions.telemetry.store", "SHOAL_TRACE_STORE_", settings, folder) as process:
+        yield Port("trace store", port, "/ping", 200, process.pid)
+
+
+def _of_a_store(folder: Path) -> dict[str, object]:
+    credentials = folder / "s3.json"
+    credentials.write_text('{"access_key_id": "a", "secret_access_key": "b"}')
+    return {
+        "INTERNAL_TOKEN_FILE": folder / "token",
+        "S3_ENDPOINT_URL": "http://127.0.0.1:9",
+        "S3_CREDENTIALS_FILE": credentials,
+    }
+
+
+@contextlib.contextmanager
+def _started(
+    module: str, prefix: str, settings: dict[str, object], folder: Path, *arguments: str
+) -> Iterator[RoleProcess]:
+    env = {f"{prefix}{name}": str(value) for name, value in settings.items()}
+    with role(module, *arguments, log=folder / f"{module}.log", env=env) as process:
+        yield process
 
 
 @contextlib.asynccontextmanager

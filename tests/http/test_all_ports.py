@@ -20,6 +20,7 @@ MARGIN_S = 10.0
 GROWTH_BYTES = 48 * 1024 * 1024
 OF_PROCESSES = (
     *("gateway", "gateway with TLS", "gateway's metrics", "registry", "console", "agent", "agent, for peers", "engine"),
+    *("adapter cache", "node fetcher", "trace store"),
 )
 ALL = (*OF_PROCESSES, "controller's health", "webhook")
 

@@ -5,6 +5,7 @@ from tests.manifests.checks.network import network_findings
 from tests.manifests.checks.rbac import rbac_findings
 from tests.manifests.checks.references import reference_findings
 from tests.manifests.checks.schemas import own_kind_findings, webhook_findings
+from tests.manifests.checks.spread import spread_findings
 from tests.manifests.checks.truth import truth_findings
 from tests.manifests.mistakes import (
     Mistake,
@@ -144,6 +145,26 @@ LINK_MISTAKES = [
         model_findings,
         lambda r: annotations(r).update({"shoal.dev/max-lora-rank": "64"}),
         "shoal.dev/max-lora-rank says 64, and the engine's arguments 16",
+    ),
+    Mistake(
+        "all in one zone",
+        spread_findings,
+        lambda r: pool(r)["topologySpreadConstraints"].pop(0),
+        "nothing spreads its pods over topology.kubernetes.io/zone",
+    ),
+    Mistake(
+        "pending without a zone",
+        spread_findings,
+        lambda r: pool(r)["topologySpreadConstraints"][0].update(whenUnsatisfiable="DoNotSchedule"),
+        "its pods would stay pending",
+    ),
+    Mistake(
+        "counts another pool",
+        spread_findings,
+        lambda r: pool(r)["topologySpreadConstraints"][1]["labelSelector"]["matchLabels"].update(
+            {"shoal.dev/pool": "llama-3-8b"}
+        ),
+        "and not its own",
     ),
     # network
     Mistake(

@@ -18,7 +18,7 @@ from typing import Any
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.gateway import memory as gateway_memory
 from functions.gateway.settings import GatewaySettings
-from functions.registry import memory as registry_memory
+from functions.registry.server import most_memory as registry_memory
 from functions.registry.settings import RegistrySettings
 from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import Rendering
@@ -131,7 +131,7 @@ class Sizing:
 
     @property
     def registry_most_bytes(self) -> float:
-        return total_bytes(registry_memory.most(self.registry_settings, self.load.snapshot_bytes))
+        return total_bytes(registry_memory(self.registry_settings, self.load.snapshot_bytes))
 
     @property
     def bus_cores(self) -> float:

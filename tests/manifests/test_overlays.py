@@ -15,6 +15,7 @@ from tests.manifests.checks.rbac import rbac_findings
 from tests.manifests.checks.references import documented_secrets, reference_findings, used_secrets
 from tests.manifests.checks.schemas import Check, own_kind_findings, schema_findings, webhook_findings
 from tests.manifests.checks.settings import settings_findings
+from tests.manifests.checks.spread import spread_findings
 from tests.manifests.checks.truth import truth_findings
 from tests.manifests.rendering import PROJECT, Rendering, over, render
 
@@ -29,6 +30,7 @@ CHECKS: list[Check] = [
     rbac_findings,
     reference_findings,
     settings_findings,
+    spread_findings,
     truth_findings,
     webhook_findings,
 ]

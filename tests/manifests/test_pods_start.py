@@ -19,17 +19,18 @@ from typing import Any
 import pytest
 import valkey
 
-from functions.controller.local.context import valkey_server
-from functions.fleet.bus_users import password_of, server_users
+from functions.fleet.bus_users import password_of
 from functions.fleet.role_credentials import Role
 from functions.fleet.role_credentials import document as credentials_document
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
 from tests.controller.kubernetes.fixtures import TIMEOUT_S
+from tests.manifests.checks.mounts import mounted, moved
 from tests.manifests.checks.settings import environment_of, module_of
 from tests.manifests.rendering import MANIFESTS, Rendering
+from tests.manifests.shipped_bus import BUS_PASSWORD, ShippedBus
 from tests.manifests.test_real_server import apply
-from tests.manifests.workloads import Workload, workloads
+from tests.manifests.workloads import workloads
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
@@ -43,7 +44,6 @@ _ROLES: dict[str, Role] = {
 }
 _SECRETS = {"s3.json": '{"access_key_id": "reader", "secret_access_key": "secret"}'}
 _NOWHERE = "127.0.0.1:1"  # registry, bus and store are away: a process starts without them
-BUS_PASSWORD = "0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -118,37 +118,22 @@ def test_the_controller_gets_ready_as_its_account(
 
 
 def test_the_bus_starts_with_its_configuration(staging: Rendering, tmp_path: Path) -> None:
-    (workload,) = [each for each in workloads(staging) if each.name == "StatefulSet shoal/bus"]
-    (container,) = workload.containers
-    folders = mounted(workload, container, staging, tmp_path)
-    (folders["/run/secrets/shoal/bus-password"] / "bus-password").write_text(BUS_PASSWORD)
-    (folders["/run/secrets/shoal/bus-users"] / "users.acl").write_text("\n".join(server_users(BUS_PASSWORD)))
-    port = free_port()
-    configuration = folders["/etc/valkey"] / "valkey.conf"
-    text = moved(configuration.read_text(), folders).replace("port 6379", f"port {port}")
-    configuration.write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
-    script = moved(container["args"][0], folders)
-    path = f"{valkey_server().parent}:{os.environ['PATH']}"
-    process = subprocess.Popen([*container["command"], script], env={"PATH": path}, stdout=subprocess.DEVNULL)
-    try:
-        with valkey.Valkey(port=port, password=BUS_PASSWORD, socket_timeout=30) as client:
-            wait_for(client.ping, process)
+    with ShippedBus.of(staging, tmp_path).running() as bus:
+        with valkey.Valkey(port=bus.port, password=BUS_PASSWORD, socket_timeout=30) as client:
+            wait_for(client.ping, bus.process)
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("save") == {"save": ""}
         gateway = {"username": "gateway", "password": password_of("gateway", BUS_PASSWORD)}
         with (
-            valkey.Valkey(port=port, socket_timeout=30, **gateway) as role,
+            valkey.Valkey(port=bus.port, socket_timeout=30, **gateway) as role,
             pytest.raises(valkey.exceptions.NoPermissionError),
         ):
             assert role.publish("shoal:pins", "x") == 0
             role.publish("shoal:snapshots", "x")
-        with valkey.Valkey(port=port, socket_timeout=30) as stranger, pytest.raises(valkey.AuthenticationError):
+        with valkey.Valkey(port=bus.port, socket_timeout=30) as stranger, pytest.raises(valkey.AuthenticationError):
             stranger.ping()
-        written = folders["/run/valkey"] / "password.conf"
+        written = bus.folders["/run/valkey"] / "password.conf"
         assert (written.stat().st_mode & 0o777, BUS_PASSWORD in written.read_text()) == (0o600, True)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
@@ -182,29 +167,6 @@ def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
         elif name.endswith("_HOST"):
             environment[name] = "127.0.0.1"
     return Pod(container, module, {**environment, "PATH": os.environ["PATH"]}, ports)
-
-
-def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering, folder: Path) -> dict[str, Path]:
-    """A folder per mount, filled from the ConfigMap that is mounted there."""
-    volumes = {volume["name"]: volume for volume in workload.pod["volumes"]}
-    folders = {}
-    for mount in container["volumeMounts"]:
-        path = folder / "mounts" / mount["name"]
-        path.mkdir(parents=True, exist_ok=True)
-        folders[mount["mountPath"]] = path
-        config = volumes.get(mount["name"], {}).get(
-            "configMap", {"optional": True}
-        )  # a claim is no volume of the pod's
-        if not config.get("optional"):
-            for file, content in rendering.one("ConfigMap", config["name"], workload.namespace)["data"].items():
-                (path / file).write_text(content)
-    return folders
-
-
-def moved(text: str, folders: dict[str, Path]) -> str:
-    for path in sorted(folders, key=len, reverse=True):
-        text = text.replace(path, str(folders[path])) if path != "/tmp" else text
-    return text
 
 
 def until_answered(pod: Pod, process: "subprocess.Popen[bytes]") -> int:

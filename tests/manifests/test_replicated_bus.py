@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import valkey
 
+from functions.controller.local.context import valkey_server
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.bus_users import login, server_users
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.valkey_client import sentinels_of
+from tests.manifests.checks.mounts import mounted, moved
 from tests.manifests.rendering import Rendering
-from tests.manifests.test_pods_start import mounted, moved, valkey_server
 from tests.manifests.workloads import workloads
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts six processes, twice, and waits for each

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,12 +17,11 @@ from functions.api.snapshot import QuotaLimits
 from functions.fleet.branch_report import PROBLEMS_MAX
 from functions.fleet.pool_board import PoolSum
 from functions.registry.app import make_app
-from functions.registry.console import alerts, drills
-from functions.registry.console.prometheus import Prometheus, PrometheusAddress, PrometheusAway
+from functions.registry.console.prometheus import Prometheus, PrometheusAddress, PrometheusAway, shown_alerts
 from functions.registry.console.samples import FIGURES, POOLS_MAX, SAMPLES_MAX, Samples, rows_of
 from functions.registry.console.series import POINTS, POOLS_SHOWN, QUERIES, PoolSeries
-from functions.registry.console.sources import ConsoleSources, no_sources
-from functions.registry.console.tenants import KEPT, Look, RecentUse, shares
+from functions.registry.console.sources import ConsoleSources, drill_reports, no_sources
+from functions.registry.console.tenants import KEPT, MOST_BYTES, ROWS_MAX, Look, RecentUse, shares
 from functions.registry.console.traces import Traces
 from functions.registry.fleet_watch import FleetWatch
 from functions.telemetry.store.client import StoreAddress, TraceStore
@@ -137,7 +137,7 @@ def test_alerts_are_ours_and_what_pages_comes_first() -> None:
         return {"state": state, "labels": labels, "activeAt": "1970-01-01T00:01:00.123456789Z", "annotations": {}}
 
     others = {"state": "firing", "labels": {"alertname": "KubeletDown", "severity": "page"}}
-    told = alerts.shown(
+    told = shown_alerts(
         [one("soon", "pending", "page"), others, one("later", "firing", "ticket"), one("now", "firing", "page")]
     )
     assert [each["name"] for each in told["data"]] == ["now", "later", "soon"]
@@ -156,6 +156,19 @@ def test_worked_example_from_the_prologue() -> None:
     }
     assert shares(QuotaLimits(input_tokens_per_minute=10_000), 1.0, used, 300.0)["input_tokens_per_minute"] == 0.6
     assert shares(QuotaLimits(), 0.0, used, 300.0) == {}, "what is not limited has no share"
+
+
+def test_recent_use_takes_no_more_than_the_sum_of_the_registrys_memory_says() -> None:
+    rows = 2000
+    tracemalloc.start()
+    kept = Look(0.0, {(f"tenant-{number}", 486_000 + number % 2): _used(number) for number in range(rows)})
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept.rows) == rows and held / rows <= MOST_BYTES / (KEPT + 1) / ROWS_MAX
+
+
+def _used(number: int) -> dict[str, float]:
+    return dict.fromkeys(USED, number + 0.5)
 
 
 def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:
@@ -182,12 +195,12 @@ async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(
 
 
 def test_drills_are_listed_the_newest_first_and_what_is_none_says_why(tmp_path: Path) -> None:
-    assert drills.reports(None)["data"] == []
-    assert drills.reports(tmp_path / "nowhere")["configured"]
+    assert drill_reports(None)["data"] == []
+    assert drill_reports(tmp_path / "nowhere")["configured"]
     (tmp_path / "good.json").write_text(json.dumps({"drill": "replica-crash", "deep": {"a": {"b": {"c": {"d": 1}}}}}))
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "torn.json").write_text('{"drill": ')
-    told = {each["file"]: each for each in drills.reports(tmp_path)["data"]}
+    told = {each["file"]: each for each in drill_reports(tmp_path)["data"]}
     assert told["good.json"]["report"]["drill"] == "replica-crash"
     assert told["good.json"]["report"]["deep"] == {"a": {"b": "…"}}
     assert "not a JSON object" in told["list.json"]["trouble"]

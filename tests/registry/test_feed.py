@@ -25,6 +25,15 @@ def advance(feed: Feed, new: Indexed) -> None:
     feed.advance(new, changes_between(feed.content, new))
 
 
+def test_the_catalogue_is_made_once_a_content() -> None:
+    """It walks over all pools, and each request of a tenant asked for one."""
+    feed = Feed(content(1, [("a", "x")]))
+    first = feed.catalogue
+    assert feed.catalogue is first
+    advance(feed, content(2, [("a", "y")]))
+    assert feed.catalogue is not first and feed.catalogue.tenants[TenantId("a")].tier == "y"
+
+
 @settings(deadline=None)
 @given(
     st.lists(

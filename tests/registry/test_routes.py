@@ -73,13 +73,34 @@ async def _until_lost(world: World) -> None:
         await world.fleet.run()
 
 
-async def test_without_the_bus_the_last_view_stays_and_ages_out(world: World) -> None:
+async def test_without_the_bus_the_last_view_stays_and_ages(world: World) -> None:
     world.fleet.take(heartbeats.encode(heartbeat()))
     world.now_s = SILENCE_LIMIT_S
     shown = (await world.get("/v1/fleet")).json()
     assert (shown["bus_connected"], [it["age_s"] for it in shown["replicas"]]) == (False, [SILENCE_LIMIT_S])
-    world.now_s += 0.1
-    assert (await world.get("/v1/fleet")).json()["replicas"] == []
+    world.now_s += 60.0
+    assert [it["age_s"] for it in (await world.get("/v1/fleet")).json()["replicas"]] == [SILENCE_LIMIT_S + 60.0]
+
+
+async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(world: World) -> None:
+    """The controller takes a registry that hears most replicas no more for one that hears nobody."""
+    for name in ("r0", "r1", "r2"):
+        world.fleet.take(heartbeats.encode(heartbeat(replica_id=name)))
+    world.fleet.link.set(True)
+    world.now_s = SILENCE_LIMIT_S + 0.1
+    shown = (await world.get("/v1/fleet")).json()
+    assert (shown["bus_connected"], len(shown["replicas"])) == (False, 3)
+    world.now_s += 1.0
+    for name in ("r0", "r1"):
+        world.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=2)))
+    shown = (await world.get("/v1/fleet")).json()
+    assert (shown["bus_connected"], len(shown["replicas"])) == (True, 3), "r2's silence counts anew, too"
+    for sequence in range(3, 20):
+        world.now_s += 1.0
+        for name in ("r0", "r1"):
+            world.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=sequence)))
+    shown = (await world.get("/v1/fleet")).json()
+    assert [it["replica_id"] for it in shown["replicas"]] == ["r0", "r1"]
 
 
 async def test_health_needs_no_token_and_no_snapshot(world: World) -> None:

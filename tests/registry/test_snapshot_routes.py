@@ -15,6 +15,7 @@ from functions.api.snapshot_document import delta_lines
 from functions.api.snapshot_index import changes_between, indexed
 from functions.decisions.catalogue import Catalogue
 from functions.fleet import snapshot_file
+from functions.fleet.role_credentials import Purpose, derived
 from functions.fleet.snapshots import (
     BASE_HEADER,
     EPOCH_FLOOR_HEADER,
@@ -71,6 +72,22 @@ async def test_gateways_that_follow_are_counted_and_told(world: World) -> None:
     assert await ask("") == "2", "and an agent is none"
     now_s[0] += GATEWAY_SILENT_S
     assert [await ask(""), await ask("x" * 1000), await ask("d")] == [None, None, "1"]
+
+
+async def test_only_gateways_are_counted_as_gateways(world: World) -> None:
+    """Each gateway takes its share of the limits by that number: an agent that called itself many made them tiny."""
+    now_s = [0.0]
+    world.store.gateways = FollowingGateways(lambda: now_s[0])
+    now_s[0] += GATEWAY_SILENT_S
+
+    async def ask(gateway: str, purpose: Purpose) -> str | None:
+        headers = {GATEWAY_HEADER: gateway, "authorization": f"Bearer {derived(TOKEN, purpose)}"}
+        response = await world.client.get(SNAPSHOT_PATH, headers=headers)
+        assert response.status_code == 204
+        return response.headers.get(GATEWAYS_HEADER)
+
+    assert [await ask(f"a{number}", "agent") for number in range(3)] == [None, None, None]
+    assert [await ask("g", "follow"), await ask("b", "publish"), await ask("h", "follow")] == ["1", "1", "2"]
 
 
 async def test_nothing_newer_is_204(world: World) -> None:

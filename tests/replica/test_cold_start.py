@@ -38,6 +38,15 @@ def test_lines_as_vllm_writes_them() -> None:
     assert found == LogTimes(BEGAN + 80, {"weights": 1.91, "compile": 46.20, "graphs": 24.0})
 
 
+def test_on_cpu_compilation_is_from_one_line_to_another() -> None:
+    """vLLM tells no seconds there. Another process's end ends nothing."""
+    began = line(90, "Warming up model for the compilation...")
+    ended = line(140, "Warming up done.")
+    other = line(95, "Warming up done.", "Worker pid=1")
+    assert of_log([began, other, ended], BEGAN, BEGAN + 200).took_s == {"compile": 50.0}
+    assert of_log([other, ended], BEGAN, BEGAN + 200).took_s == {}
+
+
 def test_an_earlier_process_of_the_same_log_does_not_count() -> None:
     earlier = [line(-3600, "Starting to load model x..."), line(-3590, "Loading weights took 99.00 seconds")]
     assert of_log([*earlier, *REAL], BEGAN, BEGAN + 200) == of_log(REAL, BEGAN, BEGAN + 200)

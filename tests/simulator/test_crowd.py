@@ -6,8 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from functions.simulator.workload.arrivals import drawn, rounded, spread
-from functions.simulator.workload.crowd import Spike
+from functions.simulator.workload.crowd import Spike, drawn, rounded, spread
 from functions.simulator.workload.synthetic import Traffic, merged, synthetic
 
 

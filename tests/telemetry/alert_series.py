@@ -74,6 +74,14 @@ HEALTHY: dict[str, float] = {
     'shoal_nodes_not_ready{job="shoal-registry",state="down"}': 0,
     'shoal_store_up{job="shoal-registry"}': 1,
     f"up{{{_GATEWAY}}}": 1,
+    f"shoal_usage_undelivered_seconds{{{_GATEWAY}}}": 9,
+    f"shoal_usage_lost_requests_total{{{_GATEWAY}}}": 0,
+    f'shoal_usage_reports_total{{{_GATEWAY},outcome="refused"}}': 0,
+    f'shoal_trace_receiver_up{{{_GATEWAY},receiver="store"}}': 1,
+    f'shoal_trace_rows_dropped_total{{{_GATEWAY},receiver="store",reason="spool"}}': 0,
+    f'shoal_trace_rows_dropped_total{{{_GATEWAY},receiver="store",reason="torn"}}': 0,
+    'shoal_controller_policies_not_obeyed{job="shoal-controller",kind="RoutingPolicy",reason="PrefixCachingOff"}': 0,
+    'shoal_controller_refused_objects{job="shoal-controller"}': 0,
 }
 _COUNTERS = ("_total{", "_bucket{", "_count{")
 
@@ -109,6 +117,12 @@ FAILING: dict[str, Mapping[str, float]] = {
     "StoreAway": {"store_up": 0},
     "ControllerAway": {"/internal/v1/changes": 0, "controller_leader": 0},
     "GatewayAway": {"^up{": 0},
+    "UsageUndelivered": {"usage_undelivered": 4000},
+    "UsageLost": {"usage_lost": 3},
+    "TracesUndelivered": {"trace_receiver_up": 0},
+    "TracesLost": {'reason="spool"': 40},
+    "PolicyNotObeyed": {"policies_not_obeyed": 1},
+    "ObjectsRefused": {"refused_objects": 2},
 }
 
 # What looks like a failure and is none of the alert's: the alert, and what is otherwise meanwhile, or GONE.
@@ -118,6 +132,8 @@ QUIET: dict[str, tuple[str, Mapping[str, float]]] = {
         "BadVersion",
         {'code="503"': 100, 'class="interactive",code="200"': 50, "rollout_requests": 15},
     ),
+    "gateways that were killed leave half a line": ("TracesLost", {'reason="torn"': 1}),
+    "a registry that is restarted": ("UsageUndelivered", {"usage_undelivered": 300}),
     "a pool removed by a push": ("NodeLoss", {'pool="base",state="silent"': GONE, 'pool="base",state="ready"': GONE}),
 }
 

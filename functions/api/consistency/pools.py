@@ -10,6 +10,7 @@ elsewhere  fallbacks, cascades, classifiers and adapters name models, by the poo
 
 from collections.abc import Iterator, Mapping
 
+from functions.api.consistency import own_models
 from functions.api.consistency.everything import Everything
 from functions.api.consistency.fallbacks import best_match
 from functions.api.consistency.references import no_such, no_such_pool
@@ -26,10 +27,13 @@ Pools = Mapping[str, Declared[InferenceService]]
 def problems(everything: Everything) -> Iterator[Problem]:
     pools = everything.pools()
     uses = {tenant.value.metadata.name: tenant.value.spec.isolation.pools for tenant in everything.tenants}
-    declared = {model.value.spec.id for model in everything.models if model.value.spec.type == "base"}
+    declared = {model.value.pool for model in everything.models if model.value.spec.type == "base"}
+    owner_of = own_models.owners(everything)
+    yield from own_models.problems(everything, owner_of)
     for service in everything.services:
         yield from _model_of(service, pools, declared)
-        yield from _owners(service, uses)
+        if service.value.model_name not in owner_of:
+            yield from _owners(service, uses)
         yield from _reads_for(service, pools)
     for tenant in everything.tenants:
         yield from _own_pools(tenant, everything, pools)

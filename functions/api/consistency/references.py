@@ -157,7 +157,7 @@ def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator
     served = service.spec.predictor.model
     spec = model.value.spec
     artifacts = [version.artifact for version in spec.versions]
-    by_name = [f"shoal://{spec.id}@{version.name}" for version in spec.versions]
+    by_name = [f"shoal://{model.value.pool}@{version.name}" for version in spec.versions]
     if served is None or served.storage_uri is None or served.storage_uri in [*artifacts, *by_name] or not artifacts:
         return
     found = shown(artifacts[0]) if len(artifacts) == 1 else f"{len(artifacts)} versions"

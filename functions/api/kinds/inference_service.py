@@ -24,6 +24,8 @@ PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
 MODEL_LABEL = "shoal.dev/model"
 DEDICATED_TO_ANNOTATION = "shoal.dev/dedicated-to"
 QUANTIZATION_ANNOTATION = "shoal.dev/quantization"
+CAPACITY_ANNOTATION = "shoal.dev/capacity"
+_CAPACITIES = ("reserved", "spot")
 MAX_MODEL_LEN = "--max-model-len"
 VLLM_FORMAT = "vLLM"
 CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
@@ -148,6 +150,11 @@ class InferenceService(Foreign):
         return self.metadata.annotations.get(QUANTIZATION_ANNOTATION) or started_with or ""
 
     @property
+    def is_spot(self) -> bool:
+        """Whether its machines may be taken away at short notice; what says neither is a finding, and counts as not."""
+        return self.metadata.annotations.get(CAPACITY_ANNOTATION) == "spot"
+
+    @property
     def kv_host_bytes(self) -> int | None:
         """Of host memory for KV blocks that leave a replica's accelerators; None: its engine keeps none there."""
         model = self.spec.predictor.model
@@ -218,7 +225,11 @@ class InferenceService(Foreign):
             yield from _served_model(self.spec.predictor.model)
 
     def _annotated(self) -> Iterator[Finding]:
-        """Annotations that bills are made by."""
+        """Annotations that bills are made by, and what stands behind them."""
+        capacity = self.metadata.annotations.get(CAPACITY_ANNOTATION, "reserved")
+        if capacity not in _CAPACITIES:
+            message = f"found {shown(capacity)}; allowed: {', '.join(_CAPACITIES)}"
+            yield Finding(("metadata", "annotations", CAPACITY_ANNOTATION), message)
         for name, value, allowed in (
             (ACCELERATORS_ANNOTATION, self.annotated_accelerators, f"a whole number from 1 to {MAX_ACCELERATORS}"),
             (PRICE_ANNOTATION, self.price_per_accelerator_hour, "a number above 0, such as 2.5"),

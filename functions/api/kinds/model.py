@@ -1,7 +1,8 @@
 """`Model`: something that can be called, its versions (each one artifact), and the channels that point at them.
 
-A `lora` is an adapter over a base, named `tenant/name`. A `base` is the pool's own model, named like the pool; each of
-its versions has replicas of its own, as many as its channels and their rollouts need.
+A `lora` is an adapter over a base, named `tenant/name`. A `base` has weights of its own: it is the pool's model, named
+like the pool, or a tenant's own, named `tenant/name`, in a pool that is dedicated to that tenant and named
+`tenant.name`. Each of its versions has replicas of its own, as many as its channels and their rollouts need.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from functions.api.ids import INCOMING, NAME_PATTERN, is_incoming
+from functions.api.ids import INCOMING, NAME_PATTERN, is_incoming, is_name, pool_of_base
 from functions.api.kinds.base import DigestText, Finding, ModelIdText, Name, ShoalObject, Strict, matching
 from functions.api.problems import near_miss, shown
 from functions.api.snapshot_entries import ModelType
@@ -36,9 +37,9 @@ class Version(Strict):
 
 class ModelSpec(Strict):
     id: ModelIdText
-    """What callers write: tenant/name for a lora, the pool's name for a base."""
+    """What callers write: tenant/name for a lora and for a base of a tenant's own, the pool's name for other bases."""
     type: ModelType
-    """lora: an adapter over a pool's base model; base: the pool's own model."""
+    """lora: an adapter over a pool's base model; base: weights of its own, which a pool of its name serves."""
     base: Name | None = None
     """Of a lora: the pool whose base model it adapts."""
     versions: tuple[Version, ...]
@@ -58,7 +59,13 @@ class Model(ShoalObject):
     @property
     def pool(self) -> str:
         """The pool whose replicas serve it."""
-        return self.spec.id if self.spec.type == "base" else self.spec.base or ""
+        return pool_of_base(self.spec.id) if self.spec.type == "base" else self.spec.base or ""
+
+    @property
+    def owner(self) -> str:
+        """The tenant whose own it is; empty for a base that is a pool's."""
+        tenant, slash, _ = self.spec.id.partition("/")
+        return tenant if slash else ""
 
     def findings(self) -> Iterator[Finding]:
         yield from _name_agrees(self)
@@ -101,7 +108,9 @@ def _lora(spec: ModelSpec) -> Iterator[Finding]:
 
 
 def _base(spec: ModelSpec) -> Iterator[Finding]:
-    if "/" in spec.id:
-        yield Finding(("spec", "id"), f"found {shown(spec.id)}; allowed for a base: the pool's name, without /")
-    if spec.base not in {None, spec.id}:
+    pool = pool_of_base(spec.id)
+    if not is_name(pool):
+        message = f"found {shown(spec.id)}, whose pool would be {shown(pool)}; allowed for a pool: up to 63 characters"
+        yield Finding(("spec", "id"), message)
+    if spec.base not in {None, pool}:
         yield Finding(("spec", "base"), f"found {shown(spec.base)}; a base adapts nothing: leave this out")

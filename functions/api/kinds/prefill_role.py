@@ -8,7 +8,7 @@ Three facts stand on such an InferenceService, beside the label that says whose 
 
 The gateway compares what a prompt takes here and on its way with what it takes where it is decoded
 (`functions.decisions.routing.disaggregation`), so a prefill pool without the two figures is a finding, not a guess.
-An LLMInferenceService says the same by its `prefill` part: `llm_inference_service`.
+KServe's LLMInferenceService is not read; docs/decisions/0083 says why, and what of it corresponds to what here.
 
 Worked example (test_bytes_per_token_of_the_prologue): 32 layers, 8 KV heads of 128 in 16 bits: 2 x 32 x 8 x 128 x 2 =
 131,072 bytes a token. At 100 Gbit/s a prompt of 8,192 tokens, 1 GiB, is on its way for 86 ms.

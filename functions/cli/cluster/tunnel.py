@@ -12,6 +12,7 @@ import threading
 from functions.cli.cluster.access import Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import condition, labels_of, name_of
 from functions.cli.refused import Refused
+from functions.cli.terminal import make_console
 from functions.fleet.role_credentials import tokens_in
 
 _TOKEN_SECRET, _TOKEN_KEY = "shoal-internal-token", "internal-token"
@@ -100,3 +101,16 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
         end.close()
+
+
+def console(choice: ClusterChoice) -> None:
+    tunnel = RegistryTunnel(choice, with_token=False)
+    secret = f"kubectl -n {choice.system} get secret shoal-internal-token -o jsonpath='{{.data.internal-token}}'"
+    told = make_console()
+    told.print(f"{tunnel.url}/console", soft_wrap=True)
+    told.print(f"it asks for the operator's token: {secret} | base64 -d", soft_wrap=True)
+    told.print("ctrl-c ends it")
+    try:
+        threading.Event().wait()
+    finally:
+        tunnel.close()

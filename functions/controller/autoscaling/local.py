@@ -86,6 +86,7 @@ class LocalScaling:
         self._wanted: dict[str, DesiredSize] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
         self._since: Since = {}
+        self._asleep: frozenset[str] = frozenset()
         self._trouble = ""
         self._told_s = float("-inf")
         self._changed = asyncio.Event()
@@ -106,6 +107,10 @@ class LocalScaling:
             for pool in self._reconciler.declared
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
+
+    def asleep(self) -> frozenset[str]:
+        """The replicas that hold no accelerator, by their ids, as of the last pass."""
+        return self._asleep
 
     def begin(self) -> None:
         """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
@@ -134,6 +139,7 @@ class LocalScaling:
         report = await self._report()
         self._on_report(report)
         seatings = self._seatings(report)
+        self._asleep = frozenset(f"{name}-{number}" for name, pool in seatings.items() for number in pool.asleep)
         held, leaving = {name: pool.held() for name, pool in seatings.items()}, self._leaving(seatings)
         self._ask(report, seatings, without_seat(held, leaving, self._seats()))
         is_suspended = self._is_suspended()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from functions.api.ids import ModelId
+from functions.api.ids import PoolName
 from functions.api.snapshot import ModelEntry, Snapshot
 from functions.controller.local.files import replace_file
 from functions.controller.local.pools import Pool, folder_at
@@ -113,7 +113,8 @@ class BaseVersions:
         is_suspended: Callable[[], bool],
         may_surge: Callable[[Pool], bool],
     ) -> None:
-        """`published` is what the registry holds now; `may_surge`: there is a place for one replica more."""
+        """`published` is what the registry holds now; `may_surge`: there is a place for one replica more. It looks at
+        engines' memory, which costs them and us: it is asked only while versions move."""
         self._kept = kept
         self._reconciler = reconciler
         self._rows = rows
@@ -140,11 +141,11 @@ class BaseVersions:
         snapshot = self._published()
         if snapshot is None or not self._rows.book.is_known:
             return
-        bases = {model.id: model for model in snapshot.models if model.type == "base"}
+        bases = {model.pool: model for model in snapshot.models if model.type == "base"}
         declared, active = self._reconciler.wanted.pools, self._rows.book.active
         folders = dict(self._folders)
         for pool in declared:
-            base = bases.get(ModelId(pool.name))
+            base = bases.get(PoolName(pool.name))
             following = self._next(pool, base, active) if base is not None else None
             if following is not None:
                 folders[pool.name] = following
@@ -162,9 +163,12 @@ class BaseVersions:
 
     def _next(self, pool: Pool, base: ModelEntry, active: Iterable[Rollout]) -> PoolFolders | None:
         before = self._folders.get(pool.name)
-        replicas = self._reconciler.replicas_of(pool.name)
-        surge = before.extra if before is not None and before.extra else int(self._may_surge(pool))
-        shares = wanted_shares(base, active, self._driver.widening, replicas, surge)
+        replicas, widening = self._reconciler.replicas_of(pool.name), self._driver.widening
+        surge = before.extra if before is not None else 0
+        shares = wanted_shares(base, active, widening, replicas, surge)
+        if shares is not None and shares.is_moving and not surge and self._may_surge(pool):
+            surge = 1
+            shares = wanted_shares(base, active, widening, replicas, surge)
         if shares is None:
             return before
         return next_folders(before, base, shares, surge, settled=self._reconciler.wanted.settled)

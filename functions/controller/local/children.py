@@ -5,9 +5,12 @@ does everything that it starts; `found` looks for that mark.
 Law: a signal goes only to a process whose pid AND start time are the ones we knew, or to a member of its session.
 """
 
+import json
 import os
 import signal
+import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,3 +145,60 @@ def _how(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+# An engine forked from a parked process: the asking side (`functions/engines/parked/waiting.py` is the other).
+#
+# The child waits until it is told to go. So whoever gives up on an answer can start the engine by itself, and there are
+# never two. Blocks, for a few times ASK_S at most; a fork of an imported vLLM takes some 0.1 s.
+
+
+ASK_S = 2.0
+_ANSWER_MAX_BYTES = 64 * 1024
+
+
+class NotForked(Exception):
+    """The engine has to be started by itself; the message says why."""
+
+
+def fork_parked(
+    door: Path, spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: Mapping[str, str]
+) -> Child:
+    """The engine, running."""
+    env = child_environment(spec, instance=instance, fleet=fleet, environ=dict(environ))
+    request = json.dumps({"argv": spec.argv, "env": env, "cwd": str(fleet)}).encode() + b"\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, open_log(log) as output:
+        connection.settimeout(ASK_S)
+        try:
+            connection.connect(str(door))
+            sent = socket.send_fds(connection, [request], [output.fileno()])
+            connection.sendall(request[sent:])
+            pid = _pid_in(_line(connection))
+            started_at = start_time(pid)
+            if started_at is None:
+                raise NotForked(f"process {pid} is gone")
+            connection.sendall(b"go\n")
+        except OSError as error:
+            raise NotForked(f"{error}") from error
+    return Child(pid=pid, started_at=started_at)
+
+
+def _line(connection: socket.socket) -> bytes:
+    text = b""
+    while not text.endswith(b"\n") and len(text) < _ANSWER_MAX_BYTES:
+        data = connection.recv(4096)
+        if not data:
+            break
+        text += data
+    return text
+
+
+def _pid_in(answer: bytes) -> int:
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        raise NotForked("no answer") from None
+    pid = told.get("pid") if isinstance(told, dict) else None
+    if type(pid) is int and pid > 1:
+        return pid
+    raise NotForked(str(told.get("refused") if isinstance(told, dict) else told)[:500])

@@ -65,6 +65,7 @@ class PlanContext:
     zones: int = 1
     environment: str = "local"
     simulated_accelerators: bool = False
+    parked_engines: int = 0
 
     @property
     def registry_url(self) -> str:
@@ -103,4 +104,5 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         zones=settings.zones,
         environment=settings.environment,
         simulated_accelerators=settings.simulated_accelerators,
+        parked_engines=settings.parked_engines,
     )

@@ -1,8 +1,9 @@
 """Discovery of the fleet's processes on the machine, without having started them.
 
-Three signs, since each can be missing: the mark in the environment (overwritten by programs that set their title, as
-Valkey and vLLM do), the ledger's pid with its start time (missing if the controller was killed between starting and
-writing), and standard output, which goes to one of the fleet's logs.
+Three signs, since each can be missing: the ledger's pid with its start time (missing if the controller was killed
+between starting and writing), the mark in the environment (overwritten by programs that set their title, as Valkey and
+vLLM do; of an engine that was forked, the mark of what it was forked from), and standard output, which goes to one of
+the fleet's logs.
 """
 
 import signal
@@ -48,7 +49,7 @@ def find_fleet(layout: StateLayout, ledger: Ledger) -> Iterator[Found]:
         started_at = start_time(pid)
         if started_at is None or is_zombie(pid):
             continue
-        known = _by_mark(pid, layout) or _by_ledger(recorded.get(pid), started_at) or _by_output(pid, layout)
+        known = _by_ledger(recorded.get(pid), started_at) or _by_mark(pid, layout) or _by_output(pid, layout)
         if known is not None:
             yield Found(pid, started_at, *known, leads=session_of(pid) == pid)
 

@@ -93,7 +93,8 @@ class Operations:
             async with self._surging(surge) as prepare:
                 await self._replace_all(change.replaced, prepare, superseded)
             in_start_order = sorted(wanted.values(), key=lambda spec: (-spec.stop_rank, spec.name))
-            return tuple(spec.name for spec in in_start_order if self._has_yet_to_serve(spec.name))
+            awaited = (spec.name for spec in in_start_order if spec.role != "parked")  # engines start without them, too
+            return tuple(name for name in awaited if self._has_yet_to_serve(name))
 
     async def all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
         """Wait until each is ready; NotReadyAgain where one is not within its time."""

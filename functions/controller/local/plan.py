@@ -12,6 +12,7 @@ from pathlib import Path
 from functions import engines
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.monitoring import prometheus
+from functions.controller.local.plan_parked import with_parked
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3, traces
 from functions.controller.local.plan_weights import compiled_root, fetcher_of, fetchers
 from functions.controller.local.pools import EngineKind, Pool, Target
@@ -29,7 +30,7 @@ ENGINE_MODULES: dict[EngineKind, str] = {
 # What the engine's container image would carry. Its processes talk to each other on the host's address otherwise.
 _PATCHES = Path(engines.__file__).parent / "vllm_patches"
 _LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
-    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST},
+    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST, "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"},
     "sim": {},
 }
 # vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
@@ -175,4 +176,8 @@ def plan_fleet(
         slot = slots[replica_id]
         specs.append(engine(context, pool, replica_id, slot, target.engine))
         specs.append(agent(context, pool, replica_id, slot))
+    if context.parked_engines:
+        ordered = sorted(chosen, key=lambda pool: pool.name)
+        templates = [(pool, engine(context, pool, f"{pool.name}-0", 0, target.engine)) for pool in ordered]
+        specs = with_parked(context, specs, templates, target.engine)
     return {spec.name: spec for spec in specs}

@@ -57,8 +57,10 @@ class Reconciler:
         on_done: Callable[[str, str], None],
         is_paused: Callable[[], bool],
         counts: Mapping[str, int],
+        no_room: Callable[[Pool], str] = lambda _: "",
     ) -> None:
-        """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says."""
+        """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says. `no_room` says
+        why no replica more of a pool may start."""
         self.wanted = DesiredFleet(target=target)
         self.declared: tuple[Pool, ...] = ()  # as the YAML has them
         self._counts = dict(counts)
@@ -69,6 +71,7 @@ class Reconciler:
         self._until_published = until_published
         self._on_done = on_done  # (revision, why it stalled, or nothing)
         self._is_paused = is_paused
+        self._no_room = no_room
         self._to_converge = asyncio.Event()
         self._failures = 0
 
@@ -183,10 +186,14 @@ class Reconciler:
         self._on_done(revision, self.wanted.stalled)
 
     def _surge(self, supervisor: Supervisor) -> Surge:
-        """One replica more of a pool, as it is wanted now, where settings, YAML and memory allow it."""
+        """One replica more of a pool, as it is wanted now, where settings, YAML, memory and accelerators allow it."""
         pools, target = self.wanted.pools, self.wanted.target
 
         def surge(pool: str) -> Mapping[str, ProcessSpec]:
+            why = next((why for each in pools if each.name == pool and (why := self._no_room(each))), "")
+            if why:
+                _log.info("%s: replicas are changed one by one, each drained first; %s", pool, why)
+                return {}
             instances = supervisor.instances.values()
             engines = [i.state.pid for i in instances if i.spec.pool == pool and i.spec.role == "engine"]
             if not self._settings.surge or not has_memory(pid for pid in engines if pid is not None):

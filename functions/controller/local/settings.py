@@ -80,6 +80,12 @@ class LocalSettings(BaseSettings):
     group), or as many as there are ports for where they are simulated. What InferenceServices ask for themselves is
     started in any case."""
 
+    parked_engines: int = Field(0, ge=0, le=8)
+    """How many processes wait that have imported an engine, and hold nothing else: an engine that starts is forked from
+    one, and has no imports to make. One serves every start in one environment (Python, variables); pools that differ in
+    nothing but arguments share it. An imported vLLM has some 800 MB resident, of which what is forked from it shares
+    about half. Default: 0, a machine that somebody works on."""
+
     trace_store: Literal["chdb", "none"] = "chdb"
     """Where request traces are kept to be searched: chDB in a process of its own (some 400 MB of memory), where it is
     installed. none: the last 256 MB of them in files, which `shoal trace` reads."""

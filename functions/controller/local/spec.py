@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights", "prometheus"]
+Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights", "prometheus", "parked"]
 
 # Who stops first: those who take requests, then those who serve them, then what these need.
 STOP_ORDER: tuple[Role, ...] = (
-    *("prometheus", "gateway", "agent", "engine"),
+    *("prometheus", "gateway", "agent", "engine", "parked"),
     *("weights", "registry", "traces", "bus", "s3"),
 )
 
@@ -72,6 +72,7 @@ class ProcessSpec:
     held_by: Path | None = None  # while this file is there, it is not started
     takes_over: bool = False  # replaced by starting the next generation beside it, not by stopping it first
     door: Path | None = None  # the unix socket that whoever serves listens on; the proof of a takeover
+    forked_from: str | None = None  # the process that has its imports; where that is not there, it is started by itself
     timing: Timing = Timing()
     pool: str | None = None
     replica_id: str | None = None

@@ -12,9 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from functions.controller.local.adoption import Adoption
-from functions.controller.local.children import Child, session_members, spawn
+from functions.controller.local.children import Child, NotForked, fork_parked, session_members, spawn
 from functions.controller.local.files import replace_file
 from functions.controller.local.instances import Instance, Ledger, encode_ledger
 from functions.controller.local.layout import StateLayout
@@ -76,7 +77,6 @@ class Supervisor:
     async def close(self) -> None:
         """Stop watching. The processes go on."""
         await self._tasks.close()
-        await self._prober.close()
 
     # -- what others may ask ------------------------------------------------------------------------------------------
 
@@ -170,8 +170,10 @@ class Supervisor:
     def _spawn(self, instance: Instance) -> None:
         spec = instance.spec
         log = self._layout.log_file(spec.name)
+        if spec.role == "parked" and spec.door is not None:
+            spec.door.unlink(missing_ok=True)  # of one that was killed: what is there is the sign that it waits
         try:
-            instance.child = spawn(
+            instance.child = self._forked(instance, log) or spawn(
                 spec, instance=instance.name, fleet=self._layout.root, log=log, environ=self._environ
             )
         except OSError as error:
@@ -181,6 +183,25 @@ class Supervisor:
         instance.next_probe_s = 0.0
         self.apply(instance, Spawned(instance.child.pid))
         self.record()
+
+    def _forked(self, instance: Instance, log: Path) -> Child | None:
+        """From the process that has its imports; None where that is not there, or refuses."""
+        spec = instance.spec
+        source = self.current(spec.forked_from) if spec.forked_from is not None else None
+        if source is None or source.spec.door is None or source.state.phase != "ready":
+            return None
+        try:
+            return fork_parked(
+                source.spec.door,
+                spec,
+                instance=instance.name,
+                fleet=self._layout.root,
+                log=log,
+                environ=self._environ,
+            )
+        except NotForked as why:
+            _log.info("%s makes its imports by itself: %s: %s", instance.name, source.name, why)
+            return None
 
     def _notice_exit(self, instance: Instance) -> None:
         if instance.child is not None and instance.state.pid is not None:

@@ -30,9 +30,11 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
     control = engine_name(rollout.model, rollout.from_digest)
     candidate = engine_name(rollout.model, rollout.to_digest)
     ready = [heartbeat for heartbeat in heartbeats if heartbeat.phase == "ready" and heartbeat.pool == rollout.pool]
+    since_unix_s = min((heartbeat.incarnation / 1000 for heartbeat in ready), default=0.0)
     if rollout.is_of_base:
         loaded = [heartbeat.weights_digest for heartbeat in ready]
-        return Residency(len(ready), loaded.count(rollout.from_digest), loaded.count(rollout.to_digest))
+        control_count, candidate_count = loaded.count(rollout.from_digest), loaded.count(rollout.to_digest)
+        return Residency(len(ready), control_count, candidate_count, since_unix_s=since_unix_s)
     refusals = [
         heartbeat.adapter_failures[candidate]
         for heartbeat in ready
@@ -45,6 +47,7 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
         with_both=sum(control in heartbeat.adapters and candidate in heartbeat.adapters for heartbeat in ready),
         refusing=len(refusals),
         refusal=next(iter(refusals), ""),
+        since_unix_s=since_unix_s,
     )
 
 

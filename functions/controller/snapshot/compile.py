@@ -214,6 +214,7 @@ def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
         model=service.model_name if service.model_name not in {None, pool} else "",
         dedicated_to=tuple(TenantId(tenant) for tenant in service.dedicated_to),
         quantization=service.quantization,
+        spot=service.is_spot,
         role=service.role,
         kv_bytes_per_token=prefill_role.kv_bytes_per_token(service.metadata.annotations) or 0,
         kv_transfer_bytes_per_s=prefill_role.kv_transfer_bytes_per_s(service.metadata.annotations) or 0.0,

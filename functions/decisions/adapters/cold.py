@@ -88,3 +88,27 @@ def _heaviest(predictions: list[Prediction], request: RouteRequest) -> Predictio
 def _near(predictions: list[Prediction]) -> list[Prediction]:
     least_ms = min(prediction.total_ms for prediction in predictions)
     return [prediction for prediction in predictions if prediction.total_ms <= least_ms + NEAR_MS]
+
+
+# Turns of an overloaded pool's adapter loads, over all gateways.
+#
+# A load takes steps from those who are being answered. Each agent puts one adapter at a time into its engine; so what
+# the number of gateways decides is how many of a pool's engines load at once. Each gateway loads one at a time, and
+# leaves the others their part of the time after it, so that on average one load is under way in the pool, whoever asks:
+#
+#     next turn = end of a load + its seconds x (gateways - 1)
+#
+# The pause is bounded, as a load may have come from far away: who waits is to have his turn before his time is over.
+# Nothing is asked of the bus for it but what it tells already, how many gateways there are; a count that is wrong for a
+# moment costs a load too many or a pause too long.
+#
+# Worked example (test_worked_example_of_four_gateways): four gateways, loads of 0.2 s: each begins one every 0.8 s, and
+# of the pool's engines one is loading at a time. Without the pause it would be up to four.
+
+
+PAUSE_MOST_S = 4.0  # of the 15 s that a request waits for an adapter
+
+
+def next_turn_s(ended_s: float, took_s: float, gateways: int) -> float:
+    """When this gateway may begin to load another one."""
+    return ended_s + min(PAUSE_MOST_S, max(0.0, took_s) * max(0, gateways - 1))

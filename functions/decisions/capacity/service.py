@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from functions.api.kinds import prefill_role
 from functions.api.kinds.inference_service import (
     MAX_ACCELERATORS,
     InferenceService,
@@ -42,6 +43,10 @@ class ServedPool:
     accelerators: int  # of one replica; 0: it runs on CPU
     shape: ModelShape
     serving: Serving
+    model: str = ""  # the pool whose model it serves, by whose name that is called; empty: its own
+    reads: bool = False  # it computes prompts for the others of its model, and answers nothing
+    kv_bytes_per_token: int = 0  # that it hands over then, and how fast
+    kv_transfer_bytes_per_s: float = 0.0
 
 
 def served_pool(service: InferenceService, document: Mapping[str, Any], shape: ModelShape | None = None) -> ServedPool:
@@ -60,6 +65,10 @@ def served_pool(service: InferenceService, document: Mapping[str, Any], shape: M
         accelerators=count,
         shape=shape or known(told or uri),
         serving=_serving(model.args, uri, _environment(raw), count),
+        model=service.model_name or "",
+        reads=service.role == "prefill",
+        kv_bytes_per_token=prefill_role.kv_bytes_per_token(service.metadata.annotations) or 0,
+        kv_transfer_bytes_per_s=prefill_role.kv_transfer_bytes_per_s(service.metadata.annotations) or 0.0,
     )
 
 

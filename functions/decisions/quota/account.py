@@ -176,7 +176,7 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool =
         if regime.step == "leased":
             bucket.lease(bucket.level if was_leased or not bus_knows else max(0, -headroom))
             continue
-        of_bus, left = lease.rate(index), lease.rate(index).left(bucket, now_us)
+        of_bus, left = lease.rate(index), lease.rate(index).unspent(index, bucket, now_us)
         granted = Granted(of_bus.granted_per_s, is_scarce=2 * left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
         bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)

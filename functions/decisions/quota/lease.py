@@ -116,6 +116,11 @@ class RateLease:
             return burst
         return min(burst, self._left + bucket.limit * max(0, now_us - self._left_us))
 
+    def unspent(self, index: int, bucket: TokenBucket, now_us: int) -> int:
+        """The same with what the bus keeps for credit: that part of a burst is spent by nobody."""
+        kept = (bucket.burst - shared_burst(index, bucket)) * bucket.unit
+        return min(bucket.burst * bucket.unit, self.left(bucket, now_us) + kept)
+
     def give_back(self, bucket: TokenBucket, amount: int) -> None:
         bucket.level += amount
         self.came -= amount

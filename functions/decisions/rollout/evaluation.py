@@ -57,6 +57,7 @@ class Residency:
     with_both: int = 0
     refusing: int = 0  # that say why they cannot load the candidate
     refusal: str = ""  # what one of them says
+    since_unix_s: float = 0.0  # when the oldest of them was started: a pool that slept could load nothing before
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ def evaluate(
     """For any rollout; one that is over, or paused before it was loaded, is held."""
     patience = patience or RolloutTimeouts()
     if rollout.state == "loading":
-        return _loading(rollout, residency, now_unix_s - rollout.stage_began_unix_s, patience)
+        began_unix_s = max(rollout.stage_began_unix_s, residency.since_unix_s)
+        return _loading(rollout, residency, now_unix_s - began_unix_s, patience)
     if rollout.percent in {0, 100}:
         return Verdict("hold", rollout.reason or rollout.state)
     findings = _findings(rollout, evidence)

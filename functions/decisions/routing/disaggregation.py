@@ -47,7 +47,9 @@ SplitWhy = Literal[
     "slower",
     "unsuited",  # several answers, log probabilities of the prompt, a route without KV blocks
     "no_prefill_replica",
+    "no_room",  # the gateway holds as many large bodies as it may
     "other_weights",
+    "other_model",  # the request has become another model's meanwhile: a rollout's other version, another pool's
     "prefill_failed",
     "prefill_refused",
     "prefill_slow",

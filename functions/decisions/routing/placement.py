@@ -5,13 +5,16 @@ differ in accelerator, quantization, parallelism, price. A pool may be dedicated
 comes there, whatever its path: only `usable` says which pools there are for a tenant, every resolved model holds only
 those, and `candidates` asks once more, of the snapshot in force, before it looks at a replica.
 
+A model of a tenant's own (`acme/wiki`) has no pool but those that are dedicated to its tenant, whatever the tenant's
+`isolation.pools` says.
+
     isolation.pools   shared      the shared ones
                       preferred   its own, then the shared ones where those cannot answer
                       dedicated   its own; a model without such a pool does not exist for the tenant
 
 Where it may use several, the first rule of the policy that holds decides (`place`). A tenant that has pools of its own
 starts in these; only a rule that names the tenant sends it to a shared one at once. Without a rule it is the first:
-own before shared, the model's own name before others, those by name.
+own before shared, spot capacity last, the model's own name before others, those by name.
 
 A rule on predicted time compares with what would be done without it:
 
@@ -65,18 +68,20 @@ def model_of(entry: PoolEntry) -> PoolName:
     return PoolName(entry.model) if entry.model else entry.name
 
 
-def usable(pools: Iterable[PoolEntry], tenant: TenantEntry) -> Usable:
-    """Which of a model's pools there are for the tenant: the one place that says so."""
+def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = False) -> Usable:
+    """Which of a model's pools there are for the tenant: the one place that says so. `is_own`: it is a tenant's own
+    model, this one's or another's."""
     own: list[PoolName] = []
     shared: list[PoolName] = []
-    for entry in sorted(pools, key=lambda entry: (bool(entry.model), entry.name)):
+    for entry in sorted(pools, key=lambda entry: (entry.spot, bool(entry.model), entry.name)):
         if entry.role:
             continue  # it computes prompts for the others, and answers nothing by itself
         if not entry.dedicated_to:
             shared.append(entry.name)
         elif tenant.name in entry.dedicated_to:
             own.append(entry.name)
-    return Usable(tuple(own) if tenant.pools != "shared" else (), tuple(shared) if tenant.pools != "dedicated" else ())
+    uses_own, uses_shared = is_own or tenant.pools != "shared", not is_own and tenant.pools != "dedicated"
+    return Usable(tuple(own) if uses_own else (), tuple(shared) if uses_shared else ())
 
 
 def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens: int) -> Usable:

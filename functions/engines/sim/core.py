@@ -71,6 +71,8 @@ class EngineStats:
         self.external_hits_tokens = 0
         self.host_hits_tokens = 0
         self.preemptions = 0
+        self.drafts = 0
+        self.accepted_draft_tokens: Counter[int] = Counter()  # by their place in the draft
         self.finished: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
         self.adapter_uses: Counter[str] = Counter()  # requests by where their adapter was; vLLM does not count this
@@ -181,9 +183,25 @@ class EngineCore:
             stats.cached_prompt_tokens += seq.device_tokens
         else:
             stats.itl_s.observe(now_s - marks.last_token_s)
+            if self.limits.draft_tokens:
+                self._count_draft(seq)
         marks.last_token_s = now_s
         if seq.status is Status.FINISHED:
             self._count_finish(seq, now_s)
+
+    def _count_draft(self, seq: Sequence) -> None:
+        """Each token is a guess that was right, or the model's own, after which it guesses anew.
+
+        vLLM gives all of a draft in one step; here a step gives one token, and takes what one takes with drafts. The
+        counts are the same: tokens after the first = drafts + guesses that were right.
+        """
+        place = self.limits.draft_tokens - seq.drafted_tokens
+        if seq.drafted_tokens and self._rng.random() < self.limits.draft_acceptance_ratio:
+            seq.drafted_tokens -= 1
+            self.stats.accepted_draft_tokens[place] += 1
+        else:
+            seq.drafted_tokens = self.limits.draft_tokens
+            self.stats.drafts += 1
 
     def _count_finish(self, seq: Sequence, now_s: float) -> None:
         marks, stats = seq.marks, self.stats

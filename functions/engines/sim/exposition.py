@@ -86,8 +86,20 @@ class VllmCollector(Collector):
         success = "Count of successfully processed requests."
         yield self._by("request_success", success, "finished_reason", finished, counter=True)
         yield self._rejections()
+        if self._engine.core.limits.draft_tokens:
+            yield from self._speculation()
         if self._engine.core.limits.num_host_blocks:
             yield from self._offloading()
+
+    def _speculation(self) -> Iterator[Metric]:
+        """As vLLM has it with `--speculative-config`."""
+        stats, at_once = self._engine.core.stats, self._engine.core.limits.draft_tokens
+        accepted = {str(place): stats.accepted_draft_tokens[place] for place in range(at_once)}
+        yield self._counter("spec_decode_num_drafts", "Number of spec decoding drafts.", stats.drafts)
+        yield self._counter("spec_decode_num_draft_tokens", "Number of draft tokens.", stats.drafts * at_once)
+        yield self._counter("spec_decode_num_accepted_tokens", "Number of accepted tokens.", sum(accepted.values()))
+        by_place = "Accepted tokens per draft position."
+        yield self._by("spec_decode_num_accepted_tokens_per_pos", by_place, "position", accepted, counter=True)
 
     def _offloading(self) -> Iterator[Metric]:
         """As vLLM has it with an offloading connector. What is stored costs no time here."""

@@ -39,6 +39,10 @@ class EngineLimits:
     num_host_blocks: int = 0
     """KV blocks that host memory holds (`--kv-offloading-size`); 0: nothing is kept there."""
     host_reload_s_per_token: float = 0.0
+    draft_tokens: int = 0
+    """Guessed ahead in each step of a sequence (`num_speculative_tokens`); 0: the engine does not guess."""
+    draft_acceptance_ratio: float = 0.0
+    """How likely a guess is right, given that those before it were."""
     kv_lease_s: float = 30.0
     """For so long a prompt's blocks are held for another engine that has not read them."""
 

@@ -48,6 +48,8 @@ class Sequence:
     """Prompt tokens found in the prefix cache when it was first scheduled."""
     created_cache_tokens: int = 0
     preemptions: int = 0
+    drafted_tokens: int = 0
+    """Of the draft under way, guesses that may still turn out right."""
     received_tokens: int = 0
     """Prompt tokens whose KV blocks came from another engine."""
     remote_cached_tokens: int = 0

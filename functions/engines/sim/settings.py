@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,8 +22,15 @@ from functions.engines.sim.model import model_config
 
 _DEFAULT_MODEL_LEN_TOKENS = 8192
 _DEFAULT_KEEP_ALIVE_S = 5
+_MAX_DRAFT_TOKENS = 64
 _LONE_FLAGS = ("--enforce-eager", "--disable-log-stats", "--disable-log-requests", "--trust-remote-code")
 _SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True):
+    """What of vLLM's has a meaning here: nothing is guessed by any method, guesses are drawn."""
+
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MAX_DRAFT_TOKENS)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +160,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-transfer-config", type=_kv_transfer_config, default=KvTransferConfig(), metavar="JSON")
     parser.add_argument("--kv-offloading-size", type=float, metavar="GIB", help="host memory for KV blocks")
     parser.add_argument("--kv-offloading-backend", choices=["native", "lmcache"], default="native")
+    parser.add_argument("--speculative-config", type=_speculative_config, default=SpeculativeConfig(), metavar="JSON")
     parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; no memory is freed here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", help="accepted; nothing is computed")
@@ -171,6 +179,9 @@ def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sim-kv-bytes-per-token", type=int, default=131_072, help="that a KV transfer moves")
     group.add_argument("--sim-kv-gigabits-per-s", type=float, default=100.0, help="of a KV transfer")
     group.add_argument("--sim-kv-host-gigabytes-per-s", type=float, default=25.0, help="from host memory")
+    group.add_argument(
+        "--sim-draft-acceptance-ratio", type=float, default=0.6, help="of --speculative-config's guesses"
+    )
     group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
     group.add_argument("--sim-seed", type=int, help="default: --seed")
     group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
@@ -201,6 +212,8 @@ def _limits(flags: argparse.Namespace) -> EngineLimits:
         max_num_queued_tokens=flags.max_num_queued_tokens,
         num_host_blocks=_host_blocks(flags),
         host_reload_s_per_token=flags.sim_kv_bytes_per_token / (flags.sim_kv_host_gigabytes_per_s * 1e9),
+        draft_tokens=flags.speculative_config.num_speculative_tokens,
+        draft_acceptance_ratio=flags.sim_draft_acceptance_ratio,
         kv_lease_s=flags.kv_transfer_config.kv_connector_extra_config.kv_lease_duration,
         priority_scheduling=flags.scheduling_policy == "priority",
     )
@@ -244,6 +257,10 @@ def _context_of(model: str | None) -> int:
 
 def _kv_events_config(text: str) -> KvEventsConfig:
     return msgspec.json.decode(text, type=KvEventsConfig)  # argparse says what is wrong: a ValueError
+
+
+def _speculative_config(text: str) -> SpeculativeConfig:
+    return msgspec.json.decode(text, type=SpeculativeConfig)
 
 
 def _kv_transfer_config(text: str) -> KvTransferConfig:

@@ -1,5 +1,5 @@
-"""A vLLM plugin for engines that share adapters on CPU: no adapter where none is meant, and no engine that dies of a
-prompt's logits.
+"""A vLLM plugin for engines on CPU: no adapter where none is meant, no engine that dies of a prompt's logits, and none
+that compiles what it has compiled.
 
 Slot -1. vLLM marks a token without an adapter by it. Its GPU kernels skip such tokens; its CPU fallback
 (vllm/lora/ops/torch_ops/lora_ops.py) indexes with -1, which is the last slot. As soon as --max-loras distinct adapters
@@ -12,6 +12,10 @@ lays the adapters of the step's *sampled* rows over them, of which there is one 
 engine core dies, for all who share it; where they happen to agree, a prompt gets another request's adapter. Here each
 row has the adapter of its own token, found by where the row lies in the step's hidden states. By slots and not by rows:
 B is vocabulary x rank, and a copy of it for each of 2,048 rows of a prompt takes 6 GB.
+
+What was compiled. On CPU vLLM compiles with torch's own backend, saves the whole as it does elsewhere, and at the next
+start cannot take it: it asks what it has loaded to finish by itself (`finalize_loading`), which only its own backend's
+can ("Compiling model again due to a load failure"). Of torch's there is nothing to finish. Seen with 0.32.0.
 
 Loaded through the entry-point group vllm.general_plugins, in each of vLLM's processes, before any model.
 """
@@ -32,6 +36,26 @@ _PROMPT_LOGITS = (
 
 
 def register() -> None:
+    import torch
+
+    if not hasattr(torch.compiler.load_compiled_function, "__wrapped__"):
+        torch.compiler.load_compiled_function = finished(torch.compiler.load_compiled_function)
+    _mend_adapters()
+
+
+def finished(load: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(load)
+    def loading(*args: Any, **options: Any) -> Any:
+        loaded = load(*args, **options)
+        compiled = loaded._artifacts.compiled_fn
+        if not hasattr(compiled, "finalize_loading"):
+            compiled.finalize_loading = lambda _config: None
+        return loaded
+
+    return loading
+
+
+def _mend_adapters() -> None:
     from vllm.lora.ops import torch_ops
     from vllm.lora.ops.torch_ops import lora_ops
 

@@ -130,6 +130,10 @@ class HeldBytes:
             self._check(tenant, FREE_BYTES + _STEP_BYTES, refusal)
         return Hold(self, tenant, refusal)
 
+    def copy(self, tenant: TenantId) -> Hold:
+        """Before a body that is here is copied; where there is no room the request goes on without."""
+        return Hold(self, tenant, lambda: _no_room_for_body(""))
+
     def answer(self, tenant: TenantId, request_id: str) -> Hold:
         """Before an answer is collected."""
 

@@ -33,7 +33,7 @@ from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
 from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
-from functions.gateway.intake.media import key_media_ids
+from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
@@ -113,7 +113,7 @@ class Intake:
         ignored: tuple[str, ...] = ()
         if not table.passed.issuperset(parsed):
             ignored = fields.keep_allowed(parsed, table, routing.unknown_fields, route.path)
-        key_media_ids(parsed, self._pepper, caller.tenant)
+        admit_media(parsed, self._pepper, caller.tenant, self.limits.media_hosts)
         split: SplitUse | None = None
         if model.split is not None:
             sender = Sender(caller.tenant, session, wire.request_id)

@@ -1,9 +1,10 @@
 """References to images, sounds and files in a request: an engine would fetch them, from inside.
 
-`data:` URLs carry their bytes and count against the body; `https:` URLs pass unless their host is an address that is
-not of the public internet, or a name that only resolves inside. Names are not resolved here: on the hot path nothing
-waits for a resolver, and the engine would resolve again. Engines are therefore started with
-`--allowed-media-domains`, which is the other half (docs/explanation/api.md); this half holds where somebody forgot.
+`data:` URLs carry their bytes and count against the body. Others are fetched by the engine, and a name of a tenant's
+own may resolve to whatever he likes by then: the gateway cannot know, since nothing on the hot path waits for a
+resolver and the engine resolves again. So `https:` URLs pass for the hosts that the operator names
+(`Limits.media_hosts`, none by default), and even then no address that is not of the public internet, nor a name that
+only resolves inside. Engines are started so that they follow no redirect from there (VLLM_MEDIA_URL_ALLOW_REDIRECTS).
 
 A part may also bring an id of its caller's (`uuid`). An engine keeps what it made of a picture under that id, and looks
 there before it looks at the picture; a prefix cache's salt does not reach these caches. As its caller wrote it, an id
@@ -21,12 +22,14 @@ Neighbours: `content` asks for every content part, `intake` for the ids once the
 
 import hashlib
 import hmac
+from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest.addresses import is_allowed
+from functions.gateway.errors import bad_request
 from functions.gateway.intake.json_body import JsonObject
 
 _POINTERS = ("image_url", "audio_url", "video_url", "file_url", "source", "url", "image", "audio", "video", "file")
@@ -115,9 +118,40 @@ def _is_outside(host: str) -> bool:
         return not looks_numeric and not host.endswith(_INSIDE)
 
 
-def key_media_ids(body: JsonObject, pepper: bytes, tenant: TenantId) -> None:
-    """Replace each id in a body whose fields were checked: in parts, and in all that is made of parts."""
-    within: list[Any] = []  # messages, items, documents, outputs of tools; then what is in them
+def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
+    """What is wrong with the host that a part points at, where the operator has named some; its URLs were checked."""
+    for name in _POINTERS:
+        value = part.get(name)
+        url = value.get("url") if type(value) is dict else value
+        if type(url) is not str or url[:6].lower() != "https:":
+            continue
+        try:
+            host = (urlsplit(url).hostname or "").rstrip(".")
+        except ValueError:
+            host = "nowhere"
+        if host not in hosts:
+            return f"{name} points at {host}, from which engines here fetch nothing: send it as a data: URL"
+    return None
+
+
+def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozenset[str]) -> None:
+    """Replace each id in a body whose fields were checked: in parts, and in all that is made of parts.
+
+    Raises Refused (400) where a part points at a host that is not among `hosts`.
+    """
+    for part in _parts(body):
+        if _MEDIA.isdisjoint(part):
+            continue
+        problem = host_problem(part, hosts)
+        if problem is not None:
+            raise bad_request(f"{problem}.", code="media_host_not_allowed")
+        if "uuid" in part:
+            part["uuid"] = _keyed(part["uuid"], pepper, tenant)
+
+
+def _parts(body: JsonObject) -> Iterator[dict[str, Any]]:
+    """Messages, items, documents, outputs of tools; then what is in them."""
+    within: list[Any] = []
     for name, value in body.items():
         if name not in _WITH_PARTS:
             continue
@@ -128,8 +162,7 @@ def key_media_ids(body: JsonObject, pepper: bytes, tenant: TenantId) -> None:
     for part in within:  # which grows
         if type(part) is not dict:
             continue
-        if "uuid" in part:
-            part["uuid"] = _keyed(part["uuid"], pepper, tenant)
+        yield part
         if "source" in part and type(part["source"]) is dict and type(part["source"].get("content")) is list:
             within += part["source"]["content"]
         if type(part.get("content")) is list:

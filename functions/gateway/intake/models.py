@@ -70,10 +70,10 @@ def _classified(
         return None
 
     def may_call(pool: PoolName) -> bool:
-        return catalogue.resolve(tenant, pool) is not None
+        return catalogue.resolve_base(tenant, pool) is not None
 
     pool = classifier.choose(entry, _sketch(parsed, body_bytes), may_call)
-    model = catalogue.resolve(tenant, pool) if pool is not None else None
+    model = catalogue.resolve_base(tenant, pool) if pool is not None else None
     return dataclasses.replace(model, requested=requested) if model is not None else None
 
 

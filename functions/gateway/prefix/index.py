@@ -1,7 +1,7 @@
 """Cached prefix of a prompt on each replica of a pool: three sources behind one question.
 
-A RoutingPolicy's `prefix.source` says which: what the replicas tell (`events`, `bloom`), or this gateway's own record
-of what it sent where (`sent`), which is also asked where the replicas have told nothing that could be compared.
+`spec.prefix.source` of a RoutingPolicy says which: what the replicas tell (`events`, `bloom`), or this gateway's own
+record of what it sent where (`sent`), which is also asked where the replicas have told nothing that could be compared.
 
 The own record counts text, so a part of a prompt is taken for as many tokens as it has of the prompt's bytes:
 

@@ -118,17 +118,19 @@ class ExactPrefixStats(Collector):
             ready.add_metric([pool], float(is_ready))
         yield ready
         fetches = CounterMetricFamily(
-            "shoal_prefix_tokenizer_fetches", "Tokenizers asked of the store, by what came of it.", labels=["outcome"]
+            "shoal_prefix_tokenizer_fetches", "Fetches of tokenizers from the store, by outcome.", labels=["outcome"]
         )
         for outcome, number in exact.tokenizers.outcomes.items():
             fetches.add_metric([outcome], number)
         yield fetches
         yield CounterMetricFamily("shoal_prefix_lessons", "Prompts tokenised.", exact.learnt_total)
         yield CounterMetricFamily(
-            "shoal_prefix_gaps", "Times that a replica's blocks became unknown: news was lost.", exact.view.gaps_total
+            "shoal_prefix_gaps",
+            "Times that a replica's blocks became unknown: lost events.",
+            exact.view.gaps_total,
         )
         yield CounterMetricFamily(
-            "shoal_prefix_news_refused", "Messages from the bus that were no news.", exact.refused_total
+            "shoal_prefix_news_refused", "Messages from the bus that were no valid prefix events.", exact.refused_total
         )
         yield CounterMetricFamily(
             "shoal_prefix_lessons_left_out",

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from functions.api.ids import DEFAULT_CHANNEL, Digest, ModelId, PoolName
+from functions.api.ids import DEFAULT_CHANNEL, Digest, PoolName
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactRefused, CacheFailed
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
@@ -132,7 +132,7 @@ class _Failed:
 
 def base_digest(catalogue: Catalogue, pool: PoolName) -> Digest | None:
     """Of the version that the pool's base model stands at; None where none is in force."""
-    model = catalogue.models.get(ModelId(pool))
+    model = catalogue.base_of(pool)
     if model is None:
         return None
     name = model.channels.get(DEFAULT_CHANNEL)

@@ -217,6 +217,11 @@ class TenantQuotas:
         self._dice = -_GOLDEN_RATIO
 
     @property
+    def gateways(self) -> int:
+        """That share limits and pools, as far as is known."""
+        return self.leasing.gateways if self.leasing is not None else 1
+
+    @property
     def regime(self) -> Regime:
         return self.leasing.regime if self.leasing is not None else ALONE
 

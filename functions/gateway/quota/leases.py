@@ -53,6 +53,7 @@ _ACCOUNTS_PER_CALL = 128  # 2 ms of the server's time
 _ASKS_PER_CALL = 64
 _MAX_CALLS = 4  # at once: a slow one must not keep the rest from asking
 _MAX_WAITING = 4096
+_OTHERS_FOLLOW_S = 2.0  # several rounds: who finds the bus again first is not alone for that
 AskOutcome = Literal["granted", "denied", "slow"]
 Done = Callable[[OverLimit | None], None]
 _Debt = asyncio.Future[dict[str, OverLimit]]  # by account: why what it owed was not granted
@@ -80,6 +81,7 @@ class QuotaLeases:
         self.asks: dict[str, int] = dict.fromkeys(get_args(AskOutcome), 0)
         self.gateways = expected_gateways
         self._lost_s: float | None = None  # since when; None: in touch, or not yet
+        self._found_again_s: float | None = None
         self._was_reached = False
         self._bus_is_new = False
         self._bus_knows = True  # what was spent here before this regime
@@ -233,13 +235,19 @@ class QuotaLeases:
             self._switch(regime_of(0.0, self.gateways))  # it was away, unnoticed
         is_same_bus = self._lost_s is not None and self._was_reached and not answer.learning
         bus_knows = is_same_bus and self.regime.gateways > 1
+        if self._lost_s is not None and self._was_reached:
+            self._found_again_s = self._clock()
         self._bus_is_new, self._was_reached, self._lost_s = answer.learning, True, None
-        # after a restart, the others may not have asked yet
-        self.gateways = max(1, answer.gateways, self.gateways if answer.learning else 1)
+        others_follow = answer.learning or self._has_just_come_back()
+        self.gateways = max(1, answer.gateways, self.gateways if others_follow else 1)
         alone = self.gateways == 1 and not answer.learning
         if self.regime.step != "leased":
             self._bus_knows = bus_knows
         self._switch(Regime("share", 1) if alone else regime_of(None, self.gateways))
+
+    def _has_just_come_back(self) -> bool:
+        """The bus forgets gateways in ten seconds: after a longer silence, others may not have asked yet."""
+        return self._found_again_s is not None and self._clock() - self._found_again_s < _OTHERS_FOLLOW_S
 
     def _lost(self, why: str) -> None:
         if self._lost_s is None:

@@ -1,4 +1,8 @@
-"""End of a request: the one `Ended` that its exchange is summed up in, and all that account for it.
+"""End of a request: what its client gets last, the one `Ended` that it is summed up in, and all that account for it.
+
+    nothing sent yet        a whole error                        `give_up`
+    in mid-stream           an error event, no `[DONE]`          `lose`
+    all of it sent          nothing more                         `finish`
 
 What it used is `settlement`'s to say. Listeners are notified in their order (`assembly`); where one fails, the others
 are notified all the same.
@@ -10,34 +14,110 @@ from typing import Protocol
 from functions.decisions.catalogue import Catalogue
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.sink import Sink
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.settlement import Served
+from functions.gateway.request import replies
+from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.request import NOTHING_SPENT, Ended
+from functions.gateway.routing.cold_wait import ColdWait
 from functions.gateway.routing.fallback_plan import FallbackPlan
-from functions.gateway.services import Services
+from functions.gateway.routing.wake_wait import WakeWait
+from functions.gateway.services import OpenRequest, Services
 
 _log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 
 
-class Ending(Served, Protocol):
-    """An exchange that has just ended: nothing of it changes any more."""
+class Ending(Served, OpenRequest, Protocol):
+    """An exchange, as far as its end goes."""
 
+    services: Services
+    sink: Sink
     catalogue: Catalogue
     entry: RequestQuota
     plan: FallbackPlan | None
     ticket: PoolTicket | None
+    cold: ColdWait | None
+    wake: WakeWait | None
+    ended: bool
 
     def fingerprint(self) -> bytes: ...
 
 
-def account_for(services: Services, exchange: Ending, status: int, code: str) -> None:
-    """Notify all listeners. The exchange lets go of its attempt and its ticket, which know it: else only the collector
-    would free the three, and a body with them.
-    """
+def stop(exchange: Ending, answer: ErrorAnswer) -> None:
+    """It ends with this answer, or with a whole one that has just passed."""
+    exchange.tries.drop()
+    attempt = exchange.tries.attempt
+    if attempt is None or not exchange.begun:
+        give_up(exchange, answer)
+    elif attempt.done:
+        finish(exchange, attempt)
+    else:
+        lose(exchange, attempt, answer)
+
+
+def finish(exchange: Ending, attempt: Attempt) -> None:
+    """Its stream is whole."""
+    exchange.usage = attempt.usage
+    exchange.sink.end(b"")
+    end(exchange, 200)
+
+
+def lose(exchange: Ending, attempt: Attempt, answer: ErrorAnswer) -> None:
+    """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
+    admitted = exchange.admitted
+    exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, attempt.passed))
+    end(exchange, answer.status, answer.code)
+
+
+def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
+    """Before the first byte of an engine's."""
+    admitted = exchange.admitted
+    if exchange.wake is not None and exchange.wake.told:
+        exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, 0))
+    else:
+        more = replies.more_headers(admitted, exchange.entry.headers)
+        body = admitted.route.dialect.error_body(answer, admitted.request_id)
+        exchange.sink.whole(answer.status, replies.error_headers(admitted.request_id, answer, more), body)
+    end(exchange, answer.status, answer.code)
+
+
+def settle_cascade(exchange: Ending) -> None:
+    """It ends while a small model answers: what that has generated is paid for."""
+    services, plan = exchange.services, exchange.plan
+    judge = plan.judge(exchange.admitted) if plan is not None else None
+    exchange.cascade_spend = settlement.cascade_spend(
+        exchange, judge, exchange.tries.attempt, services.fleet, services.clock()
+    )
+
+
+def end(exchange: Ending, status: int, code: str = "") -> None:
+    """Once, whatever happened: it leaves all that it waits for, and all listeners are notified."""
+    if exchange.ended:
+        return
+    exchange.ended = True
+    services, attempt = exchange.services, exchange.tries.attempt
+    if exchange.cold is not None:
+        exchange.cold.leave()
+    if exchange.wake is not None:
+        exchange.wake.leave()
+    exchange.tries.drop()
+    if exchange.split is not None:
+        exchange.split.drop()
+    if attempt is not None:
+        exchange.timeline.connected_s = attempt.connected_s
+        if exchange.begun and exchange.usage is None:  # it was cut off; its engine may have counted before
+            exchange.usage = settlement.counted(exchange, attempt)
+    exchange.timeline.ended_s = services.clock()
+    services.open_requests.pop(exchange, None)
     ended = ended_of(services, exchange, status, code)
+    # It lets go of its attempt, split and ticket, which know it: else only the collector would free them, and a body.
     exchange.tries.attempt = exchange.ticket = None
+    if exchange.split is not None:
+        exchange.split.leave()
     for listener in services.end_listeners:
         try:
             listener(ended)

@@ -15,6 +15,9 @@ that cannot reach the other one waits for up to half a minute before it computes
 Paid by the tenant: the prompt once, as the decoding engine counts it (vLLM hands on what the prefill had cached), and
 the accelerator time of both replicas, each at its pool's price (`spend`).
 
+Each of the two requests is a copy of the body: it counts among large bodies, and is let go of with its last use. Where
+there is no room for one, one engine does all.
+
 Neighbours: `exchange` begins it and is told `split_over`; `attempt` is the prefill on the wire; `settlement` and
 `usage.sums` count.
 """
@@ -24,13 +27,14 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.disaggregation import SplitWhy, Weighed, at_once, same_weights, weigh
 from functions.decisions.routing.retry import EVIDENCE, REFUSALS, Failure
-from functions.gateway.errors import ErrorAnswer
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.http.held_bytes import Hold
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
 from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
@@ -65,14 +69,16 @@ class Splitting(Protocol):
 
 class Split:
     __slots__ = (
-        "_attempt", "_catalogue", "_exchange", "_give_up_s", "_handed", "_params", "_services", "prefill", "usage",
-        "weighed", "why",
+        "_attempt", "_catalogue", "_exchange", "_give_up_s", "_handed", "_hold", "_model", "_params", "_services",
+        "prefill", "usage", "weighed", "why",
     )  # fmt: skip
 
     def __init__(self, services: Services, exchange: Splitting, catalogue: Catalogue) -> None:
         self._services = services
-        self._exchange = exchange
+        self._exchange: Splitting | None = exchange  # None once the request has ended
         self._catalogue = catalogue
+        self._model: tuple[PoolName, EngineName] | None = None  # whose blocks the prefill replica computes
+        self._hold: Hold | None = None  # of the copy of the body that is under way
         self._attempt: Attempt | None = None  # the prefill, under way or over
         self._give_up_s = _NEVER_S  # monotonic
         self._params = b""  # what the prefill replica has handed over
@@ -98,7 +104,9 @@ class Split:
         self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
         if not self.weighed.pays or isinstance(found, NoReplica):
             return self._one(self.weighed.why)
-        self.why, self.prefill = "pays", found
+        if not self._has_room_for(asking):
+            return self._one("no_room")
+        self.why, self.prefill, self._model = "pays", found, _model_of(admitted)
         self._give_up_s = self._services.clock() + routing.prefill_give_up_after_s
         name = asking.model.engine_name
         self._attempt = Attempt(self._services, self, asking, found, Renaming(name, name))
@@ -144,6 +152,21 @@ class Split:
         """The request ends, or goes elsewhere: silently."""
         if self._attempt is not None and not self._attempt.over:
             self._attempt.drop()
+        self.let_go_of_body()
+
+    def let_go_of_body(self) -> None:
+        """The copy that was made last is sent nowhere any more."""
+        for attempt in (self._attempt, self._handed):
+            if attempt is not None:
+                attempt.admitted.let_go_of_body()
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.end()
+
+    def leave(self) -> None:
+        """The request has ended, and was summed up: exchange, split and attempts know each other in a circle."""
+        self.let_go_of_body()
+        self._attempt = self._handed = self._exchange = None
 
     # what the prefill's attempt reports: this is its Owner. It is not streamed
 
@@ -161,7 +184,7 @@ class Split:
     def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
         self._params, self.usage = _params_in(answer.body), answer.usage
         if self._params:
-            self._exchange.split_over()
+            self._over()
         else:
             self._lose(attempt, "no_params")
 
@@ -182,13 +205,20 @@ class Split:
         """The request as the decoding replica gets it; None: it computes the prompt as well."""
         if not self._params or self._handed is not None or self.prefill is None or self.weighed is None:
             return None
+        if self._model != _model_of(admitted):  # a rollout's other version by now, or another pool's model
+            self._give_back("other_model")
+            return None
         if not same_weights(decode, self.prefill):
             self._give_back("other_weights")
             return None
         body = admitted.upstream_body[:-1] + b',"kv_transfer_params":' + self._params + b"}"
+        handed = msgspec.structs.replace(admitted, upstream_body=body)
+        if not self._has_room_for(handed):
+            self._give_back("no_room")
+            return None
         tokens = admitted.features.prompt_tokens
         there = msgspec.structs.replace(decode, prefill_ms=self.weighed.transfer_ms, cached_tokens=tokens)
-        return msgspec.structs.replace(admitted, upstream_body=body), there
+        return handed, there
 
     def handed(self, attempt: Attempt) -> None:
         self._handed = attempt
@@ -267,13 +297,35 @@ class Split:
         self.why = why
         if failure not in REFUSALS:
             self._services.usage.lost_attempt(attempt, self._services.clock())
-        self._exchange.split_over()
+        self._over()
+
+    def _over(self) -> None:
+        self.let_go_of_body()
+        if self._exchange is not None:
+            self._exchange.split_over()
+
+    def _has_room_for(self, copy: Admitted) -> bool:
+        """Whether the gateway can hold one more body, beside the one that the request came with."""
+        hold, size_bytes = self._services.held.copy(copy.caller.tenant), len(copy.upstream_body)
+        try:
+            if size_bytes > hold.bound_bytes:
+                hold.came(size_bytes)
+        except Refused:
+            return False
+        self._hold = hold
+        return True
 
     def _give_back(self, why: SplitWhy) -> None:
         """What the prefill replica has computed is of no use: its blocks are freed when their lease ends."""
         self.why = why
+        self.let_go_of_body()
         if self._attempt is not None:
             self._services.usage.lost_attempt(self._attempt, self._services.clock())
+
+
+def _model_of(admitted: Admitted) -> tuple[PoolName, EngineName]:
+    """Blocks of one mean nothing to another, though both may have the same base."""
+    return admitted.model.pool, admitted.model.engine_name
 
 
 def _splittable(admitted: Admitted) -> dict[str, Any] | None:

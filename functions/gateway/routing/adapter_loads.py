@@ -10,7 +10,8 @@ until the time is over. Requests leave when their client does, or at their own d
 Bounded: requests that wait for one adapter and in all, loads (whose clients may all have left), calls a load, seconds.
 One tenant's adapters get at most half of the waiting and of the loads, so that a flood of them leaves room for others'.
 While a pool is on its overload ladder, its adapters are loaded one at a time: a load takes steps from those who are
-being answered. It is not none at all: who needs one would be shut out for as long as others ask for too much.
+being answered. With several gateways each has its part of the time (`next_turn_s`). It is not none at all: who needs
+one would be shut out for as long as others ask for too much.
 An artifact that an agent refused is not asked for again for a moment, so that a flood of requests for it costs nothing.
 Worked example (test_fifty_at_once_are_one_call): 50 requests for one cold adapter make one call and 50 answers.
 """
@@ -23,7 +24,7 @@ from typing import Literal, Protocol
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.adapters.cold import ColdChoice, choose_cold
+from functions.decisions.adapters.cold import ColdChoice, choose_cold, next_turn_s
 from functions.decisions.routing.choice import NoReplica, ReplicaView, RouteRequest
 from functions.decisions.routing.own_load import OwnLoad
 from functions.fleet.tasks import Supervised
@@ -87,9 +88,10 @@ class ColdLoads:
         choice: ColdChoice = choose_cold,
         on_end: Callable[[ColdOutcome, float], None],
         is_overloaded: Callable[[PoolName], bool] = lambda _: False,
+        gateways: Callable[[], int] = lambda: 1,
     ) -> None:
         """`own` is what is under way, `choice` says who is asked; `on_end` hears each load's outcome and seconds;
-        `is_overloaded`: the pool is on its overload ladder."""
+        `is_overloaded`: the pool is on its overload ladder; `gateways`: how many load adapters there."""
         self._loader = loader
         self._limits = limits
         self._clock = clock
@@ -99,6 +101,8 @@ class ColdLoads:
         self._choice = choice
         self._on_end = on_end
         self._is_overloaded = is_overloaded
+        self._gateways = gateways
+        self._turns_s: dict[PoolName, float] = {}  # before then it is the other gateways' turn
         self._loads: dict[tuple[PoolName, EngineName], _AdapterLoad] = {}
         self._refused: OrderedDict[EngineName, tuple[float, ColdFailed]] = OrderedDict()
         self.waiting = 0
@@ -204,13 +208,16 @@ class ColdLoads:
         return last
 
     async def _its_turn(self, load: _AdapterLoad) -> bool:
-        """At once, but for a pool that is overloaded: when no other adapter is loaded there. Those that came before go
-        first. False: it was not in time."""
-        while self._is_overloaded(load.pool) and self._is_behind(load):
+        """At once, but for a pool that is overloaded: when no other adapter is loaded there, and the other gateways
+        have had their turns. Those that came before go first. False: it was not in time."""
+        while self._is_overloaded(load.pool) and (self._is_others_turn(load.pool) or self._is_behind(load)):
             if self._left_s(load) <= _LEAST_WAIT_S:
                 return False
             await asyncio.sleep(min(self._limits.cold_pause_s, self._left_s(load)))
         return True
+
+    def _is_others_turn(self, pool: PoolName) -> bool:
+        return self._clock() < self._turns_s.get(pool, 0.0)
 
     def _is_behind(self, load: _AdapterLoad) -> bool:
         """Whether another one is being loaded, or is the first to wait for that."""
@@ -238,7 +245,7 @@ class ColdLoads:
         return None
 
     async def _ask(self, load: _AdapterLoad, replica: ReplicaView) -> LoadAnswer:
-        load.asked = replica.id
+        load.asked, began_s = replica.id, self._clock()
         self._fleet.take_adapter_slot(replica.id)
         try:
             async with asyncio.timeout(None) as load.call:  # `replica_lost` may end it
@@ -247,6 +254,8 @@ class ColdLoads:
             return LoadAnswer("unreachable", "the replica was lost while it loaded")
         finally:
             load.asked = load.call = None
+            ended_s = self._clock()
+            self._turns_s[load.pool] = next_turn_s(ended_s, ended_s - began_s, self._gateways())
 
     def _left_s(self, load: _AdapterLoad) -> float:
         return max(0.0, load.ends_s - self._clock())

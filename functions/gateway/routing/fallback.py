@@ -119,7 +119,7 @@ def placed_by_time(
 
 def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
     """The request for another pool's base model; None where that will not do."""
-    model = catalogue.resolve(admitted.caller.tenant, pool)
+    model = catalogue.resolve_base(admitted.caller.tenant, pool)
     if model is None or model.is_adapter or not _may_go(catalogue, admitted, model):
         return None
     model = dataclasses.replace(model, requested=admitted.model.requested, split=None)

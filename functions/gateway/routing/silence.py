@@ -40,6 +40,10 @@ class Silence:
         if self._mute:
             self._mute.pop(replica_id, None)
 
+    def heard_s(self, replica_id: ReplicaId) -> float:
+        """When bytes came from it last, of those with requests of ours."""
+        return self._heard_s.get(replica_id, _NEVER_S)
+
     def speaks(self, slot: InFlightSlot, now_s: float) -> None:
         """A stream has begun, or its client reads on: it ought to go on."""
         self._speaking.setdefault(slot.replica_id, {})[id(slot)] = now_s

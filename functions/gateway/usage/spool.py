@@ -30,6 +30,7 @@ from functions.fleet.usage_report import REPORT_ROWS, Source, UsageKey, UsageRep
 
 SPOOL_BYTES = 64 * 1024 * 1024  # a row has about 400: 160,000 of an hour, a tenant and a model
 COMPACT_BYTES = 4 * 1024 * 1024  # of lines; as a sum, most are a hundredth of it
+MOST_BYTES = 3 * REPORT_ROWS * 450 + 2 * COMPACT_BYTES  # of the open file, of `sums`, and lines as they are compacted
 _SUFFIX = ".ndjson"
 _BEGINNING_S = 600.0
 _rows_decoder = msgspec.json.Decoder(list[UsageRow])

@@ -23,10 +23,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
 from functions.fleet.branch_report import BRANCH_MAX_BYTES, BRANCH_PATH, BranchReport
-from functions.registry.console import alerts, drills, tenants
-from functions.registry.console.prometheus import PrometheusAway
+from functions.registry.console import tenants
+from functions.registry.console.prometheus import PrometheusAway, shown_alerts
 from functions.registry.console.series import Window
-from functions.registry.console.sources import ConsoleSources
+from functions.registry.console.sources import ConsoleSources, drill_reports
 from functions.registry.conventions import read_body
 from functions.registry.errors import ApiError
 from functions.registry.services import RegistryServices
@@ -65,7 +65,7 @@ def observed_routes(
         if sources.prometheus is None:
             raise ApiError(503, "no_prometheus", _NO_PROMETHEUS)
         try:
-            return alerts.shown(await sources.prometheus.alerts())
+            return shown_alerts(await sources.prometheus.alerts())
         except PrometheusAway as error:
             raise ApiError(503, "prometheus_away", str(error)) from error
 
@@ -84,7 +84,7 @@ def observed_routes(
     @router.get("/v1/drills", dependencies=operator)
     async def drilled() -> dict[str, Any]:
         """Reports that `shoal drill` left, the newest first; none on a cluster."""
-        return await asyncio.to_thread(drills.reports, sources.drills_dir)
+        return await asyncio.to_thread(drill_reports, sources.drills_dir)
 
     return router
 

@@ -31,6 +31,8 @@ SHOWN_MAX = 200
 ROWS_MAX = 10_000  # tenants and hours that are read at once
 EVERY_S = 30.0
 KEPT = 11  # looks: the last five minutes
+_ROW_BYTES = 700  # measured: 642
+MOST_BYTES = (KEPT + 1) * ROWS_MAX * _ROW_BYTES  # 80 MiB with 5,000 tenants, and the look that is being read
 _MODELS_SHOWN = 20
 _MEASURES: Final = (
     *("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),

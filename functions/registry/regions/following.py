@@ -272,7 +272,7 @@ class RegionsFollower:
         """The content of a version into this region's store, as the tenant's."""
         services, ingesting = self._services, self._services.ingesting
         tenant = services.declared.require_tenant(model.tenant)
-        services.declared.require_base(model.base)
+        services.declared.require_base(model.base, tenant)
         async with services.checks.of(_ANYBODY, digest, "regions"):  # one at a time, for whichever tenants
             if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
                 return

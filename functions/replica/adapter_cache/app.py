@@ -7,17 +7,19 @@ Nodes show the credential that they show each other for chunks. At most `max_ans
 is an object in memory until its reader has it.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated, get_args
 
 from fastapi import FastAPI, Path
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing
-from functions.replica.adapter_cache.metrics import page
 from functions.replica.adapter_cache.objects import Kind
-from functions.replica.adapter_cache.read_through import ReadThrough, TooBusy
+from functions.replica.adapter_cache.read_through import ReadThrough, Result, TooBusy
 from functions.replica.peer_app import Accepted, CredentialRequired
 
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
@@ -95,8 +97,40 @@ async def _ready() -> Response:
 
 
 async def _metrics(cache: ReadThrough) -> Response:
-    return Response(page(cache), media_type="text/plain; version=0.0.4")
+    return Response(_page(cache), media_type="text/plain; version=0.0.4")
 
 
 def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": {"message": message}}, status, headers=headers)
+
+
+class _Collector(Collector):
+    """The cache's Prometheus page, read from its parts at each scrape."""
+
+    def __init__(self, cache: ReadThrough) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        cache, objects = self._cache, self._cache.objects
+        requests = CounterMetricFamily(
+            "shoal_region_cache_requests",
+            "Objects requested of the region's adapter cache; joined: the read of another request was on its way.",
+            labels=["result"],
+        )
+        for result in get_args(Result):
+            requests.add_metric([result], cache.results[result])
+        yield requests
+        yield CounterMetricFamily(
+            "shoal_region_cache_store_bytes", "What it read from the store.", cache.store_bytes_total
+        )
+        yield CounterMetricFamily("shoal_region_cache_evicted", "Objects evicted for others.", objects.evicted_total)
+        yield CounterMetricFamily(
+            "shoal_region_cache_rotten", "Objects that its disk did not keep.", objects.rotten_total
+        )
+        yield GaugeMetricFamily("shoal_region_cache_bytes", "On its disk.", objects.total_bytes)
+
+
+def _page(cache: ReadThrough) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_Collector(cache))
+    return generate_latest(registry)

@@ -2,7 +2,8 @@
 
     1 listen, and serve chunks from the first moment
     2 ask which digest each name has; fetch one after the other, with a line on stderr now and then
-    3 link it at its folder, and keep others of the node from evicting it; lay out what was compiled for it
+    3 keep others of the node from evicting it, lay out what was compiled for it, and link it at its folder: an engine
+      that waits for the link finds both
     4 ready (`GET /readyz`): seed, then say goodbye to the tracker and end
 
 SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.
@@ -114,14 +115,14 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             download = download_of(digest)
             path = await _fetch(download, until_s, stopped)
             stack.enter_context(cache.use(digest))
+            if settings.compiled_dir is not None:
+                to = CompiledFor(settings.compiled_dir, settings.compiled_for)
+                await bring(store, digest, to, lambda pack: _fetch(download_of(pack), inf, stopped))
             if each.folder is not None:
                 await asyncio.to_thread(link, path, each.folder)
             if settings.shown_at is not None and not downloads:
                 await asyncio.to_thread(link, path, settings.shown_at)
             downloads.append(download)
-            if settings.compiled_dir is not None:
-                to = CompiledFor(settings.compiled_dir, settings.compiled_for)
-                await bring(store, digest, to, lambda pack: _fetch(download_of(pack), inf, stopped))
         ready.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(_stay(settings.seed_s, stopped))  # also where nobody keeps a list of seeds

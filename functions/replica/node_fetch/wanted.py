@@ -102,6 +102,6 @@ def _replace_link(at: Path, target: Path) -> None:
 
 
 def _digest_in(answer: Any) -> Digest | None:
-    """As `functions.registry.weights_routes` says it."""
+    """As `functions.registry.internal_routes` says it."""
     digest = answer.get("digest") if isinstance(answer, dict) else None
     return check_digest(digest) if isinstance(digest, str) else None

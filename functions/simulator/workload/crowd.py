@@ -11,8 +11,18 @@ A spike rises over `rise_s` to `factor` times the rate, lasts, and falls as it r
 that adapter's chats alone. Worked example (test_a_spike_rises_in_its_time): 5 times within 30 s from 100 s on: at
 115 s there are 3 times as many, at 130 s 5 times.
 
-Memory is one window of chats and a few numbers a tenant, whatever the traffic. Neighbours: `arrivals` places requests
-in a window, `synthetic` makes chats of what begins here.
+Times of many senders in one window (`spread`):
+
+    gaps of a sender    gamma distributed, coefficient of variation cv: shape 1 / cv^2; cv 1 is Poisson
+    its times           count + 1 gaps, added up and stretched over the window: exactly `count` fall into it
+
+Stretching keeps a rate what it is said to be, however bursty the sender: drawn freely, a sender with cv 9 would be off
+by cv^2 / 2 = 40 requests a window (test_a_bursty_sender_keeps_its_rate). How many come is the caller's to say:
+`rounded` for a rate that was recorded, `drawn` for one that is a mean. All of it is numpy over all senders at once,
+about 0.2 us a request.
+
+Memory is one window of chats and a few numbers a tenant, whatever the traffic. Neighbour: `synthetic` makes chats of
+what begins here.
 """
 
 from bisect import bisect_left
@@ -22,13 +32,24 @@ from math import exp, log, pi
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from functions.simulator.workload.arrivals import Arrivals, Floats, drawn, spread
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
+_LAST = 1.0 - 1e-9  # of a window; 1 is the next one's
+_LEAST_GAP = 1e-300  # a gamma of small shape is 0 in floating point; not all of a sender's may be
 _WINDOW_S = 60.0
 _WINDOW_CHATS = 200_000
 _STEPS = 60  # of a window, between which the rate is taken for even
 _NORMAL_P95 = 1.6449
+
+
+class Arrivals(NamedTuple):
+    """In order of time."""
+
+    owners: Ints  # which sender, by index
+    times: Floats  # shares of the window: 0 up to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,3 +220,39 @@ class _Adapters:
 def log_normal_tokens(normal: float, median: int, width: float, most: int) -> int:
     """A length, of a standard normal number."""
     return max(1, min(most, int(exp(log(median) + width * normal))))
+
+
+def spread(counts: Ints, cvs: Floats, rng: np.random.Generator) -> Arrivals:
+    """`counts` and `cvs` by sender."""
+    senders = np.flatnonzero(counts > 0)
+    rows = counts[senders] + 1
+    if not len(senders):
+        return Arrivals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
+    ends = np.cumsum(rows)
+    ordinals = np.repeat(np.arange(len(senders)), rows)
+    gaps = rng.standard_gamma((1.0 / cvs[senders] ** 2)[ordinals]) + _LEAST_GAP
+    gaps /= np.add.reduceat(gaps, ends - rows)[ordinals]
+    times = np.clip(np.cumsum(gaps) - ordinals, 0.0, _LAST)
+    inside = np.ones(len(times), dtype=bool)
+    inside[ends - 1] = False  # the last gap of each reaches the end of the window
+    times, owners = times[inside], senders[ordinals[inside]]
+    order = np.argsort(times, kind="stable")
+    return Arrivals(owners[order], times[order])
+
+
+def rounded(expected: Floats, rng: np.random.Generator) -> Ints:
+    """Whole counts whose mean is what is expected: 2.3 is 2 or, three times of ten, 3."""
+    return np.floor(expected + rng.random(len(expected))).astype(np.int64)
+
+
+def drawn(expected: Floats, cvs: Floats, rng: np.random.Generator) -> Ints:
+    """Counts that vary as those of a renewal process do: mean n, variance about cv^2 n; where cv is below 1, n.
+
+    A Poisson whose own mean is gamma distributed with variance (cv^2 - 1) n. Worked example (test_counts_vary): n = 100
+    and cv = 3 have a standard deviation of 30.
+    """
+    excess = np.maximum(cvs**2 - 1.0, 0.0)
+    bursty = (excess > 1e-9) & (expected > 0.0)
+    means = expected.copy()
+    means[bursty] = rng.standard_gamma(expected[bursty] / excess[bursty]) * excess[bursty]
+    return rng.poisson(means).astype(np.int64)

@@ -1,14 +1,18 @@
 """`python -m functions.telemetry.store`: the trace store of one machine, configured by SHOAL_TRACE_STORE_*."""
 
 import logging
+import socket
 import sys
 
-import uvicorn
 from pydantic import ValidationError
 
+from functions.http.connections import Connections
+from functions.http.guard import Bounds, Guard
+from functions.http.listening import GuardedServer, config_of
 from functions.telemetry.store.local_server import LocalStore, LocalStoreSettings, opened
 
-_KEEP_ALIVE_S = 75
+_BOUNDS = Bounds()  # bodies have theirs where they are read
+_CONNECTIONS = 256  # gateways', the registry's and people's of one machine
 
 
 def main() -> int:
@@ -16,21 +20,14 @@ def main() -> int:
     try:
         settings = LocalStoreSettings()
         password = settings.password_file.read_text().strip()
+        listener = socket.create_server((settings.host, settings.port))
         session, ask = opened(settings)
     except (ValidationError, OSError, ImportError, RuntimeError) as error:
         print(f"trace store: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     try:
-        uvicorn.run(
-            LocalStore(ask, settings.user, password),
-            host=settings.host,
-            port=settings.port,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-        )
+        guard = Guard(_BOUNDS, Connections(_CONNECTIONS))
+        GuardedServer(config_of(LocalStore(ask, settings.user, password), guard), guard).run([listener])
     finally:
         session.close()
     return 0

@@ -25,14 +25,15 @@ from websockets.typing import Subprotocol
 from functions.api import snapshot as snapshots
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.doctor import doctor
-from functions.cli.cluster.events import events
 from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
-from functions.cli.cluster.status import status
+from functions.cli.cluster.status import events, status
+from functions.cli.cluster.tunnel import TracesTunnel
 from functions.cli.refused import Refused
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
+from tests.fleets import PROJECT
 from tests.gateway.certificates import self_signed
 from tests.ports import free_port
 from tests.registry.catalogue_world import published
@@ -294,6 +295,14 @@ def test_the_registry_is_reached_by_a_kubeconfig_alone(
         assert made.stdout.startswith("shoal_live_by-kubeconfig_")
         assert "by-kubeconfig" in shoal("key", "ls", "acme").stdout
         assert json.loads(shoal("rollout", "ls", "-o", "json").stdout) == {"rollouts": []}
+        policies = tmp_path / "fleet" / "policies"
+        policies.mkdir(parents=True)
+        (policies / "quotas.yaml").write_text((PROJECT / "policies" / "quotas.yaml").read_text())
+        compared = shoal("diff", str(tmp_path / "fleet"), "-o", "json")
+        assert compared.returncode == 0, compared.stderr
+        found = json.loads(compared.stdout)
+        assert (found["epoch"], found["processes"]) == (published().epoch, []), "what runs is the cluster's"
+        assert found["changes"]
         told = client.get("/v1/tenants/acme/keys").json()["data"]
         assert [row["id"] for row in told] == ["by-kubeconfig"]
         command = [sys.executable, "-m", "functions.cli.main", "console"]
@@ -302,3 +311,35 @@ def test_the_registry_is_reached_by_a_kubeconfig_alone(
             url = page.stdout.readline().strip()
             assert "<html" in httpx.get(url, timeout=60).text.lower()
             page.terminate()
+
+
+def test_the_trace_store_is_reached_by_a_kubeconfig_alone(
+    here: Space, forwarding_kubelet: tuple[str, list[int]]
+) -> None:
+    """Any server in the place of the store's pod; the password is that of its Secret."""
+    node, target = forwarding_kubelet
+
+    class Store(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "3")
+            self.end_headers()
+            self.wfile.write(b"Ok.")
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        target.append(server.server_port)
+        with pytest.raises(Refused, match="no pod of the trace-store is ready"):
+            TracesTunnel(choice(here))
+        running(here, here.system, "trace-store-0", "clickhouse", node, {"app.kubernetes.io/name": "trace-store"})
+        with pytest.raises(Refused, match="no Secret shoal-trace-store"):
+            TracesTunnel(choice(here))
+        data = {"trace-store-password": base64.b64encode(b"of-traces\n").decode()}
+        make(here, f"/api/v1/namespaces/{here.system}/secrets", "shoal-trace-store", data=data)
+        with contextlib.closing(TracesTunnel(choice(here))) as tunnel:
+            assert tunnel.password == "of-traces"
+            assert httpx.get(f"{tunnel.url}/ping", timeout=60).text == "Ok."
+        server.shutdown()

@@ -7,10 +7,9 @@ import pytest
 from rich.console import Console
 
 from functions.cli.cluster.access import MODELS, SYSTEM, Body
-from functions.cli.cluster.events import rows_of
 from functions.cli.cluster.logs import Source, Tail, sources_of
 from functions.cli.cluster.picture import Seen, picture
-from functions.cli.cluster.status import show
+from functions.cli.cluster.status import rows_of, show
 from functions.cli.refused import Refused
 from tests.cli.cluster.test_checks import body, node, not_ready
 

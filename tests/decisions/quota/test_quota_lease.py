@@ -103,7 +103,7 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         assert bucket is not None
         lease_of(account).rate(OUTPUT).granted(bucket, held * GRAIN, 0, 0)
         fit(account, Regime("share", 4), 0)
-        assert bucket.headroom == held * GRAIN
+        assert bucket.headroom == (held + 75) * GRAIN, "and a fourth of what the bus keeps for credit"
         bucket.advance(60 * US_PER_S)
         assert bucket.headroom == 300 * GRAIN, "a fourth of the burst"
 

@@ -133,6 +133,13 @@ def test_loading_ends_at_its_deadline_while_somebody_could_load() -> None:
     assert evaluate(rollout(), Evidence(), NOWHERE, 6000.0).kind == "hold"
 
 
+def test_a_pool_that_slept_has_its_time_from_when_it_woke() -> None:
+    """Else what is pushed while it sleeps is taken back at the first look after it wakes."""
+    woken = Residency(ready=1, with_control=1, since_unix_s=5990.0)
+    assert evaluate(rollout(), Evidence(), woken, 6000.0).kind == "hold"
+    assert evaluate(rollout(), Evidence(), woken, 6590.0).kind == "load_failed"
+
+
 def test_a_good_rollout_goes_through_by_itself() -> None:
     row, now_unix_s, kinds = rollout(), 0.0, []
     while row.is_active:

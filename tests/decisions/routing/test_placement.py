@@ -63,6 +63,16 @@ def test_a_tenants_pools_are_its_own_then_the_models_then_the_others_by_name() -
     assert usable(pools, tenants[INITECH]).in_order == (INITECHS,)
 
 
+def test_spot_capacity_is_used_last_and_by_rule() -> None:
+    """By name alone it would come before the other pools, and as the model's own before all of them."""
+    pools = [msgspec.structs.replace(pool(LLAMA), spot=True), pool(SPOT), pool(H200)]
+    mine = usable(pools, TenantEntry(GLOBEX, "free", ("*",)))
+    assert mine.in_order == (H200, SPOT, LLAMA)
+    assert place([], placed(), mine) == H200
+    assert place([rule(LLAMA, classes=("batch",))], placed(service_class="batch"), mine) == LLAMA
+    assert takeovers(mine.in_order[1:], "saturated", "interactive", (H200,)) == [SPOT, LLAMA]
+
+
 def test_a_tenant_that_shares_does_not_use_a_pool_of_its_own() -> None:
     entry = TenantEntry(INITECH, "gold", ("*",), pools="shared")
     assert usable(catalogue().pools_of[LLAMA], entry) == Usable(shared=(LLAMA, FP8, SPOT))

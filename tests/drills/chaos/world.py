@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from functions.controller.local.children import session_members
+from functions.controller.local.children import FLEET_VARIABLE, HASH_VARIABLE, NAME_VARIABLE, session_members
 from tests.drills.chaos.postgres import Postgres
 from tests.e2e.projects import PATIENT, project_with, without_limits, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
@@ -137,7 +137,7 @@ class World:
                     continue
                 if time.monotonic() - ended_s.setdefault(name, time.monotonic()) >= _AGAIN_AFTER_S:
                     ended_s.pop(name)
-                    self._start(name)
+                    self._start_or_say(name)
 
     def close(self) -> None:
         self._over.set()
@@ -149,6 +149,13 @@ class World:
             return pid is not None or (started is not None and started.poll() is None)
         process = self.postgres_process if name == "postgres" else self.kept[name].process
         return process is not None and process.poll() is None
+
+    def _start_or_say(self, name: str) -> None:
+        """A supervisor outlives a start that fails, and tries again."""
+        try:
+            self._start(name)
+        except (OSError, subprocess.SubprocessError, psutil.Error) as error:
+            print(f"{time.strftime('%H:%M:%S')} {name} did not start: {error!r}", flush=True)
 
     def _start(self, name: str) -> None:
         if name == "postgres":
@@ -217,10 +224,13 @@ def _mount(folder: Path) -> None:
 
 
 def _beside(world: World, role: str, name: str, changes: dict[str, str]) -> Kept:
+    """As the fleet's own of this role, without its marks: a controller that starts again would adopt the copy."""
     prefix = f"SHOAL_{role.upper()}_"
     environment = psutil.Process(world.fleet.pid(role)).environ() | {
         prefix + setting: value for setting, value in changes.items()
     }
+    for mark in (FLEET_VARIABLE, NAME_VARIABLE, HASH_VARIABLE):
+        environment.pop(mark, None)
     argv = [sys.executable, "-m", f"functions.{role}"]
     return Kept(argv, environment, world.fleet.state_dir, world.folder / f"{name}.log", GROUPS[name])
 

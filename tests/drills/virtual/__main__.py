@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.drills.virtual import usage_seen
 from tests.drills.virtual.seed import Verdict, run_seed, workplace
 
 _SAID_EVERY_S = 10.0
@@ -50,7 +51,7 @@ class Tally:
             f"{self.seeds} seeds, {self.virtual_s:.0f} virtual seconds in {self.wall_s:.1f} s ({speed:.0f} a second)\n"
             f"requests: {sum(self.endings.values())}, {dict(self.endings.most_common())}\n"
             f"faults: {sum(self.faults.values())}, {dict(self.faults.most_common())}\n"
-            f"usage: {dict(sorted(self.usage.items()))}\n{verdict}"
+            f"usage: {dict(sorted(self.usage.items()))}\n" + "\n".join((*usage_seen.lines(self.usage), verdict))
         )
 
 
@@ -95,6 +96,7 @@ def _line(verdict: Verdict) -> dict[str, object]:
         "breaches": verdict.breaches,
         "faults": verdict.faults,
         "endings": verdict.endings,
+        "usage": verdict.usage,
         "hash": verdict.hash,
         "wall_s": round(verdict.wall_s, 3),
     }

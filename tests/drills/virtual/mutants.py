@@ -5,12 +5,14 @@ A harness that never fails proves nothing. Each of these runs a few seeds with o
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from functions.decisions.quota.reservation import Reservation
 from functions.fleet.view import FleetView
 from functions.gateway.gateway import Gateway
 from functions.gateway.quota.accounts import RequestQuota
+from functions.gateway.request import ending
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.routing.router import Router
@@ -20,7 +22,7 @@ from functions.gateway.routing.splits import Splits
 @dataclass(frozen=True, slots=True)
 class Mutant:
     name: str
-    owner: type
+    owner: type | ModuleType
     function: str
     mutate: Callable[[Any], Any]  # from the real function to the mistaken one
     seen_by: str  # the beginning of a breach
@@ -35,7 +37,7 @@ class Mutant:
 def _goes_on_elsewhere(real: Any) -> Any:
     def attempt_broke(exchange: Exchange, attempt: Attempt, answer: Any, failure: Any, detail: str) -> None:
         exchange._blame(attempt, failure, detail)
-        exchange._route()
+        exchange.route()
 
     return attempt_broke
 
@@ -65,11 +67,11 @@ def _leaves_the_engine_alone(real: Any) -> Any:
 
 
 def _says_nothing_of_the_error(real: Any) -> Any:
-    def lost(exchange: Exchange, attempt: Attempt, answer: Any) -> None:
-        exchange._sink.end(b"data: [DONE]\n\n")
-        exchange._end(answer.status, answer.code)
+    def lose(exchange: Exchange, attempt: Attempt, answer: Any) -> None:
+        exchange.sink.end(b"data: [DONE]\n\n")
+        ending.end(exchange, answer.status, answer.code)
 
-    return lost
+    return lose
 
 
 def _begins_after_the_end(real: Any) -> Any:
@@ -100,7 +102,7 @@ MUTANTS = (
     Mutant("a tenant's place is not given back", RequestQuota, "leave", _does_nothing, "I1 settlement"),
     Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
     Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 13),
-    Mutant("a broken stream ends as a whole one", Exchange, "_lost", _says_nothing_of_the_error, "I3", 2),
+    Mutant("a broken stream ends as a whole one", ending, "lose", _says_nothing_of_the_error, "I3", 2),
     Mutant("a piece is passed on twice", Exchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
     Mutant("no session is remembered", Splits, "_group_of", _remembers_no_session, "I9 one version", 8),
     Mutant("begun after the drain's end", Gateway, "cut_short", _begins_after_the_end, "I1 settlement", 34),

@@ -168,7 +168,9 @@ class Witness:
             _, phase, beat_s = self.beats.get((node, replica.id), ((0, 0), "unknown", 0.0))
             heard_s = max(beat_s, self.hears_since_s.get(node, 0.0))
             request_id = attempt._admitted.request_id
-            deaf = attempt._services.state.bus_down
+            services = attempt._services
+            doubted = services.fleet.expiry.doubted | services.fleet.expiry.serving  # most are silent, or it answers
+            deaf = services.state.bus_down or replica.id in doubted
             self.begun.append(Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, deaf))
             self.say(f"tries {request_id} at {replica.id}")
             real(attempt)

@@ -3,9 +3,9 @@
 First byte: which of the two. Second: how the bytes are cut; any cut gives the same fields and the same bytes.
 """
 
-from functions.gateway.batch.files.form import UploadForm
+from functions.gateway.batch.files.upload import UploadForm
 from functions.http.multipart import MultipartInvalid, boundary_of
-from functions.registry.multipart import AdapterForm
+from functions.registry.artifact_routes import AdapterForm
 from tests.fuzz.inputs import Input, segments
 
 DICTIONARY = (

@@ -297,6 +297,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (PoolEntry, "context_window_tokens"): _Field("context window"),
     (PoolEntry, "dedicated_to"): _Field("dedicated to"),
     (PoolEntry, "model"): _Field(absent="its own"),
+    (PoolEntry, "spot"): _Field("spot capacity"),
     (PoolEntry, "max_adapters"): _Field("adapters in an engine", "not said"),
     (PoolEntry, "max_lora_rank"): _Field("largest rank", "not said"),
     (PoolEntry, "role"): _Field(absent="answers"),

@@ -35,9 +35,9 @@ from functions.controller.kubernetes.run.event_notes import (
     notes_of_history,
     notes_of_rollouts,
 )
-from functions.controller.kubernetes.run.finalizers import release
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.status_writer import release_finalizers
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.branch_report import BranchReport
 
@@ -184,7 +184,7 @@ class GitSide:
     async def _release(self, api: KubeApi) -> None:
         """Custom resources are no source here, and may go; tried again with the next term where that fails."""
         try:
-            released = await asyncio.to_thread(release, api, self._settings.namespace)
+            released = await asyncio.to_thread(release_finalizers, api, self._settings.namespace)
         except LeadershipLost:
             raise
         except KubeError as error:

@@ -10,8 +10,9 @@ One pass, every few seconds while this process leads, and at once when a node be
 
 A pod that is deleted drains first: the engine's preStop hook asks the agent, which tells the fleet and waits until no
 request is left. Nodes are tainted up to a quarter of those with replicas (`may_taint`): an error that many tell at once
-is more likely the driver's than the devices'. What was done is said as an Event on the pool's InferenceService.
-Suspended, nothing is written; nodes are told all the same.
+is more likely the driver's than the devices'. Whoever has the agents' secret can tell it in any replica's name, so it
+counts only of the node on which the API server has that pod, and of a pool one pod goes at a time for it. What was done
+is said as an Event on the pool's InferenceService. Suspended, nothing is written; nodes are told all the same.
 
 Neighbours: `functions.controller.health.watch` decides, `node_watch` knows the nodes.
 """
@@ -75,6 +76,7 @@ class HealthSide:
         self._is_suspended = is_suspended
         self._on_notes = on_notes
         self._teller = VerdictTeller()
+        self._going: dict[str, tuple[str, str]] = {}  # of a pool, the pod that went last for its accelerator, by uid
         self._said: dict[str, str] = {}  # the last trouble of each subject: told once
 
     async def run(self, api: KubeApi) -> None:
@@ -123,6 +125,8 @@ class HealthSide:
             if not each.node:
                 self._say(subject, f"{each.replica_id} does not tell its node: nothing can be tainted")
                 continue
+            if not await self._is_on_its_node(api, each, subject):
+                continue
             if each.node not in tainted:
                 if not may_taint(len(used), len(tainted & used)):
                     self._say(subject, f"{each.node} is not tainted: {len(tainted & used)} of {len(used)} nodes are")
@@ -131,20 +135,41 @@ class HealthSide:
                     continue
                 tainted.add(each.node)
                 await self._note(api, each.pool, "AcceleratorError", "Taint", f"{each.replica_id}: {each.fault}")
-            await self._do(f"pod {each.replica_id}", self._delete, api, each.pool, each.replica_id)
+            await self._do(f"pod {each.replica_id}", self._delete_alone, api, each)
+
+    async def _is_on_its_node(self, api: KubeApi, told: FaultyReplica, subject: str) -> bool:
+        """Whether the API server has a pod of that name and pool on the node that was told."""
+        try:
+            pod = await asyncio.to_thread(api.get, POD, self._namespace, told.replica_id)
+        except _KUBE_ERRORS as error:
+            self._say(subject, f"pod {told.replica_id}: {error}")
+            return False
+        if pod is None or _pool_of(pod) != told.pool or mapping_at(pod, "spec").get("nodeName") != told.node:
+            self._say(subject, f"no pod {told.replica_id} of {told.pool} is on {told.node}: its word is not believed")
+            return False
+        return True
 
     async def _replace(self, api: KubeApi, slow: SlowReplica) -> None:
         if await self._do(f"pod {slow.replica_id}", self._delete, api, slow.pool, slow.replica_id):
             self._health.restarting(slow)
             await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
 
-    def _delete(self, api: KubeApi, pool: str, name: str) -> None:
-        """Blocks. The pod drains; one of another pool, or that goes already, is left alone."""
+    def _delete(self, api: KubeApi, pool: str, name: str) -> str:
+        """Blocks; gives its uid. The pod drains; one of another pool, or that goes already, is left alone."""
         pod = api.get(POD, self._namespace, name)
-        if pod is None or is_being_deleted(pod) or mapping_at(pod, "metadata", "labels").get(POOL_LABEL) != pool:
-            return
-        api.delete(POD, self._namespace, name, uid=uid_of(pod))
-        _log.warning("pod %s of %s is deleted: it drains, and another one takes its place", name, pool)
+        if pod is None or _pool_of(pod) != pool:
+            return ""
+        if not is_being_deleted(pod):
+            api.delete(POD, self._namespace, name, uid=uid_of(pod))
+            _log.warning("pod %s of %s is deleted: it drains, and another one takes its place", name, pool)
+        return uid_of(pod)
+
+    def _delete_alone(self, api: KubeApi, told: FaultyReplica) -> None:
+        """Blocks. Not while another of its pool goes for its accelerator: then with a later pass."""
+        name, uid = self._going.get(told.pool, ("", ""))
+        pod = api.get(POD, self._namespace, name) if name else None
+        if pod is None or uid_of(pod) != uid:
+            self._going[told.pool] = told.replica_id, self._delete(api, told.pool, told.replica_id)
 
     async def _note(self, api: KubeApi, pool: str, reason: str, action: str, words: str) -> None:
         with contextlib.suppress(*_KUBE_ERRORS):  # the log has it
@@ -155,7 +180,7 @@ class HealthSide:
                 regarding = Regarding.live(INFERENCE_SERVICE, live[0])
                 self._on_notes([EventNote(regarding, "Warning", reason, action, words)])
 
-    async def _do(self, subject: str, act: Callable[..., None], *arguments: object) -> bool:
+    async def _do(self, subject: str, act: Callable[..., object], *arguments: object) -> bool:
         """Whether it was done; else why not is said once, and it is tried again with the next pass."""
         try:
             await asyncio.to_thread(act, *arguments)
@@ -172,6 +197,10 @@ class HealthSide:
             self._said[subject] = trouble
         else:
             self._said.pop(subject, None)
+
+
+def _pool_of(pod: Body) -> object:
+    return mapping_at(pod, "metadata", "labels").get(POOL_LABEL)
 
 
 def _taint(api: KubeApi, name: str, fault: str) -> None:

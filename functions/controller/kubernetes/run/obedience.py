@@ -2,17 +2,24 @@
 
 What gateways and agents say counts once it has lasted (`LASTING_S`): a gateway that begins, or a replica that has just
 answered its first request, is no finding. What nobody says any more is gone at once; while the bus is away, what was
-heard last stays. Neighbours: `functions.controller.unobeyed` finds, `writes` puts it on the objects.
+heard last stays.
+
+    BaseStagesNotObeyed    stages of a base that has several versions: here its channel moves as a whole
+
+Neighbours: `functions.controller.unobeyed` finds the rest, `writes` puts it on the objects.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from functions.api.consistency.everything import sorted_out
+from functions.api.declared import Accepted, Declared
+from functions.api.kinds.catalogue import AnyObject
 from functions.api.loader import Loaded
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.unobeyed.declared import declared_findings
-from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
+from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason, unobeyed
 from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, FleetWord, observed_findings
 from functions.fleet.pool_board import PoolReport
 
@@ -61,7 +68,7 @@ class Obedience:
 
     def _of_declarations(self, revision: str, loaded: Loaded) -> tuple[Unobeyed, ...]:
         if self._declared[0] != revision:
-            self._declared = (revision, tuple(declared_findings(loaded.objects)))
+            self._declared = (revision, (*declared_findings(loaded.objects), *_base_stages(loaded.objects)))
         return self._declared[1]
 
     def _take(self, judgement: Judgement) -> None:
@@ -76,3 +83,19 @@ class Obedience:
             _log.info("%s is obeyed again", key)
         self._metrics.disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
         self._on_change(new)
+
+
+def _base_stages(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobeyed]:
+    """Replicas of two versions beside each other are the local target's alone."""
+    everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
+    policies = {policy.value.metadata.name: policy.value for policy in everything.rollouts}
+    for model in everything.models:
+        spec = model.value.spec
+        policy = policies.get(spec.rollout)
+        if spec.type == "base" and len(spec.versions) > 1 and policy is not None and len(policy.spec.stages) > 1:
+            message = (
+                f"found {spec.rollout}, whose stages a base does not take on Kubernetes: its channel moves as a whole "
+                "once half of its replicas have loaded the new version, without a control group and without autoHalt; "
+                "change storageUri in the same commit, watch it, and push the old version to go back"
+            )
+            yield unobeyed(model, ("spec", "rollout"), "BaseStagesNotObeyed", message)

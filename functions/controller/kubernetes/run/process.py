@@ -26,7 +26,7 @@ from kubernetes.client import Configuration
 from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.clients import PoolsWire
 from functions.controller.health.watch import FleetHealth
-from functions.controller.kubernetes import inventory
+from functions.controller.kubernetes import inventory, memory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.inventory import RECORD_NAME
@@ -62,6 +62,7 @@ from functions.fleet.branch_report import BranchReport
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
+from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.otlp_sender import OtlpSender, sender_of
 
 LEASE_NAME = "shoal-controller"
@@ -134,6 +135,7 @@ class KubernetesController:
         """Until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopped.set)
+        warn_if_over(memory.most(), limit_bytes())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._publishing.close)
             if self._otlp is not None:

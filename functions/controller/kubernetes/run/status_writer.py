@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
+from functions.api.kinds.base import API_VERSION
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KindMissing, LeadershipLost, Retryable, Stale, Terminal
-from functions.controller.kubernetes.objects import version_of
+from functions.controller.kubernetes.objects import Kind, list_at, version_of
 from functions.controller.kubernetes.run.conditions import status_of
 from functions.controller.kubernetes.run.event_notes import EventNote, Regarding, notes_of
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.writes import StatusWrite
+from functions.controller.kubernetes.run.writes import FINALIZER, PROTECTED, StatusWrite
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 PER_SECOND = 50.0
@@ -156,3 +157,25 @@ class StatusWriter:
         """Forget objects that are gone."""
         present = set(keys)
         self._against = {key: version for key, version in self._against.items() if key in present}
+
+
+def release_finalizers(api: KubeApi, namespace: str) -> int:
+    """Take ours off objects that this controller does not look at, or nobody could delete them; how many there were.
+
+    With the git source, custom resources from before stay in the cluster and are in force no more: what `writes` has
+    put on them protects nothing. Done once a term; the Kubernetes source puts it on again where it is the source again.
+    Blocks; KubeError as `api` has them, and where one fails the rest waits.
+    """
+    released = 0
+    for kind in (Kind(API_VERSION, name) for name in sorted(PROTECTED)):
+        if not api.serves(kind):
+            continue
+        for item in api.list(kind, namespace).items:
+            finalizers = list_at(item, "metadata", "finalizers")
+            if FINALIZER not in finalizers:
+                continue
+            others = [each for each in finalizers if each != FINALIZER]
+            metadata = {"finalizers": others, "resourceVersion": version_of(item)}
+            api.merge_patch(kind, namespace, item["metadata"]["name"], {"metadata": metadata})
+            released += 1
+    return released

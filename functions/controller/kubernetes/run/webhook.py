@@ -4,11 +4,14 @@
     202                    fetched as soon as may be
     200                    nothing to do: another branch, another event, a ping
     401                    no signature, or not by our secret
-    404 405 413 429        another path; another method; a body over BODY_MAX_BYTES; too many requests
+    404 405 413 429        another path; another method; a body over BODY_MAX_BYTES; too many requests, or bodies
     400 408 431            no request; one that does not come in time; a head that is too large
 
 What is told is never believed: the body says only which branch may have moved, and what it is now is read from the
 remote. So a delivery that is played again fetches once more, and nothing else.
+
+Of what has no signature, another path or another method no body is kept. Bodies of all deliveries together are
+BODIES_MAX_BYTES at most; another one is told 429 then.
 
 Bounds: CONNECTIONS_MAX at a time, of which the longest silent one gives way, each READ_WITHIN_S for its head and as
 long for its body (`functions.http`), PER_MINUTE requests in all, whoever they are from; whoever floods it delays pushes
@@ -34,6 +37,7 @@ from functions.http.listening import serve
 
 PATH = "/hooks/git"
 BODY_MAX_BYTES = 2 * 1024 * 1024  # a push of 2,000 commits is about 1 MB
+BODIES_MAX_BYTES = 8 * BODY_MAX_BYTES
 CONNECTIONS_MAX = 64
 READ_WITHIN_S = 10.0
 PER_MINUTE, BURST = 300, 60
@@ -61,13 +65,6 @@ class Reply(NamedTuple):
     status: int
     text: str
     result: Result
-
-
-class _Request(NamedTuple):
-    method: str
-    path: str
-    headers: Headers
-    body: bytes
 
 
 def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
@@ -110,6 +107,7 @@ class Webhook:
         self._clock = clock
         self._bucket = TokenBucket(PER_MINUTE, BURST, 60, self._now_us())
         self._bounds = bounds
+        self._held_bytes = 0  # of bodies that are being read
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """OSError where that cannot be."""
@@ -120,11 +118,11 @@ class Webhook:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI has it."""
+        headers = dict(scope["headers"])
         reply = self._limited()
         if reply is None:
-            body = await _read(receive)
-            headers = dict(scope["headers"])
-            reply = _TOO_LARGE if body is None else self.reply(_Request(scope["method"], scope["path"], headers, body))
+            read = await self._read(receive, self._refused_by_head(scope["method"], scope["path"], headers))
+            reply = read if isinstance(read, Reply) else self.reply(headers, read)
         self._on_result(reply.result)
         if reply.result == "unsigned":
             _log.warning("a webhook delivery was refused: %s", reply.text)
@@ -134,15 +132,11 @@ class Webhook:
         await send({"type": "http.response.start", "status": reply.status, "headers": answered})
         await send({"type": "http.response.body", "body": content})
 
-    def reply(self, request: _Request) -> Reply:
-        """What to say to a whole request, and whether to fetch."""
-        if request.path != PATH:
-            return Reply(404, f"git servers tell of pushes at {PATH}", "malformed")
-        if request.method != "POST":
-            return Reply(405, "POST it", "malformed")
-        if not is_signed(request.headers, request.body, self._secret):
-            return Reply(401, "not signed with this installation's webhook secret", "unsigned")
-        if not moves(request.headers, request.body, self._branch):
+    def reply(self, headers: Headers, body: bytes) -> Reply:
+        """What to say to a whole delivery, and whether to fetch."""
+        if not is_signed(headers, body, self._secret):
+            return _UNSIGNED
+        if not moves(headers, body, self._branch):
             return Reply(200, f"nothing to do: {self._branch} is followed", "passed_over")
         self._on_push()
         return Reply(202, f"{self._branch} is fetched", "taken")
@@ -160,18 +154,41 @@ class Webhook:
     def _now_us(self) -> int:
         return int(self._clock() * US_PER_S)
 
+    def _refused_by_head(self, method: str, path: str, headers: Headers) -> Reply | None:
+        """What no body can mend."""
+        if path != PATH:
+            return Reply(404, f"git servers tell of pushes at {PATH}", "malformed")
+        if method != "POST":
+            return Reply(405, "POST it", "malformed")
+        may_be_signed = not _SIGNATURES.keys().isdisjoint(headers) or is_signed(headers, b"", self._secret)
+        return None if may_be_signed else _UNSIGNED
+
+    async def _read(self, receive: Receive, refused: Reply | None) -> bytes | Reply:
+        """The body, or why not; it is read to its end all the same, or the answer would get lost."""
+        body, size_bytes = bytearray(), 0
+        try:
+            while True:
+                message = await receive()
+                part = message.get("body", b"")
+                size_bytes += len(part)
+                refused = refused or self._over(size_bytes, len(part))
+                if refused is None:
+                    self._held_bytes += len(part)
+                    body += part
+                elif body:
+                    self._held_bytes -= len(body)
+                    body.clear()
+                if not message.get("more_body", False):
+                    return refused or bytes(body)
+        finally:
+            self._held_bytes -= len(body)
+
+    def _over(self, size_bytes: int, more_bytes: int) -> Reply | None:
+        if size_bytes > BODY_MAX_BYTES:
+            return _TOO_LARGE
+        return _TOO_MANY if self._held_bytes + more_bytes > BODIES_MAX_BYTES else None
+
 
 _TOO_LARGE = Reply(413, f"a body of at most {BODY_MAX_BYTES} bytes", "malformed")
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The body, None where it is too large; it is read to its end all the same, or the answer would get lost."""
-    body, size_bytes = bytearray(), 0
-    while True:
-        message = await receive()
-        part = message.get("body", b"")
-        size_bytes += len(part)
-        if size_bytes <= BODY_MAX_BYTES:
-            body += part
-        if not message.get("more_body", False):
-            return bytes(body) if size_bytes <= BODY_MAX_BYTES else None
+_TOO_MANY = Reply(429, "too many deliveries are on their way: the branch is polled besides", "limited")
+_UNSIGNED = Reply(401, "not signed with this installation's webhook secret", "unsigned")

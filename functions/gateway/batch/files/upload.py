@@ -20,13 +20,43 @@ from starlette.requests import ClientDisconnect
 
 from functions.artifacts.s3_large import LargeWriter
 from functions.gateway import errors
-from functions.gateway.batch.files.form import UploadForm
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.tenant_limits import TenantShares
-from functions.http.multipart import MultipartInvalid
+from functions.http.multipart import MultipartForm, MultipartInvalid, boundary_of
+
+
+class UploadForm(MultipartForm):
+    """Form of a batch's file: one part "file" whose bytes pass on, and a few small fields.
+
+    Feed it blocks; what `feed` returns are bytes of the file. Then `end`.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        super().__init__(boundary_of(content_type))
+        self.filename: str | None = None  # None: no file came yet
+        self._pieces: list[bytes] = []
+
+    def feed(self, block: bytes) -> list[bytes]:
+        self.write(block)
+        found, self._pieces = self._pieces, []
+        return found
+
+    def end(self) -> None:
+        super().end()
+        if self.filename is None:
+            raise MultipartInvalid("The form has no part 'file'.")
+
+    def file_begins(self, filename: bytes) -> None:
+        if self.filename is not None:
+            raise MultipartInvalid("The form has two parts 'file'. Send one file at a time.")
+        self.filename = filename.decode(errors="replace")
+
+    def file_data(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+
 
 _WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
 _FORM_BYTES = 64 * 1024  # around the file

@@ -19,7 +19,7 @@ from functions.gateway.chat.composition.shared import ChatRequest, ChatServices
 from functions.gateway.errors import Refused, bad_request
 from functions.gateway.http.headers import read_headers
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.intake.callers import identify
+from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import CHAT
@@ -66,7 +66,7 @@ class Composer:
             The session is named as it is in chats, by the header: it may have characters that no path may have.
             """
             services = self._shared.services
-            _, caller = identify(services, request)
+            _, caller = identify_lookup(services, request)
             session = read_headers(request.scope["headers"], request.state.request_id, services.limits).session
             if session is None:
                 raise bad_request("The header X-Session-ID says which conversation is to be deleted.", "X-Session-ID")

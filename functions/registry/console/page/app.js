@@ -72,7 +72,7 @@ function pageOf(mine) {
     leave,
     refresh,
     about(state) {
-      const away = state.bus_connected ? "" : "  (fleet bus away: replicas as last heard)";
+      const away = state.bus_connected ? "" : "  (fleet bus away: replicas as last received)";
       $("about").textContent = `epoch ${state.epoch}  ${state.revision.slice(0, 24)}${away}`;
     },
     async fill(part, work) {

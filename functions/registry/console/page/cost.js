@@ -43,7 +43,7 @@ function used(told, by) {
   const lines = rows.map((each) => line(name(each), each, String(each[by])));
   if (rest.length) lines.push(line(quiet(`other (${count(rest.length)})`), added(rest), " other"));
   lines.push(line(el("strong", "", "all"), told.total, " all"));
-  const note = told.last_told_unix_s ? quiet(`A gateway told last ${seconds(Date.now() / 1000 - told.last_told_unix_s)} ago.`) : null;
+  const note = told.last_told_unix_s ? quiet(`Gateways last reported ${seconds(Date.now() / 1000 - told.last_told_unix_s)} ago.`) : null;
   return el("div", "", table("Usage", [by, "#requests", "#prompt", "#cached", "#completion", "#accelerator-s", "#cost", "#per 1M tokens", "share"], lines),
     whole ? null : empty("No pool has a price yet: its InferenceService’s annotation shoal.dev/accelerator-price-per-hour gives it one."),
     told.has_more ? empty("There is more than the registry adds up at once; `shoal usage` narrows it down.") : null, note);

@@ -64,7 +64,7 @@ export function fleet(page) {
       count(each.running), count(each.waiting), bar(each.kv_usage_ratio, percent(each.kv_usage_ratio), each.kv_usage_ratio > 0.95 ? "bad" : ""), count(each.adapters), count(each.room), seconds(each.age_s),
     ], { key: each.id }));
     const more = state.replicas_total - state.replicas.length;
-    put(replicas.body, rows.length ? table("Replicas", ["replica", "pool", "phase", "#running", "#waiting", "KV cache", "#adapters", "#room", "#heard"], rows) : empty("No such replica."),
+    put(replicas.body, rows.length ? table("Replicas", ["replica", "pool", "phase", "#running", "#waiting", "KV cache", "#adapters", "#free slots", "#heartbeat age"], rows) : empty("No such replica."),
       more > 0 ? empty(`other: ${count(more)} more replicas`) : null);
   }
 
@@ -86,7 +86,7 @@ function adapters(pool) {
   if (!tiers) return [];
   return [
     facts([["adapter versions", count(tiers.registered)], ["in an engine", count(tiers.in_engine)], ["on a node’s disk", count(tiers.on_disk)],
-      ["in the store only", count(tiers.in_store)], ["room for more", count(pool.room)]]),
+      ["in the store only", count(tiers.in_store)], ["free adapter slots", count(pool.room)]]),
     ...tiers.failing.map((each) => el("p", "words bad", `${each.name} cannot be loaded: ${each.words}`)),
   ];
 }

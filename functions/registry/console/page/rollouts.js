@@ -76,7 +76,7 @@ function rolloutBody(it) {
   }
   if (it.why) parts.push(el("p", "words", it.why));
   if (it.percent && (it.heard_age_s === null || it.heard_age_s > 15)) {
-    parts.push(el("p", "words warn", it.heard_age_s === null ? "No gateway has told of this stage yet." : `Gateways silent for ${seconds(it.heard_age_s)}.`));
+    parts.push(el("p", "words warn", it.heard_age_s === null ? "No gateway has reported on this stage yet." : `Gateways silent for ${seconds(it.heard_age_s)}.`));
   }
   if (!it.percent) return [...parts, el("p", "words quiet", `${it.to_version} is being loaded for ${seconds(it.in_stage_s)}; nobody gets it yet.`)];
   return [...parts, el("div", "figures", scroll(groups(it)), it.conditions.length ? scroll(conditions(it)) : null)];

@@ -84,7 +84,7 @@ function described(row) {
       ["arrived", when(row.ts)], ["tenant, key", `${row.tenant_id}, ${row.key_id}`], ["class", `${row.class}, ${row.stream ? "stream" : "whole answer"}`],
       ["model", `${row.model_id}@${row.version}`], row.degraded_from ? ["instead of", row.degraded_from] : null, ["pool, replica", `${row.pool}, ${row.replica_id || "none"}`],
       ["attempts", count(row.attempt_count)],
-      ["tokens", row.prompt_tokens === null ? "not told" : `${count(row.prompt_tokens)} prompt (${count(row.cached_tokens)} cached), ${count(row.completion_tokens)} completion`],
+      ["tokens", row.prompt_tokens === null ? "not reported" : `${count(row.prompt_tokens)} prompt (${count(row.cached_tokens)} cached), ${count(row.completion_tokens)} completion`],
       ["between tokens", row.inter_token_p50_ms === null ? "not streamed" : `p50 ${ms(row.inter_token_p50_ms)}, p99 ${ms(row.inter_token_p99_ms)}`],
       ["cost", `${row.kv_token_seconds.toFixed(0)} KV-token-seconds, ${row.gpu_seconds.toFixed(3)} accelerator-seconds`],
       ["snapshot", count(row.snapshot_epoch)], ["trace id", el("span", "mono words", row.trace_id)],
@@ -120,7 +120,7 @@ function routing(row) {
   const terms = Object.entries(row.route_score).filter(([name]) => name !== "reason");
   const actual = row.first_token_ms === null ? null : ["first token came after", ms(row.first_token_ms)];
   if (!terms.length) return empty(row.route_reason ? `Chosen by ${row.route_reason}.` : "No replica was chosen.");
-  return el("div", "", el("p", "words", el("strong", "", row.route_reason || "no reason told"), REASONS[row.route_reason] ? `: ${REASONS[row.route_reason]}.` : ".", " As it was predicted then:"),
+  return el("div", "", el("p", "words", el("strong", "", row.route_reason || "no reason given"), REASONS[row.route_reason] ? `: ${REASONS[row.route_reason]}.` : ".", " As it was predicted then:"),
     facts([...terms.map(([name, value]) => [TERMS[name] || name.replaceAll("_", " "), said(name, value)]), actual]));
 }
 

@@ -46,6 +46,7 @@ class Cluster:
     clock: list[float] = field(default_factory=lambda: [0.0])
     paces: dict[str, float] = field(default_factory=dict)  # ms between two tokens, by pod
     faults: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, str] = field(default_factory=dict)  # on whose node a pod says that it is
     notes: list[EventNote] = field(default_factory=list)
     looks: int = 0
 
@@ -75,12 +76,13 @@ class Cluster:
     def node_of(self, pod: str) -> str:
         return f"node-{pod}-{self.space.system}"
 
-    def make(self, pod: str) -> None:
+    def make(self, pod: str, on: str = "") -> None:
         client = self.space.client
-        create(client, "/api/v1/nodes", {"metadata": {"name": self.node_of(pod)}, "spec": {"taints": [_OTHER]}})
+        if not on:
+            create(client, "/api/v1/nodes", {"metadata": {"name": self.node_of(pod)}, "spec": {"taints": [_OTHER]}})
         body = {
             "metadata": {"name": pod, "labels": {"shoal.dev/pool": "a"}},
-            "spec": {"nodeName": self.node_of(pod), "containers": [{"name": "engine", "image": "engine"}]},
+            "spec": {"nodeName": self.node_of(on or pod), "containers": [{"name": "engine", "image": "engine"}]},
         }
         create(client, f"/api/v1/namespaces/{self.space.models}/pods", body)
 
@@ -101,13 +103,20 @@ class Cluster:
 
     def report(self) -> PoolReport:
         replicas = []
-        for pod in ("a-0", "a-1", "a-2"):
+        for pod in ("a-0", "a-1", "a-2", "a-3"):
+            if pod == "a-3" and pod not in self.faults:
+                continue
             gap_ms = self.paces.get(pod, 20.0)
             pace = Pace(self.looks, 20, 500, 3.0, 0.0, queue_ms=5.0, prefill_ms=0.2, gap_ms=gap_ms)
             phase = "draining" if pod in self.faults else "ready"
             fault = self.faults.get(pod, "")
             told = beat(
-                replica_id=pod, pool="a", phase=phase, node=self.node_of(pod), pace=pace, accelerator_fault=fault
+                replica_id=pod,
+                pool="a",
+                phase=phase,
+                node=self.node_of(self.claims.get(pod, pod)),
+                pace=pace,
+                accelerator_fault=fault,
             )
             replicas.append(replica_report(told, 0.1))
         return PoolReport(True, {}, tuple(replicas))
@@ -167,6 +176,28 @@ async def test_a_node_with_a_failed_accelerator_is_tainted_until_somebody_clears
     await cluster.step()
     assert cluster.taints("a-0") == ["nvidia.com/gpu"]
     assert not {TAINT, CLEARED_ANNOTATION} & cluster.node("a-0")["metadata"].get("annotations", {}).keys()
+
+
+async def test_a_fault_told_of_a_node_where_its_pod_is_not_is_not_believed(cluster: Cluster) -> None:
+    """One who has the agents' secret seals in any replica's name."""
+    cluster.faults["a-0"] = FAULT
+    await cluster.step()
+    await asyncio.to_thread(until, lambda: cluster.informer.nodes()[cluster.node_of("a-0")].is_tainted, str)
+    cluster.faults |= {"a-1": FAULT, "a-2": FAULT}
+    cluster.claims |= {"a-1": "a-0", "a-2": "a-0"}  # the one that is tainted already
+    await cluster.step()
+    assert not cluster.is_ending("a-1") and not cluster.is_ending("a-2")
+
+
+async def test_of_a_pool_one_pod_goes_at_a_time_for_its_accelerator(cluster: Cluster) -> None:
+    cluster.make("a-3", on="a-0")
+    cluster.faults["a-0"] = FAULT
+    await cluster.step()
+    await asyncio.to_thread(until, lambda: cluster.informer.nodes()[cluster.node_of("a-0")].is_tainted, str)
+    cluster.faults["a-3"] = FAULT
+    cluster.claims["a-3"] = "a-0"
+    await cluster.step()
+    assert cluster.is_ending("a-0") and not cluster.is_ending("a-3"), "another one goes still"
 
 
 async def test_a_slow_pod_is_deleted_and_only_that_one(cluster: Cluster) -> None:

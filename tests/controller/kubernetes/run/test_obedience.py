@@ -97,3 +97,22 @@ def test_what_declarations_show_counts_at_once_and_beside_the_rest() -> None:
     assert watch.look(0.0, LACKING) == ["PrefixCachingOff"]
     assert watch.look(SETTLE_S, LACKING) == ["PrefixCachingOff", "TokenizerMissing"]
     assert watch.look(SETTLE_S + 1, report(Lacking("tokenizer", "other", 1))) == ["PrefixCachingOff"]
+
+
+STAGES = policy("RolloutPolicy", "{stages: [{percent: 5, duration: 10m}, {percent: 100}]}", "default")
+AT_ONCE = policy("RolloutPolicy", "{stages: [{percent: 100}]}", "default")
+
+
+def base(versions: str) -> str:
+    return policy("Model", f"{{id: a, type: base, versions: [{versions}], channels: {{stable: v1}}}}", "a")
+
+
+V1, V2 = "{name: v1, artifact: 'pvc://models/a/v1'}", "{name: v2, artifact: 'pvc://models/a/v2'}"
+
+
+def test_stages_of_a_base_are_said_not_to_be_obeyed() -> None:
+    """On a cluster a base's channel moves as a whole; nobody was told that its policy's stages are not taken."""
+    two = f"{V1}, {V2}"
+    assert Watch(service("a"), base(two), STAGES).look(0.0, report()) == ["BaseStagesNotObeyed"]
+    for documents in ((base(V1), STAGES), (base(two), AT_ONCE)):
+        assert not Watch(service("a"), *documents).look(0.0, report())

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from functions.controller.kubernetes.run.webhook import (
+    BODIES_MAX_BYTES,
     BODY_MAX_BYTES,
     BURST,
     CONNECTIONS_MAX,
@@ -69,6 +70,56 @@ def test_nothing_else_does(headers: dict[str, str]) -> None:
 
 def test_a_signature_is_of_the_body() -> None:
     assert not is_signed(raw(github()), PUSH + b" ", SECRET)
+
+
+class Delivery:
+    """One whose body comes in pieces, as the test sends them."""
+
+    def __init__(self, hook: Webhook, headers: dict[str, str]) -> None:
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": list(raw(headers).items())}
+        self.pieces: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self.sent: list[dict[str, object]] = []
+        self._done = asyncio.ensure_future(hook(scope, self.pieces.get, self._send))
+
+    async def _send(self, message: object) -> None:
+        self.sent.append(message)  # type: ignore[arg-type]
+
+    async def sends(self, piece: bytes, *, last: bool = False) -> None:
+        self.pieces.put_nowait({"type": "http.request", "body": piece, "more_body": not last})
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def status(self) -> object:
+        await self._done
+        return self.sent[0]["status"]
+
+
+async def test_bodies_of_all_deliveries_together_are_bounded() -> None:
+    """Sixty-four of two megabytes each, from whoever reaches the port, were more than the controller has to spare."""
+    hook = Webhook(SECRET, "main", lambda: None)
+    most = b"x" * BODY_MAX_BYTES
+    held = [Delivery(hook, github()) for _ in range(BODIES_MAX_BYTES // BODY_MAX_BYTES)]
+    for each in held:
+        await each.sends(most)
+    over = Delivery(hook, github())
+    await over.sends(b"x")
+    assert hook._held_bytes == BODIES_MAX_BYTES
+    await over.sends(b"", last=True)
+    assert await over.status() == 429
+    for each in held:
+        await each.sends(b"", last=True)
+        assert await each.status() == 401
+    assert hook._held_bytes == 0
+
+
+@pytest.mark.parametrize("headers", [{}, gitlab(b"another"), {"authorization": "Bearer x"}])
+async def test_of_what_cannot_be_signed_no_body_is_kept(headers: dict[str, str]) -> None:
+    hook = Webhook(SECRET, "main", lambda: None)
+    delivery = Delivery(hook, headers)
+    await delivery.sends(b"x" * 1000)
+    assert hook._held_bytes == 0
+    await delivery.sends(b"", last=True)
+    assert await delivery.status() == 401
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Prefill pools in `shoal capacity`: both sizes for a load, beside those of one pool.
+
+Where two pools are worth it, their sizes are what the rest counts with: cost and places.
+Neighbours: `functions.simulator.prefill_sizing` finds the sizes, `capacity_comparison` says what is worth it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from functions.cli.capacity_comparison import Comparison
+from functions.cli.capacity_tables import PoolCapacity
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter
+from functions.simulator.prefill_sizing import Apart, Reading, replicas_apart
+from functions.simulator.replicas_needed import Load, Unreachable, profile_from
+
+
+def reader_of(found: PoolCapacity, pools: Sequence[PoolCapacity]) -> PoolCapacity | None:
+    """The pool that computes prompts for this one, where there is one."""
+    named = found.pool.model or found.pool.pool
+    return next((each for each in pools if each.pool.reads and each.pool.model == named), None)
+
+
+def compare(found: PoolCapacity, reads: PoolCapacity, reporter: TerminalReporter) -> None:
+    """`found` has its load, and one pool's replicas or why there are none."""
+    if found.load is None or not reads.memory.fits:
+        return
+    apart, trouble = None, ""
+    with reporter.step(f"Replicas of {found.pool.pool} beside {reads.pool.pool}") as step:
+        try:
+            apart = _sized(found, reads, found.load, step.update)
+        except Unreachable as error:
+            trouble = str(error)
+    priced = found.price_per_hour is not None and reads.price_per_hour is not None
+    found.comparison = Comparison(
+        pool=found.pool.pool,
+        reads=reads.pool.pool,
+        apart=apart,
+        one=found.needed,
+        cost=_both(found, reads, apart, priced=priced) if apart is not None else None,
+        one_cost=_cost(found, found.needed.replicas, priced=priced) if found.needed is not None else None,
+        unit="an hour" if priced else "accelerators",
+        trouble=trouble,
+    )
+    reads.reading = apart.reading if apart is not None and found.comparison.pays else 0
+    if found.comparison.pays:
+        found.trouble = ""
+
+
+def _sized(found: PoolCapacity, reads: PoolCapacity, load: Load, progress: Callable[[str], None]) -> Apart:
+    if found.speed is None or reads.speed is None:
+        raise Refused(f"{reads.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache")
+    reading = Reading(
+        profile=profile_from(reads.speed, reads.memory, reads.pool.serving),
+        kv_bytes_per_token=reads.pool.kv_bytes_per_token,
+        kv_transfer_bytes_per_s=reads.pool.kv_transfer_bytes_per_s,
+    )
+    profile = profile_from(found.speed, found.memory, found.pool.serving)
+    return replicas_apart(profile, reading, load, 0, progress)
+
+
+def _both(found: PoolCapacity, reads: PoolCapacity, apart: Apart, *, priced: bool) -> float:
+    return _cost(found, apart.writing, priced=priced) + _cost(reads, apart.reading, priced=priced)
+
+
+def _cost(each: PoolCapacity, replicas: int, *, priced: bool) -> float:
+    accelerators = replicas * max(1, each.pool.serving.accelerators)
+    return accelerators * (each.price_per_hour or 0.0) if priced else float(accelerators)

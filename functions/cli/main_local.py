@@ -1,0 +1,90 @@
+"""Commands for the fleet of this machine, names and options: it comes and goes, and follows its branch or not.
+
+Neighbours: `main` has the list of all commands; as there, what one does is imported when it is called.
+"""
+
+from typing import Annotated
+
+import typer
+
+from functions.cli.options import Engine, EngineOption, Output, OutputOption, ReplicasOption, TenantOption
+
+
+def up(
+    engine: EngineOption = Engine.VLLM,
+    replicas: ReplicasOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the controller runs.")] = False,
+) -> None:
+    """Start the local fleet, or bring the running one to these options; ends with a first answer."""
+    from functions.cli import up as command
+
+    command.up(engine.value, replicas, detach=detach)
+
+
+def prepare(engine: EngineOption = Engine.VLLM) -> None:
+    """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
+    from functions.cli import up
+
+    up.prepare(engine.value)
+
+
+def down() -> None:
+    """Drain and stop the local fleet; nothing is left running, whoever started it."""
+    from functions.cli import up as command
+
+    command.down()
+
+
+def front(
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")
+    ] = False,
+) -> None:
+    """One address for all regions of this machine: haproxy, in the foreground, until it is ended."""
+    from functions.cli import front as command
+
+    command.front(print_only=print_only)
+
+
+def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
+    from functions.cli import local_commands as command
+
+    command.env(tenant, as_json=output is Output.JSON)
+
+
+def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as `shoal status` names it.")]) -> None:
+    """Restart one process or replica: drained first; the gateway without refusing a connection."""
+    from functions.cli import local_commands as command
+
+    command.restart(name)
+
+
+def clear_accelerator(
+    replica: Annotated[str, typer.Argument(help="The replica that is out for its accelerator.")],
+) -> None:
+    """A failed accelerator was looked after: its replica takes requests again. On Kubernetes annotate the node."""
+    from functions.cli import local_commands as command
+
+    command.clear_accelerator(replica)
+
+
+def suspend(reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "") -> None:
+    """Stop following the branch: what runs goes on, nothing is changed."""
+    from functions.cli import local_commands
+
+    local_commands.suspend(reason)
+
+
+def resume() -> None:
+    """Follow the branch again, beginning with what came meanwhile."""
+    from functions.cli import local_commands
+
+    local_commands.resume()
+
+
+def reconcile() -> None:
+    """Look at the branch now, and make sure that everything is as it says."""
+    from functions.cli import local_commands
+
+    local_commands.reconcile()

@@ -1,0 +1,69 @@
+"""Room for a surge on one machine: seats that SHOAL_MAX_ENGINES sets, and the memory of accelerators.
+
+An engine that runs, and does not sleep, has a seat, and on each of its accelerators the part of the memory that its
+`--gpu-memory-utilization` says. Its accelerators are the first that it can see, as many as its ranks: those of its
+pool's CUDA_VISIBLE_DEVICES, else of the controller's own, else the machine's. Simulated engines have none.
+
+Seats that nobody has set bound the autoscaler, not a surge: what is declared is started in any case.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from functions.api.kinds.inference_service import accelerators_by_arguments, last_argument
+from functions.controller.local.pools import EngineKind, Pool
+from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO
+from functions.decisions.rollout.surge_room import Room, without_room
+
+DEVICES = Path("/dev")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_UTILIZATION = "--gpu-memory-utilization"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What bounds its engines."""
+
+    accelerators: tuple[str, ...] = ()  # by the names that CUDA_VISIBLE_DEVICES has for them
+    max_engines: int | None = None
+
+    def no_room(self, pool: Pool, awake: Mapping[str, int], pools: Collection[Pool], kind: EngineKind) -> str:
+        """Why no replica more of it may start; "" where one may. `awake` are the engines that run and do not sleep, by
+        pool; one of a pool that is declared no more has a seat."""
+        rooms = []
+        if self.max_engines is not None:
+            rooms.append(Room("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))
+        if kind == "vllm":
+            for device in self._of(pool):
+                used = sum(
+                    awake.get(each.name, 0) * utilization_ratio(each) for each in pools if device in self._of(each)
+                )
+                rooms.append(Room(f"the memory of accelerator {device}", 1.0, used, utilization_ratio(pool)))
+        return without_room(rooms)
+
+    def _of(self, pool: Pool) -> tuple[str, ...]:
+        visible = visible_devices(dict(pool.env).get(_VISIBLE))
+        return (self.accelerators if visible is None else visible)[: accelerators_by_arguments(pool.args)]
+
+
+def machine(environ: Mapping[str, str], max_engines: int | None, devices: Path = DEVICES) -> Machine:
+    """NVIDIA's devices here, as far as processes of this environment see them."""
+    found = sorted(int(name) for each in devices.glob("nvidia[0-9]*") if (name := each.name[6:]).isdecimal())
+    visible = visible_devices(environ.get(_VISIBLE))
+    there = tuple(map(str, found))
+    return Machine(visible if visible is not None and there else there, max_engines)
+
+
+def visible_devices(text: str | None) -> tuple[str, ...] | None:
+    """None where nothing is said."""
+    return None if text is None else tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def utilization_ratio(pool: Pool) -> float:
+    """The part of an accelerator's memory that one engine of the pool takes."""
+    try:
+        ratio = float(last_argument(pool.args, _UTILIZATION) or DEFAULT_UTILIZATION_RATIO)
+    except ValueError:
+        return DEFAULT_UTILIZATION_RATIO
+    return ratio if 0 < ratio <= 1 else DEFAULT_UTILIZATION_RATIO

@@ -1,0 +1,272 @@
+"""Parked process: has imported an engine, holds nothing, and forks an engine whenever it is asked to.
+
+    ENGINE_PYTHON waiting.py SOCKET MODULE [ALSO…]        what `python -m MODULE` would import, and ALSO, is imported
+
+One connection to the socket is one start: a line of JSON (`argv`, `env`, `cwd`) with the engine's log as a file
+descriptor; the answer is `{"refused": "why"}`, or the child's own `{"pid": …}`. The child leads a session of its own,
+has the environment, the directory and the log that were asked for, and runs `MODULE` as `python -m` would once it is
+told `go`; told nothing, it ends: whoever asked has given up and starts the engine by itself. This process goes on
+waiting.
+
+It refuses, and whoever asked starts the engine without it, where an engine that starts by itself would be another one:
+another interpreter or module, a file of what was imported has changed since, a variable that imports may have read
+has another value. It never holds an accelerator: where an import has opened one (a file of /dev/nvidia* or /dev/kfd is
+open, or torch says so), or left a thread of Python's running, it ends with words before it answers anybody. A driver
+that is initialised does not survive a fork; vLLM forks its own processes under the same condition.
+
+Runs under the engine's interpreter, where shoal is not installed: the standard library alone.
+"""
+
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import runpy
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+REQUEST_MAX_BYTES = 256 * 1024  # as much as a command line may have, nearly
+_REQUEST_S = 2.0  # for the whole of a request
+_GO_S = 10.0  # from the child's answer until it is told to go
+_REAP_EVERY_S = 1.0
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+# Read when an engine starts to work, and never by an import (vLLM 0.32): a replica's own.
+LATE = frozenset({"VLLM_CACHE_ROOT", "SHOAL_FLEET", "SHOAL_PROCESS", "SHOAL_SPEC_HASH"})
+_PEER = struct.Struct("3i")  # SO_PEERCRED: pid, uid, gid
+
+
+Stamp = tuple[int, int] | None  # of a file: when it was changed, and its size
+Request = dict[str, Any]
+
+
+class Refused(Exception):
+    """No engine from here; the message says why."""
+
+
+def main(socket_path: str, module: str, also: list[str]) -> None:
+    """Returns in a child, with the command line and the environment of an engine; else never."""
+    Path(socket_path).unlink(missing_ok=True)
+    began_s = time.monotonic()
+    environ, forks = dict(os.environ), beside("forks")
+    files = imported(module, also)
+    hold_nothing()
+    gc.collect()
+    gc.freeze()  # what a collection would touch is no longer shared with the children
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    making = Path(f"{socket_path}.new")
+    making.unlink(missing_ok=True)
+    listener.bind(str(making))
+    listener.listen(8)
+    making.rename(socket_path)  # who sees it may connect
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    took_s = time.monotonic() - began_s
+    say(f"{module} imported in {took_s:.1f} s: {len(files)} files, {resident_mb()} MB, {threads} threads; waiting")
+    wait(listener, module, environ, files)
+    forks.stand_by(environ)
+
+
+def beside(name: str) -> Any:
+    """A module of this folder, which is on nobody's path."""
+    spec = importlib.util.spec_from_file_location(f"shoal_parked_{name}", Path(__file__).with_name(f"{name}.py"))
+    if spec is None or spec.loader is None:
+        sys.exit(f"{name}.py is not beside {__file__}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def imported(module: str, also: list[str]) -> dict[str, Stamp]:
+    """Imports; returns what was read, as it was."""
+    for name in (module, *also):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if name == module:
+                raise
+            say(f"{name} is not here, and is imported by whoever needs it: {error}")
+    return {file: stamp(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
+
+
+def stamp(file: str) -> Stamp:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def hold_nothing() -> None:
+    """Ends this process where a fork of it would not be sound."""
+    held = {target for fd in Path("/proc/self/fd").iterdir() if (target := link(fd)).startswith(_DEVICES)}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        held.add("torch.cuda")
+    if held:
+        sys.exit(f"an import has opened an accelerator ({', '.join(sorted(held))}): engines start without this process")
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others:
+        sys.exit(f"an import has left threads running ({', '.join(others)}): engines start without this process")
+
+
+def link(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except OSError:
+        return ""
+
+
+def wait(listener: socket.socket, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
+    """Returns in a child."""
+    listener.settimeout(_REAP_EVERY_S)
+    while True:
+        reap()
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            log = -1
+            try:
+                request, log = read(connection)
+                check(request, module, environ, files)
+            except Refused as refused:
+                tell(connection, {"refused": str(refused)})
+                say(f"refused: {refused}")
+                close([log] if log >= 0 else [])
+                continue
+            pid = os.fork()
+            if not pid:
+                listener.close()
+                become(request, log, connection)
+                return
+            os.close(log)
+            say(f"process {pid} is {request['env'].get('SHOAL_PROCESS', 'an engine')}")
+
+
+def read(connection: socket.socket) -> tuple[Request, int]:
+    """The request, and the log's descriptor; Refused for anything else."""
+    _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid != os.getuid():
+        raise Refused("asked by another user")
+    connection.settimeout(_REQUEST_S)
+    text, fds = b"", list[int]()
+    try:
+        while not text.endswith(b"\n"):
+            data, found, _, _ = socket.recv_fds(connection, 65536, 1)
+            fds += found
+            text += data
+            if not data or len(text) > REQUEST_MAX_BYTES or len(fds) > 1:
+                raise Refused("the request is cut off, or too long")
+        request = json.loads(text)
+        if not (isinstance(request, dict) and len(fds) == 1):
+            raise Refused("not a request with a log")
+        argv, env, cwd = request.get("argv"), request.get("env"), request.get("cwd")
+        if not (
+            isinstance(argv, list)
+            and is_texts(argv)
+            and len(argv) >= 3
+            and isinstance(env, dict)
+            and isinstance(cwd, str)
+        ):
+            raise Refused("not a command line with environment and directory")
+        if not (is_texts(list(env)) and is_texts(list(env.values())) and is_texts([cwd])):
+            raise Refused("the environment or the directory is not text")
+    except (OSError, ValueError, RecursionError) as error:
+        close(fds)
+        raise Refused(f"the request cannot be read: {error}") from error
+    except Refused:
+        close(fds)
+        raise
+    return request, fds[0]
+
+
+def is_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(each, str) and "\0" not in each for each in values)
+
+
+def close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def check(request: Request, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
+    """Refused where an engine that starts by itself would be another one."""
+    python, option, wanted = request["argv"][:3]
+    if str(Path(python).absolute()) != sys.executable or (option, wanted) != ("-m", module):
+        raise Refused(f"{python} {option} {wanted} is another engine than {sys.executable} -m {module}")
+    env = request["env"]
+    if "LC_CTYPE" in environ:  # Python sets it for itself where no locale is given, as it would have there
+        env.setdefault("LC_CTYPE", environ["LC_CTYPE"])
+    differing = sorted(
+        name for name in environ.keys() | env.keys() if name not in LATE and environ.get(name) != env.get(name)
+    )
+    if differing:
+        raise Refused(f"the environment is another: {', '.join(differing)[:500]}")
+    changed = [file for file, was in files.items() if stamp(file) != was]
+    if changed:
+        raise Refused(f"{len(changed)} files have changed since they were imported, such as {changed[0]}")
+
+
+def become(request: Request, log: int, connection: socket.socket) -> None:
+    """The engine's process, all but its code; ends it where nobody waits for that."""
+    try:
+        os.setsid()
+        os.chdir(request["cwd"])
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        close([nothing, log])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        sys.argv = request["argv"][2:]
+        connection.settimeout(_GO_S)
+        tell(connection, {"pid": os.getpid()})
+        if connection.recv(16) != b"go\n":
+            raise OSError("nobody waits for this start any more")
+    except OSError as error:
+        tell(connection, {"refused": str(error)})
+        say(f"not started: {error}")
+        os._exit(1)
+    if "setproctitle" in sys.modules:
+        sys.modules["setproctitle"].setproctitle(" ".join(request["argv"]))
+
+
+def tell(connection: socket.socket, document: dict[str, object]) -> None:
+    try:
+        connection.sendall(json.dumps(document).encode() + b"\n")
+    except OSError as error:
+        say(f"nobody hears the answer: {error}")
+
+
+def reap() -> None:
+    """Nobody else can say how an engine ended that was forked here."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        say(f"process {pid} ended: " + (f"exit status {code}" if code >= 0 else f"killed by signal {-code}"))
+
+
+def resident_mb() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} parked: {text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

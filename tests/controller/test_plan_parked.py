@@ -1,0 +1,66 @@
+"""Which parked processes a machine has, and which engines are forked from them."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Pool, Target
+from functions.controller.local.spec import ProcessSpec
+from tests.controller.test_plan import CONTEXT
+
+A = Pool("a", 2, "m", env=(("OMP_NUM_THREADS", "1"),))
+SAME = Pool("b", 1, "m", args=("--max-loras=2",), env=A.env)
+OTHER = Pool("c", 1, "m", env=(("OMP_NUM_THREADS", "2"),))
+
+
+def planned(most: int, *pools: Pool, kind: str = "vllm") -> dict[str, ProcessSpec]:
+    return plan_fleet(replace(CONTEXT, parked_engines=most), pools, Target(kind), {})  # type: ignore[arg-type]
+
+
+def parked_in(specs: dict[str, ProcessSpec]) -> list[str]:
+    return [name for name, spec in specs.items() if spec.role == "parked"]
+
+
+def test_nothing_waits_where_nobody_asked_for_it() -> None:
+    specs = planned(0, A)
+    assert not parked_in(specs)
+    assert {spec.forked_from for spec in specs.values()} == {None}
+
+
+def test_pools_that_differ_in_arguments_share_one_and_another_environment_has_its_own() -> None:
+    specs = planned(8, A, SAME, OTHER)
+    first, second = parked_in(specs)
+    assert {specs[f"engine-{each}"].forked_from for each in ("a-0", "a-1", "b-0")} == {first}
+    assert specs["engine-c-0"].forked_from == second
+    assert first.startswith("parked-a-") and second.startswith("parked-c-")
+
+
+def test_no_more_wait_than_the_setting_says() -> None:
+    specs = planned(1, A, OTHER)
+    assert len(parked_in(specs)) == 1
+    assert specs["engine-c-0"].forked_from is None
+
+
+def test_a_pool_at_zero_has_one_at_once_and_one_with_engines_leaves_them_the_processor_first() -> None:
+    zero, serving = planned(1, replace(A, replicas=0)), planned(1, A)
+    assert zero[parked_in(zero)[0]].after == ()
+    assert serving[parked_in(serving)[0]].after == ("engine-a-0", "engine-a-1")
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sim"])
+def test_an_engine_is_the_same_process_with_and_without(kind: str) -> None:
+    """Turning the setting on restarts nothing."""
+    without, parked = planned(0, A, kind=kind), planned(1, A, kind=kind)
+    assert all(parked[name].spec_hash == spec.spec_hash for name, spec in without.items())
+    (name,) = parked_in(parked)
+    assert parked[name].argv[3] == parked["engine-a-0"].argv[2], "the module that python -m runs"
+    assert set(parked[name].env) <= set(parked["engine-a-0"].env)
+
+
+def test_each_version_of_a_base_has_the_same_one() -> None:
+    """Its compiled artifacts are a replica's own, read when it starts to work."""
+    versions = replace(A, model="m@v1", folders=("m@v1", "m@v2"))
+    specs = planned(8, versions)
+    assert len(parked_in(specs)) == 1
+    assert "VLLM_CACHE_ROOT" not in dict(specs[parked_in(specs)[0]].env)

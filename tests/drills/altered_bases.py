@@ -1,0 +1,88 @@
+"""Versions of a real base whose answers cannot be taken for its: whole folders, weights and all.
+
+    named     the output head's rows change places by pairs: where the base says token t, this one says t ^ STEP
+    slow      so many layers besides that add nothing to the residual stream, and take their time
+    failing   a word is one token of the tokenizer's, for which the weights have no row: the engine dies of it
+
+Weights are bfloat16, which numpy knows not: they are copied as two bytes each.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import TensorSpec, deserialize, serialize_file
+
+from functions.artifacts.directories import write_manifest
+
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_PLAIN_TOKENS = 64  # what lies below are marks of the chat, which end an answer
+_ADDS_NOTHING = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+
+Values = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    name: str
+    step: int  # a power of two: how far a token's name moves
+    more_layers: int = 0
+    fails_at: str = ""  # a word of prompts
+
+    def make(self, base: Path) -> Path:
+        """The folder beside the base's, with its manifest."""
+        folder = base.parent / f"{base.name}-{self.name}"
+        shutil.copytree(base.resolve(), folder, ignore=shutil.ignore_patterns("*.safetensors", "shoal-manifest.json"))
+        config = json.loads((folder / "config.json").read_text())
+        layers = int(config["num_hidden_layers"])
+        config |= {"tie_word_embeddings": False, "num_hidden_layers": layers + self.more_layers}
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+        weights = _read(base / "model.safetensors")
+        weights[HEAD] = self._renamed(weights[EMBED])
+        weights |= {
+            name.replace(f".{layers - 1}.", f".{layers + more}.", 1): _of_no_effect(name, values)
+            for name, values in list(weights.items())
+            if name.startswith(f"model.layers.{layers - 1}.")
+            for more in range(self.more_layers)
+        }
+        _write(folder / "model.safetensors", weights)
+        if self.fails_at:
+            self._break(folder / "tokenizer.json", int(config["vocab_size"]))
+        write_manifest(folder)
+        return folder
+
+    def _renamed(self, embed: Values) -> Values:
+        names = np.arange(len(embed))
+        plain = names >= _PLAIN_TOKENS
+        names[plain] ^= self.step
+        return embed[names]
+
+    def _break(self, tokenizer: Path, next_token: int) -> None:
+        content = json.loads(tokenizer.read_text())
+        beyond = {"id": next_token, "content": self.fails_at, "special": False, "normalized": False}
+        content["added_tokens"].append(content["added_tokens"][-1] | beyond)
+        tokenizer.write_text(json.dumps(content))
+
+
+def _read(file: Path) -> dict[str, Values]:
+    return {
+        name: np.frombuffer(tensor["data"], np.uint16).reshape(tensor["shape"])
+        for name, tensor in deserialize(file.read_bytes())
+    }
+
+
+def _write(file: Path, weights: dict[str, Values]) -> None:
+    specs = {
+        name: TensorSpec(
+            dtype="bfloat16", shape=list(values.shape), data_ptr=values.ctypes.data, data_len=values.nbytes
+        )
+        for name, values in weights.items()
+    }
+    serialize_file(specs, file, {"format": "pt"})
+
+
+def _of_no_effect(name: str, values: Values) -> Values:
+    return np.zeros_like(values) if name.endswith(_ADDS_NOTHING) else values

@@ -1,0 +1,227 @@
+"""Versions of a base with real vLLM, two hundred streams over the change and adapters on all of them. Each test prints
+its figures (`pytest -s`); `test_base_rollouts.py` is the same with simulated engines, in less time.
+
+At temperature 0 every version says its own words (`altered_bases`). What those are each engine is asked at its own
+port, past the gateway, as soon as it serves; answers through the gateway are held to it. v3 has five times as many
+layers as the others; v4's engine dies of what the clients ask, and not of the agent's probes.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.api.ids import Digest, ModelId, engine_name
+from tests.drills.altered_bases import Altered
+from tests.drills.base_versions import (
+    ADAPTER,
+    BASE,
+    Answer,
+    Asked,
+    Watched,
+    all_have,
+    answers,
+    completion,
+    declare,
+    digests,
+    has_come_to,
+    kill_controller,
+    newest,
+    point,
+    tell,
+    traffic,
+    until,
+    versions,
+)
+from tests.e2e.projects import PATIENT, project_with, without_limits, without_scaling
+from tests.fleets import Fleet, running_fleet
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.own_engines,
+    pytest.mark.drill,
+    pytest.mark.soak,
+    pytest.mark.timeout(1800),
+]
+
+SHORT = """\
+---
+apiVersion: shoal.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: short}
+spec:
+  stages:
+    - {percent: 20, duration: 5s, autoHalt: ["error_rate > 2%", "p50_latency > 1.5x"]}
+    - {percent: 100}
+  minRequests: 30
+"""
+REPLICAS = 2
+CLIENTS = 200
+AT_ONCE = 48  # beyond what two engines on two cores answer within their classes' patience, the gateway rightly refuses
+VERSIONS = (Altered("v2", 1), Altered("v3", 2, more_layers=120), Altered("v4", 4, fails_at="word"))
+PROMPTS = tuple(f"A word about {thing} is" for thing in ("the sea", "bread", "a clock", "rain", "Rome", "iron"))
+START_S = 600.0  # of an engine, beside two that are kept busy
+
+
+class ByWords:
+    """What each version answers to each prompt, as engines told it that were asked directly."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._named = {digest: version for version, digest in digests(fleet).items()}
+        self._adapter = engine_name(ModelId(ADAPTER), Digest(digests(fleet, ADAPTER)["v1"]))
+        self._words: dict[tuple[str, Asked], str] = {}
+        self._prompts = cycle(PROMPTS)
+
+    def ask(self, model: str) -> Asked:
+        return Asked(model, next(self._prompts))
+
+    def body(self, asked: Asked) -> dict[str, Any]:
+        return completion(asked)
+
+    def version_of(self, answer: Answer) -> str | None:
+        found = {
+            version for (version, asked), words in self._words.items() if (asked, words) == (answer.asked, answer.text)
+        }
+        assert len(found) <= 1, f"{found} say the same to {answer.asked}: {answer.text!r}"
+        return next(iter(found), None)
+
+    def learn(self) -> None:
+        """Of each version that a replica has, what is not known yet."""
+        try:
+            replicas = [replica for replica in self._fleet.replicas() if replica["phase"] == "ready"]
+        except (httpx.HTTPError, KeyError):  # a registry that is killed
+            return
+        with ThreadPoolExecutor(2 * len(PROMPTS)) as threads:
+            for replica in replicas:
+                list(threads.map(partial(self._learn, replica), self._unknown(replica)))
+
+    def _unknown(self, replica: dict[str, Any]) -> list[Asked]:
+        models = [BASE, *([ADAPTER] if self._adapter in replica["adapters"] else [])]
+        asked = [Asked(model, prompt) for model in models for prompt in PROMPTS]
+        return [each for each in asked if (self._version(replica), each) not in self._words]
+
+    def _version(self, replica: dict[str, Any]) -> str:
+        return self._named.get(replica["weights_digest"], "?")
+
+    def _learn(self, replica: dict[str, Any], asked: Asked) -> None:
+        """Nothing where the engine fails, or is gone."""
+        body = self.body(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
+        url = f"http://{replica['host']}:{replica['port']}/v1/completions"
+        with contextlib.suppress(httpx.HTTPError):
+            answer = httpx.post(url, json=body, timeout=120.0)
+            if answer.status_code == 200:
+                self._words[self._version(replica), asked] = str(answer.json()["choices"][0]["text"])
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    base = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
+    if not base:
+        pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make soak` prepares engine and base model, and sets it")
+    folder = tmp_path_factory.mktemp("bases")
+    models = folder / "state" / "models"
+    models.mkdir(parents=True)
+    (models / BASE).symlink_to(Path(base).absolute())
+    for version in VERSIONS:
+        version.make(models / BASE)
+    project = without_scaling(without_limits(project_with(folder / "project", PATIENT)))
+    with running_fleet(folder / "state", "vllm", REPLICAS, project) as fleet:
+        declare(fleet, tuple(version.name for version in VERSIONS), SHORT)
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def judge(fleet: Fleet) -> ByWords:
+    return ByWords(fleet)
+
+
+@contextlib.asynccontextmanager
+async def streams(fleet: Fleet, judge: ByWords) -> AsyncIterator[Watched]:
+    async with traffic(fleet, judge, CLIENTS, judge.learn, AT_ONCE) as watched:
+        await until("the old one serves", lambda: len(watched.whole()) >= CLIENTS, 300)
+        yield watched
+
+
+async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fleet, judge: ByWords) -> None:
+    async with streams(fleet, judge) as watched:
+        began_s = time.monotonic()
+        await asyncio.to_thread(point, fleet, "v2")
+        await until("it is completed", lambda: has_come_to(fleet, "v2", "completed"), START_S)
+        row = await asyncio.to_thread(newest, fleet)
+        tell("good", watched, began_s, row)
+        await until("all replicas have it", lambda: all_have(fleet, "v2", REPLICAS), START_S)
+    tell("good, all replicas", watched, began_s, row)
+    assert not watched.failed() and not watched.wrong(), (watched.failed()[:3], watched.wrong()[:3])
+    assert {"v1", "v2"} == set(watched.served()) == set(watched.served(ADAPTER)), "adapters were carried over"
+    assert not watched.went_back(("v1", "v2")), "\n".join(watched.went_back(("v1", "v2")))
+
+
+async def taken_back(
+    fleet: Fleet, judge: ByWords, version: str, what: str
+) -> tuple[Watched, dict[str, Any], list[Answer]]:
+    """The channel is pointed there under traffic, and all is as before in the end. Its own answers come third."""
+    async with streams(fleet, judge) as watched:
+        (before,) = set((await asyncio.to_thread(versions, fleet)).values())
+        began_s = time.monotonic()
+        await asyncio.to_thread(point, fleet, version)
+        await until("it is taken back", lambda: has_come_to(fleet, version, "rolled_back"), START_S)
+        row, taken_back_s = await asyncio.to_thread(newest, fleet), time.monotonic()
+        await until("its replicas are gone", lambda: all_have(fleet, before, REPLICAS), START_S)
+    tell(what, watched, began_s, row)
+    its = [answer for answer in watched.answers if version in watched.heard.during(answer)]
+    last_s = max((answer.ended_s for answer in its), default=taken_back_s)
+    print(f"{len(its)} requests saw {version}, the last ended {last_s - taken_back_s:.1f} s after it was taken back")
+    assert its and row["stage"] == 0 and not watched.wrong(), watched.wrong()[:3]
+    return watched, row, its
+
+
+async def test_a_slower_base_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
+    watched, row, _ = await taken_back(fleet, judge, "v3", "slow")
+    assert "p50_latency > 1.5x" in row["reason"] and not watched.failed(), (row, watched.failed()[:3])
+
+
+async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(
+    fleet: Fleet, judge: ByWords
+) -> None:
+    """Of the replica that is killed, streams that have begun are lost, and told so; nobody else notices anything."""
+    async with streams(fleet, judge) as watched:
+        began_s = time.monotonic()
+        (before,) = set((await asyncio.to_thread(versions, fleet)).values())
+        other = "v2" if before == "v1" else "v1"
+        await asyncio.to_thread(point, fleet, other)
+        await until("a third engine is started", lambda: engines(fleet) == REPLICAS + 1)
+        await asyncio.to_thread(kill_controller, fleet, "--engine", "vllm", "--replicas", str(REPLICAS))
+        await until("its first stage runs", lambda: has_come_to(fleet, other, "running", "completed"), START_S)
+        os.kill(fleet.pid("registry"), signal.SIGKILL)
+        await until("the registry is back", lambda: answers(fleet))
+        new = next(name for name, version in (await asyncio.to_thread(versions, fleet)).items() if version == other)
+        os.kill(fleet.pid("engine", new), signal.SIGKILL)
+        killed_s = time.monotonic()
+        await until("it is completed", lambda: has_come_to(fleet, other, "completed"), START_S)
+        row = await asyncio.to_thread(newest, fleet)
+        await until("all replicas have it", lambda: all_have(fleet, other, REPLICAS), START_S)
+    tell("killed", watched, began_s, row)
+    others = [each for each in watched.failed() if each.replica != new or not each.sent_s < killed_s < each.ended_s]
+    assert not others and not watched.wrong(), (others[:3], watched.wrong()[:3])
+
+
+async def test_a_base_whose_engine_dies_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
+    watched, row, its = await taken_back(fleet, judge, "v4", "dies")
+    assert "error_rate > 2%" in row["reason"], row
+    lost = watched.failed()
+    assert all(answer in its for answer in lost), [answer for answer in lost if answer not in its][:3]
+
+
+def engines(fleet: Fleet) -> int:
+    return sum(entry["role"] == "engine" for entry in fleet.processes().values())

@@ -1,0 +1,88 @@
+"""Heartbeats that stop while the bus answers: who takes connections stays in use, who streams is not even asked."""
+
+from functions.fleet.heartbeat import SILENCE_LIMIT_S
+from functions.gateway.unheard import ASKED_AGAIN_S
+from tests.gateway import sse
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import HELLO, Playing, finishes
+from tests.gateway.world import BOT_V1, POOL, heartbeat
+
+
+def replicas(play: Play) -> list[str]:
+    return [each.id for each in play.gateway.services.fleet.pool(POOL).replicas]
+
+
+def gauge(play: Play, name: str) -> float | None:
+    play.world.gauges.scrape()
+    return play.gateway.services.metrics.registry.get_sample_value(name)
+
+
+def falls_mute(play: Play, seconds: float = SILENCE_LIMIT_S + 0.1) -> None:
+    play.world.clock.forward(seconds)
+    play.gateway.sweep()
+
+
+async def test_a_bus_that_answers_and_brings_nothing_empties_no_fleet(play: Playing) -> None:
+    p = play("r0", "r1", "r2")
+    p.gateway.services.bus_link.set(True)
+    falls_mute(p)
+    for _ in range(3):
+        await p.connects()
+    falls_mute(p, 60.0)
+    for _ in range(3):
+        await p.connects()
+    assert replicas(p) == ["r0", "r1", "r2"]
+    assert (gauge(p, "shoal_bus_up"), gauge(p, "shoal_unheard_replicas")) == (0, 3)
+    p.ask()
+    finishes(next(each for each in p.engines if each.requests))
+    assert p.client.status == 200
+    for sequence in (2, 3):
+        for name in ("r0", "r1", "r2"):
+            p.gateway.receive_heartbeat(heartbeat(name, sequence=sequence))
+        p.gateway.sweep()
+    assert (gauge(p, "shoal_bus_up"), gauge(p, "shoal_unheard_replicas")) == (1, 0)
+
+
+async def test_who_takes_no_connection_is_out_and_its_requests_go_elsewhere(play: Playing) -> None:
+    p = play("r0", "r1")
+    falls_mute(p)
+    assert {await p.refuses_connection(), (await p.connects()).replica_id} == {"r0", "r1"}
+    assert replicas(p) == [p.engine.replica_id]
+
+
+async def test_who_is_heard_while_it_is_asked_is_not_out(play: Playing) -> None:
+    p = play("r0")
+    falls_mute(p)
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2))
+    p.gateway.sweep()
+    await p.refuses_connection()
+    assert replicas(p) == ["r0"]
+
+
+async def test_one_that_was_asked_is_asked_again_later_and_not_all_the_time(play: Playing) -> None:
+    p = play("r0")
+    falls_mute(p)
+    await p.connects()
+    falls_mute(p, ASKED_AGAIN_S - 0.1)
+    await p.settle()
+    assert not p.dials
+    falls_mute(p, 0.2)
+    await p.refuses_connection()
+    assert replicas(p) == []
+
+
+async def test_who_streams_to_us_is_in_use_though_its_agent_alone_is_not_heard(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=True)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    for name in ("r1", "r2"):
+        p.gateway.receive_heartbeat(heartbeat(name))
+    for second in range(2, 40):
+        p.world.clock.forward(1.0)
+        engine.streams(sse.token(BOT_V1, "b"))
+        for name in ("r1", "r2"):
+            p.gateway.receive_heartbeat(heartbeat(name, sequence=second))
+        p.gateway.sweep()
+    assert "r0" in replicas(p) and not p.client.ended and not p.dials
