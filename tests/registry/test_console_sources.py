@@ -211,7 +211,7 @@ def test_a_drills_recorded_series_stay_in_their_file(tmp_path: Path) -> None:
     """Fifty reports of them would be megabytes, each time that the page asks."""
     report = {"drill": "bus-away", "recorded": {"series": {"shoal_bus_up{}": "1x90"}}, "passed": True}
     (tmp_path / "one.json").write_text(json.dumps(report))
-    assert drills.reports(tmp_path)["data"][0]["report"] == {"drill": "bus-away", "passed": True}
+    assert drill_reports(tmp_path)["data"][0]["report"] == {"drill": "bus-away", "passed": True}
 
 
 # ---- routes
