@@ -44,6 +44,7 @@ def kept(made: dict[str, Any]) -> dict[str, Any]:
 def written(folder: Path, recording: dict[str, Any]) -> str:
     """promtool's test file, with its rules beside it."""
     alert, zero_s = recording["alert"], recording["begins_s"]
+    fired_for_s = recording["cleared_s"] - recording["fired_s"]
     groups = yaml.safe_load(rules_text(recording["windows"], SCRAPE_EVERY_S))["groups"]
     rules = folder / f"{recording['drill']}.rules.yaml"
     rules.write_text(json.dumps({"groups": [{"name": alert, "rules": rules_for(alert, groups)}]}))
@@ -59,7 +60,7 @@ def written(folder: Path, recording: dict[str, Any]) -> str:
         "input_series": [{"series": name, "values": values} for name, values in recording["series"].items()],
         "promql_expr_test": [
             at(recording["injected_s"] - 1, fires=False),
-            at(recording["fired_s"] + LATE_S, fires=True),
+            at(recording["fired_s"] + min(LATE_S, fired_for_s / 2), fires=True),
             at(recording["cleared_s"] + LATE_S, fires=False),
         ],
     }
