@@ -100,7 +100,7 @@ GATEWAY = {
     **defaults(
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
-        *("snapshot_max_age_s", "cors_origins", "pod_cidrs"),
+        *("snapshot_max_age_s", "cors_origins", "pod_cidrs", "media_hosts"),
         *("trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
         *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file", "otlp_sample_ratio"),
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
