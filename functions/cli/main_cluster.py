@@ -122,11 +122,11 @@ def base_compiled(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put what one replica's engine compiled beside its weights, so that no other one compiles it."""
-    from functions.cli import base_compiled as command
+    from functions.cli import base_push as command
     from functions.cli.base_push import Bucket
 
     to = Bucket(endpoint, credentials, bucket)
-    command.push(target, cache_root, to, engine=engine, accelerator=accelerator, as_json=output is Output.JSON)
+    command.push_compiled(target, cache_root, to, engine=engine, accelerator=accelerator, as_json=output is Output.JSON)
 
 
 class Turn(StrEnum):

@@ -81,7 +81,7 @@ def simulate_prefill(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Where a prefill pool pays, beside one pool of the same accelerators."""
-    from functions.cli import simulate_prefill as command
+    from functions.cli import simulate_when_it_pays as command
 
     command.prefill(
         profile=profile,
@@ -114,10 +114,10 @@ def simulate_offload(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Where host memory for KV blocks pays: chats that come back when their blocks have left the accelerator."""
-    from functions.cli import simulate_offload as command
+    from functions.cli import simulate_when_it_pays as command
 
     command.offload(
-        trial=command.trial_of(profile, replicas, thinking_s, seconds, kv_bytes_per_token),
+        trial=command.host_trial(profile, replicas, thinking_s, seconds, kv_bytes_per_token),
         loads=requests_per_s or [2.0, 4.0, 8.0],
         sizes_gib=host_gib or [64.0, 256.0],
         links=gigabytes_per_s or [5.0, 25.0],

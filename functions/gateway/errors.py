@@ -70,8 +70,18 @@ def model_not_found(requested: str) -> Refused:
     return Refused(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
 
 
+# What clients of vLLM and of OpenAI look for elsewhere, and where it is.
+_INSTEAD = {
+    "/pooling": "Vectors are at /v1/embeddings, classes at /v1/classify, scores at /v1/score.",
+    "/v2/embed": "Vectors are at /v1/embeddings.",
+    "/v1/moderations": "No model here is a moderator by itself: ask a classifier of yours at /v1/classify.",
+    "/version": "Engines differ in theirs; GET /v1/models says what each model can do.",
+}
+
+
 def not_found(method: str, path: str) -> ErrorAnswer:
-    message = f"There is no {quote(method)} {quote(path)} here. The API is under /v1."
+    where = _INSTEAD.get(path, "The API is under /v1.")
+    message = f"There is no {quote(method)} {quote(path)} here. {where}"
     return ErrorAnswer(404, "invalid_request_error", "not_found", message)
 
 

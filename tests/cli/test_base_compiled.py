@@ -10,7 +10,7 @@ from functions.artifacts.base_push import push as push_base
 from functions.artifacts.base_sources import FolderSource
 from functions.artifacts.locations import parse_weights_name
 from functions.artifacts.s3 import S3Settings, S3Store
-from functions.cli import base_compiled
+from functions.cli import base_push
 from functions.cli.base_push import Bucket
 from functions.cli.refused import Refused
 from tests.artifacts.conftest import s3_settings, store
@@ -44,12 +44,12 @@ def test_what_was_compiled_comes_beside_its_weights(
     """By the digest of the weights that the name points at; the words of the command are what nodes ask by."""
     weights = FolderSource(model(tmp_path / "llama"))
     digest = push_base(store, weights, parse_weights_name(TARGET), weights.files()).digest
-    base_compiled.push(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=True)
+    base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=True)
     told = json.loads(capsys.readouterr().out)
     (companion,) = compiled.read_index(store, digest).companions
     assert (told["weights"], told["digest"], told["keys"]) == (digest, companion.digest, ["261b6a"])
     assert companion.fits("0.32.0/cpu") and not companion.fits("0.32.0/h100")
-    base_compiled.push(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=False)
+    base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=False)
     shown = capsys.readouterr().out
     assert f"✓ {TARGET} for 0.32.0 on cpu: 0.0 MB, 1 keys of the engine's" in shown
     assert compiled.read_index(store, digest).companions == (companion,), "pushed again it is the same one"
@@ -57,17 +57,17 @@ def test_what_was_compiled_comes_beside_its_weights(
 
 def test_weights_that_nobody_pushed_have_no_place_for_it(root: Path, to: Bucket) -> None:
     with pytest.raises(Refused, match="nobody@v1"):
-        base_compiled.push("nobody@v1", root, to, engine="0.32.0", accelerator="cpu", as_json=False)
+        base_push.push_compiled("nobody@v1", root, to, engine="0.32.0", accelerator="cpu", as_json=False)
 
 
 def test_a_folder_that_no_engine_has_compiled_in_is_refused(tmp_path: Path, to: Bucket) -> None:
     """Told before anything is read or sent: most likely the wrong folder was named."""
     with pytest.raises(Refused, match="has no folder torch_compile_cache: name the VLLM_CACHE_ROOT"):
-        base_compiled.push(TARGET, tmp_path, to, engine="0.32.0", accelerator="cpu", as_json=False)
+        base_push.push_compiled(TARGET, tmp_path, to, engine="0.32.0", accelerator="cpu", as_json=False)
 
 
 def test_words_that_are_none_are_refused(root: Path, to: Bucket, store: S3Store, tmp_path: Path) -> None:
     weights = FolderSource(model(tmp_path / "llama"))
     push_base(store, weights, parse_weights_name(TARGET), weights.files())
     with pytest.raises(Refused, match="names no engine or accelerator"):
-        base_compiled.push(TARGET, root, to, engine="0.32.0", accelerator="../h100", as_json=False)
+        base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="../h100", as_json=False)

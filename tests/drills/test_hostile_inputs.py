@@ -2,7 +2,8 @@
 an exception in a log, and memory that stays.
 
 Gateway with and without TLS, its metrics, registry (console and internal routes too), two engines, two agents and their
-peers' ports, the webhook. What each input was follows from the seed; a finding names its input.
+peers' ports, the webhook, an adapter cache, a node fetcher, the trace store. What each input was follows from the seed;
+a finding names its input.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from tests.drills.hostile.inputs import Operation, operations, requests
 from tests.drills.hostile.sender import Listener, Outcomes, Sender
 from tests.e2e.projects import PATIENT, project_with, without_limits, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
+from tests.http.ports import Port, adapter_cache, node_fetcher, trace_store
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -38,6 +40,7 @@ _AT_ONCE = 4  # connections to each listener
 # Refusals that are ours and say why: load that this makes, or what this fleet does not have.
 _GATEWAY_503 = frozenset({"overloaded", "no_capacity", "model_not_ready", "deadline_exceeded", "too_many_waiters"})
 _REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads"})
+_BESIDE_503 = frozenset({"reason", "ready", "message"})  # of stores that are away
 _AGENT_503 = frozenset({"reason", "the engine's metrics do not come"})
 
 
@@ -46,11 +49,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("hostile")
     project = without_scaling(without_limits(project_with(folder / "project", PATIENT)))
     plain = {"SHOAL_GATEWAY_PLAIN_PORT": str(free_port())}
-    with running_fleet(folder / "state", "sim", project=project, variables=plain) as running, webhook() as process:
+    (folder / "token").write_text("a token of their own")
+    with (
+        running_fleet(folder / "state", "sim", project=project, variables=plain) as running,
+        webhook() as process,
+        adapter_cache(folder) as cache,
+        node_fetcher(folder) as fetcher,
+        trace_store(folder) as store,
+    ):
         running_ports[running.state_dir] = (int(plain["SHOAL_GATEWAY_PLAIN_PORT"]), *process)
+        beside[running.state_dir] = (cache, fetcher, store)
         yield running
 
 
+beside: dict[Path, tuple[Port, ...]] = {}  # of a fleet: what runs beside it, as processes of their own
 running_ports: dict[Path, tuple[int, int, int]] = {}  # of a fleet: its plain port, the webhook's, the webhook's process
 _WEBHOOK = """
 import asyncio, sys
@@ -68,7 +80,7 @@ def webhook() -> Iterator[tuple[int, int]]:
     port = free_port()
     process = subprocess.Popen([sys.executable, "-c", _WEBHOOK, str(port)])
     try:
-        wait_until(lambda: _listens(port), 60.0)
+        wait_until("the webhook listens", lambda: _listens(port), 60.0)
         yield port, process.pid
         assert process.poll() is None, "the webhook has ended"
     finally:
@@ -154,6 +166,9 @@ def listeners_of(fleet: Fleet) -> list[Listener]:
         Listener("gateway, plain", plain, False, requests(gateway, [*keys, "none"], FIELDS), _GATEWAY_503),
         Listener("webhook", hook, False, requests(WEBHOOK, ["none"], FIELDS), frozenset()),
     ]
+    chunks = derived("a token of their own", "chunks")
+    for port, routes in zip(beside[fleet.state_dir], (CACHE, FETCHER, TRACES), strict=True):
+        found.append(Listener(port.name, port.number, False, requests(routes, [chunks, "none"], FIELDS), _BESIDE_503))
     for replica in fleet.replicas():
         engine = int(replica["port"])
         slot = engine - base - 20
@@ -219,6 +234,9 @@ ENGINE = [
     *_posts("/tokenize", fields=("model", "prompt", "messages"), required=("prompt",)),
     *_posts("/detokenize", fields=("model", "tokens"), required=("tokens",)),
 ]
+CACHE = _gets("/objects/chunks/{chunk}", "/objects/manifests/{chunk}", "/objects/{name}/{chunk}", "/readyz", "/metrics")
+FETCHER = _gets("/chunks/{chunk}", "/swarm/{digest}", "/readyz")
+TRACES = [*_gets("/ping", "/", "/play"), *_posts("/", "/?query=SELECT", fields=("prompt",), required=())]
 WEBHOOK = [
     *_gets("/hooks/git", "/hooks/other"),
     *_posts("/hooks/git", fields=("ref", "after", "repository"), required=()),
@@ -274,6 +292,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 
 def pids(fleet: Fleet) -> dict[str, int]:
     found = {name: int(entry["pid"]) for name, entry in fleet.processes().items()}
+    found |= {port.name: port.pid for port in beside[fleet.state_dir] if port.pid is not None}
     return found | {"webhook": running_ports[fleet.state_dir][2]}
 
 

@@ -6,14 +6,17 @@ import threading
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable, StoreUnfit
 from functions.gateway.batch.files import names
+from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import THREADS
 from functions.gateway.batch.log import BatchProgress
-from functions.gateway.batch.routes import _opened, add_routes
+from functions.gateway.batch.routes import BatchForm, _check, _opened, add_routes
 from functions.gateway.batch.service import Batches
+from functions.gateway.errors import Refused
 from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
@@ -175,3 +178,31 @@ async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -
         free.set()
         await asyncio.gather(*writing)
         batches.close_store()
+
+
+async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_asked() -> None:
+    now_s = [1_000_000.0]
+    batches = batches_of(World(), RangedStore())
+    shelf = Shelf(batches.store, 30 * 24 * 3600.0, lambda: now_s[0])
+
+    async def keep(expiry_s: int | None) -> str:
+        file_id = names.new_id("file", now_s[0])
+        about = {"size_bytes": 1, "filename": "a", "purpose": "batch_output", "now_unix_s": now_s[0]}
+        await shelf.keep("acme", file_id, expiry_s=expiry_s, **about)  # type: ignore[arg-type]
+        return file_id
+
+    short, usual = await keep(3600), await keep(None)
+    now_s[0] += 3599.0
+    found = await shelf.find("acme", short)
+    assert found is not None and found.shown()["expires_at"] == 1_003_600
+    now_s[0] += 1.0
+    assert await shelf.find("acme", short) is None and await shelf.find("acme", usual) is not None
+    batches.close_store()
+
+
+@pytest.mark.parametrize("expiry", [{"anchor": "now", "seconds": 3600}, {"anchor": "created_at", "seconds": 1}, 5, {}])
+def test_an_expiry_of_output_that_is_none_is_refused(expiry: Any) -> None:
+    with pytest.raises((Refused, msgspec.ValidationError)):
+        _check(msgspec.convert({**NEW_BATCH, "output_expires_after": expiry}, BatchForm))
+    asked = {**NEW_BATCH, "output_expires_after": {"anchor": "created_at", "seconds": 7200}}
+    assert _check(msgspec.convert(asked, BatchForm)) == 24 * 3600

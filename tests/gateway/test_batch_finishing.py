@@ -153,7 +153,7 @@ async def test_the_log_is_looked_at_before_a_file_is_written(batches: Batches, s
     await claimed(batches, first, "g2")
     watched = StuckStore(store)
     watched.may_go_on.set()
-    await run(replace(shared_of(batches, watched, watch_s=3600.0), shelf=Shelf(watched, 3600.0)), first)
+    await run(replace(shared_of(batches, watched, watch_s=3600.0), shelf=Shelf(watched, 3600.0, lambda: 0.0)), first)
     assert not watched.is_stuck.is_set() and await files_of(batches, first) == []
     latest = await batches.log.latest("acme", first.id)
     assert latest is not None and (latest.status, latest.owner) == ("finalizing", "g2")
@@ -163,7 +163,7 @@ async def test_what_a_holder_wrote_too_late_is_taken_back(batches: Batches, stor
     first = await opened(batches, "finalizing", ["a", "b"])
     await part(batches, first, "a", "b")
     stuck = StuckStore(store)
-    shared = replace(shared_of(batches, stuck), shelf=Shelf(stuck, 3600.0))
+    shared = replace(shared_of(batches, stuck), shelf=Shelf(stuck, 3600.0, lambda: 0.0))
     late = asyncio.create_task(run(shared, first))
     assert await asyncio.to_thread(stuck.is_stuck.wait, WAIT_S)
     await run(shared_of(batches), await claimed(batches, first, "g2"))

@@ -17,7 +17,7 @@ from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, put_file
-from tests.gateway.world import ACME_KEY, World
+from tests.gateway.world import ACME_KEY, NOW_UNIX_S, World
 
 FILE_ID = "file-" + "1" * 32
 BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
@@ -26,7 +26,7 @@ BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completio
 async def batches_with_file(world: World, objects: RangedStore) -> Batches:
     made = batches_of(world, objects)
     put_file(objects, FILE_ID, b"{}\n")
-    await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=1)
+    await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
     return made
 
 

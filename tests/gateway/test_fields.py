@@ -27,9 +27,9 @@ def refused_param(table: fields.FieldTable, body: dict[str, Any]) -> str | None:
 
 COMMON_WRONG: list[tuple[str, Any]] = [
     *(("stream", value) for value in (1, "true", [], {})),
-    *(("n", value) for value in (0, -1, 9, 16384, True, 1.0, "1", 2**63)),
+    *(("n", value) for value in (0, -1, 9, 16384, True, 1.5, 9.0, "1", 2**63)),
     *(("max_tokens", value) for value in (-1, 2**31, 2**63, 1.5, True, "5", [5])),
-    *(("seed", value) for value in (2**63, -(2**63) - 1, 1.0, True, "1")),
+    *(("seed", value) for value in (2**63, -(2**63) - 1, 1.5, 1e300, float("inf"), True, "1")),
     *(("temperature", value) for value in (-0.1, 100.1, True, "1", [], float("inf"))),
     *(("top_p", value) for value in (-0.1, 1.1, "1")),
     *(("top_k", value) for value in (-2, 1.5, 2**31)),
@@ -176,3 +176,18 @@ def test_a_body_of_more_fields_than_there_are_is_checked_too() -> None:
     many = {f"own_{number}": 1 for number in range(len(CHAT.checks))}
     fields.check_fields(many | {"messages": [USER]}, CHAT)
     assert refused_param(CHAT, many | {"messages": []}) == "messages"
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    """Languages with one kind of number write 5.0; pydantic, and so every engine, takes it."""
+    body: dict[str, Any] = {
+        "max_tokens": 5.0,
+        "n": 1.0,
+        "temperature": 1.0,
+        "messages": [{"role": "user", "content": "a"}],
+    }
+    fields.check_fields(body, CHAT)
+    assert (body["max_tokens"], body["n"], body["temperature"]) == (5, 1, 1.0)
+    assert [type(body[name]) for name in ("max_tokens", "n", "temperature")] == [int, int, float]
+    with pytest.raises(Refused, match="'n'"):
+        fields.check_fields({"max_tokens": 5.0, "n": 1.5}, CHAT)

@@ -77,7 +77,7 @@ WRONG: list[tuple[FieldTable, str, Any]] = [
         for table in (EMBEDDINGS, CLASSIFY)
         for value in ("", [], [""], ["a", 5], [5, "a"], [[]], [[1], "a"], [-1], [1.5], [True], {}, ["a"] * 2049)
     ),
-    *((EMBEDDINGS, "dimensions", value) for value in (0, -1, 65_537, "64", 1.0, True)),
+    *((EMBEDDINGS, "dimensions", value) for value in (0, -1, 65_537, "64", 1.5, True)),
     *((EMBEDDINGS, "encoding_format", value) for value in ("bytes", "bytes_only", "", 5, ["float"])),
     (EMBEDDINGS, "embed_dtype", "float16"),
     (EMBEDDINGS, "messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": INSIDE}}]}]),

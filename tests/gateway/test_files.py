@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.gateway.batch.files import names
-from functions.gateway.batch.files.upload import UploadForm, UploadSlots, check_fields, filename_of
+from functions.gateway.batch.files.upload import UploadForm, UploadSlots, check_fields, filename_of, own_expiry_s
 from functions.gateway.errors import Refused
 from functions.http.multipart import MultipartInvalid
 
@@ -80,7 +80,7 @@ def test_what_is_no_form_is_refused(content_type: str) -> None:
 
 
 def test_a_field_that_would_not_be_heeded_is_refused() -> None:
-    form, _ = fed(part("purpose", b"batch") + part("expires_after[seconds]", b"60") + part("file", b"x", "a") + END)
+    form, _ = fed(part("purpose", b"batch") + part("colour", b"red") + part("file", b"x", "a") + END)
     with pytest.raises(Refused, match="not offered"):
         check_fields(form)
 
@@ -119,3 +119,26 @@ def test_no_tenant_has_two_places_where_others_would_have_none() -> None:
         assert again.value.answer.status == 503
         with places.taken("e"), pytest.raises(Refused), places.taken("f"):
             raise AssertionError
+
+
+def form_with(**fields: str) -> UploadForm:
+    parts = [part(name.replace("__", "[") + "]" * ("__" in name), value.encode()) for name, value in fields.items()]
+    return fed(part("file", b"{}", "a"), part("purpose", b"batch"), *parts, END)[0]
+
+
+def test_a_file_expires_when_its_owner_says_so() -> None:
+    form = form_with(expires_after__anchor="created_at", expires_after__seconds="3600")
+    check_fields(form)
+    assert own_expiry_s(form) == 3600 and own_expiry_s(form_with()) is None
+
+
+@pytest.mark.parametrize(
+    ("anchor", "seconds"),
+    [("created_at", "3599"), ("created_at", "2592001"), ("now", "3600"), ("created_at", "x"), ("created_at", "9" * 30)],
+)
+def test_an_expiry_that_is_none_is_refused_in_words(anchor: str, seconds: str) -> None:
+    with pytest.raises(Refused) as refused:
+        check_fields(form_with(expires_after__anchor=anchor, expires_after__seconds=seconds))
+    assert refused.value.answer.param == "expires_after"
+    with pytest.raises(Refused):
+        check_fields(form_with(expires_after__anchor=anchor))

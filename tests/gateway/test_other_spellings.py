@@ -35,3 +35,19 @@ async def test_a_load_balancers_ping_needs_no_key() -> None:
 async def test_nothing_else_is_taken_for_a_route(path: str) -> None:
     async with client() as gateway:
         assert (await gateway.post(path, json={"model": "acme/bot"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "instead"),
+    [
+        ("POST", "/pooling", "/v1/embeddings"),
+        ("POST", "/v2/embed", "/v1/embeddings"),
+        ("POST", "/v1/moderations", "/v1/classify"),
+        ("GET", "/version", "/v1/models"),
+    ],
+)
+async def test_what_is_not_offered_says_what_is(method: str, path: str, instead: str) -> None:
+    async with client() as gateway:
+        answer = await gateway.request(method, path, json={"model": "acme/bot"} if method == "POST" else None)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "not_found") and instead in error["message"]

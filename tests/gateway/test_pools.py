@@ -260,7 +260,7 @@ async def test_models_are_told_as_the_tenant_may_use_them(play: Playing) -> None
     assert book is not None
 
     def told(tenant: Any) -> dict[str, int]:
-        listed = orjson.loads(Listing().models(book, services.fleet, tenant))["data"]
+        listed = orjson.loads(Listing().models(book, services.fleet, tenant).content)["data"]
         return {model["id"]: model["capacity"]["replicas_ready"] for model in listed}
 
     assert told(ACME) == {LLAMA: 2, "acme/bot": 2}, "of the shared ones: its own is gone"

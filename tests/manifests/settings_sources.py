@@ -100,7 +100,7 @@ GATEWAY = {
     **defaults(
         *("gateway_id", "plain_port", "reuse_port", "handover_drain_timeout_s", "max_connections_per_address"),
         *("lookups_per_minute", "first_byte_s", "jit_wait_s", "wake_wait_s", "quarantine_after_replicas", "idle_s"),
-        *("snapshot_max_age_s", "cors_origins"),
+        *("snapshot_max_age_s", "cors_origins", "pod_cidrs", "media_hosts"),
         *("trace_sync_s", "trace_store_ca_file", "trace_retention_days"),
         *("otlp_endpoint", "otlp_headers_file", "otlp_ca_file", "otlp_sample_ratio"),
         *("expected_gateways", "tool_private_networks", "tool_ca_file", "file_max_bytes", "metrics_models"),
@@ -141,7 +141,7 @@ REGISTRY = {
     "regions_token_file": some_manifests("with components/region"),
     "max_lora_rank": some_manifests("where a pool of the overlay takes a higher rank than the default"),
     **defaults(
-        "max_connections_per_address",
+        *("max_connections_per_address", "pod_cidrs"),
         *("drain_timeout_s", "max_models_per_tenant", "max_versions_per_model"),
         *("max_channels_per_model", "max_snapshot_bytes_per_tenant", "max_model_names_per_tenant"),
         *("max_version_names_per_model", "max_keys_per_tenant", "max_artifact_bytes_per_tenant"),

@@ -91,6 +91,7 @@ KINDS = (
     SecretKind(TOKEN_SECRET, TOKEN_KEY, (SYSTEM,), "random"),
     SecretKind(BUS_SECRET, BUS_KEY, (SYSTEM,), "random"),
     SecretKind("shoal-trace-store", "trace-store-password", (SYSTEM,), "random"),
+    SecretKind("shoal-trace-store-reader", "trace-store-password", (SYSTEM,), "random"),
     SecretKind("shoal-pepper", "pepper", (SYSTEM,), "random"),
     SecretKind("shoal-s3", "s3.json", (SYSTEM, MODELS), "read-s3"),
     SecretKind("shoal-registry-s3", "s3.json", (SYSTEM,), "registry-s3"),

@@ -60,6 +60,7 @@ class BatchRecord:
     output_file_id: str  # of the latest claim: each writes files of its own, and those of the last one count
     error_file_id: str
     metadata: dict[str, str] = field(default_factory=dict)
+    output_expiry_s: int | None = None  # of the files that it writes; None: as long as files are kept
     number: int = 1
     status: Status = "validating"
     owner: str = ""  # the gateway process that works on it; empty: nobody yet

@@ -115,6 +115,7 @@ class Composing:
             filename=f"{self._record.id}_{what}.jsonl",
             purpose="batch_output",
             now_unix_s=now_unix_s,
+            expiry_s=self._record.output_expiry_s,
         )
         return True
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 _MIB = 1024 * 1024
 
 
+EXPIRY_MIN_S, EXPIRY_MAX_S = 3600, 30 * 24 * 3600  # that an owner may give a file, as OpenAI bounds it
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     # Files

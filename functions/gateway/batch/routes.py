@@ -21,6 +21,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
 from functions.gateway.batch.files.store import refused
+from functions.gateway.batch.files.upload import checked_expiry_s
 from functions.gateway.batch.log import BatchProgress, InDoubt, LogBroken, Overtaken, TooManyOpen
 from functions.gateway.batch.service import Batches
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
@@ -83,6 +84,11 @@ _log = logging.getLogger(__name__)
 _KEPT_MAX = 2000  # batches of one tenant, those that are over included
 
 
+class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    anchor: str
+    seconds: int
+
+
 class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client asks for."""
 
@@ -90,6 +96,7 @@ class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
+    output_expires_after: Expiry | None = None
 
 
 def add_routes(batches: Batches, app: FastAPI) -> None:
@@ -164,6 +171,7 @@ async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchR
         output_file_id=names.new_id("file", now_unix_s),
         error_file_id=names.new_id("file", now_unix_s),
         metadata=asked.metadata or {},
+        output_expiry_s=expiry.seconds if (expiry := asked.output_expires_after) is not None else None,
     )
     try:
         opened = await _opened(batches, record)
@@ -199,6 +207,9 @@ def _check(asked: BatchForm) -> int:
     if seconds is None:
         message = "'completion_window' is 24h, or another number of minutes (m) or hours (h) up to 168h."
         raise bad_request(message, param="completion_window")
+    expiry = asked.output_expires_after
+    if expiry is not None:
+        checked_expiry_s(expiry.anchor, expiry.seconds, "output_expires_after")
     pairs = asked.metadata or {}
     if len(pairs) > _METADATA_PAIRS or any(
         len(key) > _METADATA_KEY_CHARS or len(value) > _METADATA_VALUE_CHARS for key, value in pairs.items()

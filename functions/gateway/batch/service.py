@@ -28,7 +28,7 @@ class Batches:
         self.services = services
         self.limits = limits
         self.store, self._owners_store = FileStore(store), FileStore(store)
-        self.shelf = Shelf(self.store, limits.file_retention_s)
+        self.shelf = Shelf(self.store, limits.file_retention_s, services.wall_clock)
         self.log = BatchLog(self.store)
         self.uploads = UploadSlots(limits.uploads_at_once, limits.uploads_per_tenant)
         # Who counts and then makes one is not overtaken between; what several gateways make at once is counted by their
@@ -46,7 +46,7 @@ class Batches:
             handle,
             limits,
             self._owners_store,
-            Shelf(self._owners_store, limits.file_retention_s),
+            Shelf(self._owners_store, limits.file_retention_s, services.wall_clock),
             BatchLog(self._owners_store),
             slots=slots,
             bodies=bodies,

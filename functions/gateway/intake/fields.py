@@ -98,11 +98,16 @@ def _refuse_what_is_not_taken(body: JsonObject, table: FieldTable) -> None:
 
 
 def _refuse_first(body: JsonObject, checks: dict[str, Check]) -> None:
-    """Of several that are wrong, the one named does not depend on the order in which a client wrote them."""
+    """Of several that are wrong, the one named does not depend on the order in which a client wrote them.
+
+    None is wrong that is a whole number and written as 5.0, by a language with one kind of number: it becomes 5.
+    """
     for name, check in checks.items():
         value = body.get(name)
         problem = check(value) if value is not None else None
-        if problem is not None:
+        if problem is not None and type(value) is float and value.is_integer() and check(int(value)) is None:
+            body[name] = int(value)
+        elif problem is not None:
             raise bad_request(f"'{name}' {problem}.", param=name)
 
 

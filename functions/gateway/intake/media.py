@@ -22,7 +22,6 @@ Neighbours: `content` asks for every content part, `intake` for the ids once the
 
 import hashlib
 import hmac
-from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -149,9 +148,10 @@ def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozen
             part["uuid"] = _keyed(part["uuid"], pepper, tenant)
 
 
-def _parts(body: JsonObject) -> Iterator[dict[str, Any]]:
+def _parts(body: JsonObject) -> list[dict[str, Any]]:
     """Messages, items, documents, outputs of tools; then what is in them."""
     within: list[Any] = []
+    parts: list[dict[str, Any]] = []
     for name, value in body.items():
         if name not in _WITH_PARTS:
             continue
@@ -162,13 +162,14 @@ def _parts(body: JsonObject) -> Iterator[dict[str, Any]]:
     for part in within:  # which grows
         if type(part) is not dict:
             continue
-        yield part
+        parts.append(part)
         if "source" in part and type(part["source"]) is dict and type(part["source"].get("content")) is list:
             within += part["source"]["content"]
         if type(part.get("content")) is list:
             within += part["content"]
         if "output" in part and type(part["output"]) is list:
             within += part["output"]
+    return parts
 
 
 def _keyed(uuid: Any, pepper: bytes, tenant: TenantId) -> str | None:

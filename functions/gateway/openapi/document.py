@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from functions.gateway.batch.limits import EXPIRY_MAX_S, EXPIRY_MIN_S
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.openapi import headers, replies
@@ -82,13 +83,18 @@ _ENGINE: dict[str, tuple[str, str, str | None]] = {
     "/v1/tokenize": ("Tokenize a prompt or a chat", "Tokens", None),
     "/v1/detokenize": ("Turn token ids into text", "Text", None),
 }
-_FILE = thing("file purpose", file=STRING | {"format": "binary"}, purpose={"const": "batch"})
+_SECONDS = {"type": "integer", "minimum": EXPIRY_MIN_S, "maximum": EXPIRY_MAX_S}
+_EXPIRY = thing("anchor seconds", anchor={"const": "created_at"}, seconds=_SECONDS)
+_FILE = thing(
+    "file purpose", file=STRING | {"format": "binary"}, purpose={"const": "batch"}, expires_after=maybe(_EXPIRY)
+)
 _BATCH = thing(
     "input_file_id endpoint completion_window",
     input_file_id=STRING,
     endpoint=STRING,
     completion_window=STRING,
     metadata=maybe({"type": "object", "additionalProperties": STRING, "maxProperties": 16}),
+    output_expires_after=maybe(_EXPIRY),
 )
 _OTHERS: dict[tuple[str, str], Operation] = {
     ("get", "/health"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),

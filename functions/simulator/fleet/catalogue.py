@@ -71,6 +71,9 @@ class SettingCatalogue(Catalogue):
         """The base model of the pool that bears this name, where the tenant may use one of its pools."""
         return self.model(PoolName(requested), None, tenant) if requested in self._bases else None
 
+    def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
+        return self.resolve(tenant, pool)
+
     def model(self, pool: PoolName, adapter: str | None, tenant: TenantId) -> ResolvedModel | None:
         """None where the tenant has no pool of the model; KeyError where a workload names a pool that the setting has
         not."""

@@ -201,7 +201,8 @@ class _Answer:
             return error.partition(":")[0]
         if not isinstance(error, dict):
             return ""
-        return str(error.get("code") or error.get("type") or ("reason" if "reason" in error else ""))
+        plain = next((name for name in ("reason", "ready", "message") if name in error), "")
+        return str(error.get("code") or error.get("type") or plain)
 
     def on_headers_complete(self) -> None:
         if self.complete:

@@ -92,6 +92,7 @@ async def _create(batches: Batches, request: Request) -> Response:
                 filename=upload.filename_of(form),
                 purpose=form.fields["purpose"],
                 now_unix_s=services.wall_clock(),
+                expiry_s=upload.own_expiry_s(form),
             )
     except StoreUnavailable as error:
         raise refused(error) from error

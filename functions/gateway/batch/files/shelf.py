@@ -5,7 +5,7 @@ is listed can be read. A killed gateway leaves bytes without a record, which `co
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -44,27 +44,39 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Shelf:
-    def __init__(self, store: FileStore, retention_s: float) -> None:
+    def __init__(self, store: FileStore, retention_s: float, wall_clock: Callable[[], float]) -> None:
         self._store = store
         self._retention_s = retention_s
+        self._wall_clock = wall_clock
 
     def begin(self, tenant: str, file_id: str) -> LargeWriter:
         return self._store.writer(names.content_key(tenant, file_id))
 
     async def keep(
-        self, tenant: str, file_id: str, *, size_bytes: int, filename: str, purpose: str, now_unix_s: float
+        self,
+        tenant: str,
+        file_id: str,
+        *,
+        size_bytes: int,
+        filename: str,
+        purpose: str,
+        now_unix_s: float,
+        expiry_s: int | None = None,
     ) -> FileRecord:
-        """Its bytes are written: from now on it is there."""
-        now_s = int(now_unix_s)
-        record = FileRecord(file_id, size_bytes, now_s, now_s + int(self._retention_s), filename, purpose)
+        """Its bytes are written: from now on it is there, for as long as files are kept, or for its owner's less."""
+        now_s, kept_s = int(now_unix_s), int(self._retention_s)
+        expires_s = now_s + (kept_s if expiry_s is None else min(kept_s, expiry_s))
+        record = FileRecord(file_id, size_bytes, now_s, expires_s, filename, purpose)
         await self._store.put(names.record_key(tenant, file_id), msgspec.json.encode(record))
         return record
 
     async def find(self, tenant: str, file_id: str) -> FileRecord | None:
+        """None once it has expired, though its bytes go with the next collection after all files' retention."""
         if not names.is_id("file", file_id):
             return None
         found = await self._store.read(names.record_key(tenant, file_id), _RECORD_MAX_BYTES)
-        return msgspec.json.decode(found, type=FileRecord) if found is not None else None
+        record = msgspec.json.decode(found, type=FileRecord) if found is not None else None
+        return record if record is not None and self._wall_clock() < record.expires_s else None
 
     async def count(self, tenant: str) -> int:
         return len(await self._store.found(names.record_key(tenant, ""), MAX_LISTED))

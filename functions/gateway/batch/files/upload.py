@@ -21,11 +21,14 @@ from starlette.requests import ClientDisconnect
 from functions.artifacts.s3_large import LargeWriter
 from functions.gateway import errors
 from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.limits import EXPIRY_MAX_S, EXPIRY_MIN_S
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.tenant_limits import TenantShares
 from functions.http.multipart import MultipartForm, MultipartInvalid, boundary_of
+
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 class UploadForm(MultipartForm):
@@ -125,10 +128,29 @@ async def receive(
 
 def check_fields(form: UploadForm) -> None:
     for name in form.fields:
-        if name != "purpose":
+        if name not in ("purpose", _ANCHOR, _SECONDS):
             raise bad_request(f"{quote(name)} is not offered.", param=name[:64], code="unknown_parameter")
     if form.fields.get("purpose") not in PURPOSES:
         raise bad_request(f"'purpose' is {_quoted(PURPOSES)}: batches are all that reads files here.", param="purpose")
+
+    own_expiry_s(form)
+
+
+def own_expiry_s(form: UploadForm) -> int | None:
+    """After how many seconds its owner wants it gone, where the form says so; raises Refused (400)."""
+    anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+    if anchor is None and seconds is None:
+        return None
+    is_number = seconds is not None and seconds.isascii() and seconds.isdigit() and len(seconds) <= 9
+    return checked_expiry_s(anchor, int(seconds) if seconds is not None and is_number else None, "expires_after")
+
+
+def checked_expiry_s(anchor: object, seconds: int | None, param: str) -> int:
+    """As OpenAI bounds it; raises Refused (400)."""
+    if anchor != "created_at" or seconds is None or not EXPIRY_MIN_S <= seconds <= EXPIRY_MAX_S:
+        message = f"'{param}' has the anchor created_at, and seconds from {EXPIRY_MIN_S} to {EXPIRY_MAX_S}."
+        raise bad_request(message, param=param)
+    return seconds
 
 
 def _quoted(names: tuple[str, ...]) -> str:
