@@ -23,7 +23,7 @@ def simulate_cascade(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Which threshold would have escalated how many of the answers that were judged."""
-    from functions.cli import simulate_cascade as command
+    from functions.cli import simulate_tables as command
 
     command.cascade(trace, threshold or [], as_json=output is Output.JSON)
 
@@ -81,7 +81,7 @@ def simulate_prefill(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Where a prefill pool pays, beside one pool of the same accelerators."""
-    from functions.cli import simulate_when_it_pays as command
+    from functions.cli import simulate_tables as command
 
     command.prefill(
         profile=profile,
@@ -114,7 +114,7 @@ def simulate_offload(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Where host memory for KV blocks pays: chats that come back when their blocks have left the accelerator."""
-    from functions.cli import simulate_when_it_pays as command
+    from functions.cli import simulate_tables as command
 
     command.offload(
         trial=command.host_trial(profile, replicas, thinking_s, seconds, kv_bytes_per_token),

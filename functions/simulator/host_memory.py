@@ -14,7 +14,7 @@ Worked example (test_what_the_prologue_says_is_under_way): 2 requests a second, 
 an answer: 2 x (120 + 150 x 0.015) = 244 chats.
 
 Neighbours: `functions.decisions.routing.prediction` prices a hit; `functions.simulator.fleet.prefix_cache` has both
-memories; the CLI's `simulate_when_it_pays` shows.
+memories; the CLI's `simulate_tables` shows.
 """
 
 from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from functions.cli.refused import Refused
-from functions.cli.simulate_cascade import cascade
+from functions.cli.simulate_tables import cascade
 from functions.cli.trace import show, trace
 from functions.telemetry.trace_files import TraceFiles
 from functions.telemetry.trace_parts import parts as parts_of
