@@ -19,7 +19,12 @@ def drill(
     windows: Annotated[
         float, typer.Option(help="How much shorter alerts look back meanwhile, 0.2 to 1: 1 is as on production.")
     ] = 0.2,
-    plot: Annotated[Path | None, typer.Option(help="Draw what happened: .svg, .png or .html.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw what happened: .svg, .png or .html; of several drills, a folder.")
+    ] = None,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Play nothing: show, or --plot, the newest report that is kept of each.")
+    ] = False,
     consent: Annotated[
         list[str] | None,
         typer.Option("--i-consent-on-production", help="The drill's name again, where it is production; repeat."),
@@ -32,9 +37,11 @@ def drill(
     if list_them:
         command.ls(as_json=output is Output.JSON)
         return
-    command.play(
-        command.DrillRequest(
-            names=tuple(names or ()), all_of_them=all_of_them, tenant=tenant, scale=windows,
-            consents=tuple(consent or ()), plot=plot, as_json=output is Output.JSON,
-        )
+    wanted = command.DrillRequest(
+        names=tuple(names or ()), all_of_them=all_of_them, tenant=tenant, scale=windows,
+        consents=tuple(consent or ()), plot=plot, as_json=output is Output.JSON,
     )  # fmt: skip
+    if kept:
+        command.show_kept(wanted)
+    else:
+        command.play(wanted)

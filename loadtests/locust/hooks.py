@@ -56,9 +56,8 @@ def options(parser: LocustArgumentParser) -> None:
     add("--slo-file", default=str(slo_file.SHIPPED), help="Loads and thresholds by profile; `none`: no file.")
     add("--verdict", default="", metavar="FILE", help="The verdict as JSON, too.")
     tls()
-    profile = _profile_of(sys.argv)
     try:
-        load = slo_file.read(slo_file.SHIPPED, profile).load
+        load = slo_file.load_for(sys.argv)
     except BadThreshold as error:
         parser.error(str(error))
     parser.set_defaults(num_users=load.get("users"), spawn_rate=load.get("spawn_rate"), stop_timeout=60.0)
@@ -182,19 +181,12 @@ def _thresholds(environment: Environment) -> list[Threshold]:
     """The file's, with those of the command line instead or beside."""
     parsed = environment.parsed_options
     named: list[Threshold] = []
-    if parsed.slo_file != "none":
+    if parsed.slo_file != slo_file.NONE:
         try:
-            named = slo_file.read(Path(parsed.slo_file), _profile_of(sys.argv)).thresholds
+            named = slo_file.read(Path(parsed.slo_file), slo_file.profile_of(sys.argv)).thresholds
         except BadThreshold as error:
             _end(str(error))
     return list({each.name: each for each in [*named, *map(parse_option, parsed.slo)]}.values())
-
-
-def _profile_of(arguments: list[str]) -> str:
-    """The locustfile's name, of `-f FILE`; several together are the mix of them and have no thresholds of their own."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-f", "--locustfile", default=os.environ.get("LOCUST_LOCUSTFILE", ""))
-    return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem
 
 
 def _checked(text: str) -> str:

@@ -112,6 +112,7 @@ def _vectors(service: str) -> str:
     head, _, arguments = service.partition("      args:\n")
     _, _, rest = arguments.partition("      env:\n")
     head = head.replace(f"name: {BASE}", f"name: {VECTORS}", 1)
+    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # of its spread
     head = head.replace(f"shoal.dev/pool: {BASE}", f"shoal.dev/pool: {VECTORS}\n    shoal.dev/task: embed")
     listed = "".join(f"        - {flag}\n" for flag in (*_FLAGS, "--convert=embed"))
     return f"{head}      args:\n{listed}      env:\n{rest}"

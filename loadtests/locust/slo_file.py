@@ -1,5 +1,7 @@
 """slo.yaml: of each profile the load where none is said, and its thresholds. Unknown keys are errors by name."""
 
+import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ import yaml
 from loadtests.locust.slo import BadThreshold, Threshold, parse
 
 SHIPPED = Path(__file__).parent / "slo.yaml"
+STAGING = Path(__file__).parent / "staging-slo.yaml"
+NONE = "none"  # instead of a file
 _LOAD = ("users", "spawn_rate", "run_time")
 
 
@@ -38,6 +42,21 @@ def read(path: Path, profile: str) -> Profile:
         return Profile(load, [parse(str(name), value) for name, value in limits.items()])
     except BadThreshold as error:
         raise BadThreshold(f"{path}: {profile}.slo.{error}") from None
+
+
+def load_for(arguments: list[str]) -> dict[str, Any]:
+    """The load of the profile in the file that Locust's command line names, or in the shipped one. BadThreshold."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--slo-file", default=NONE)
+    file = parser.parse_known_args(arguments[1:])[0].slo_file
+    return read(Path(file) if file != NONE else SHIPPED, profile_of(arguments)).load
+
+
+def profile_of(arguments: list[str]) -> str:
+    """The locustfile's name, of `-f FILE`; several together are the mix of them and have no thresholds of their own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-f", "--locustfile", default=os.environ.get("LOCUST_LOCUSTFILE", ""))
+    return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem
 
 
 def _mapping(path: Path, what: str, content: Any) -> dict[str, Any]:

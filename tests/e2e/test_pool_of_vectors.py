@@ -51,9 +51,9 @@ def _pool(demo: str, model: str) -> str:
     is taken for one."""
     head, _, arguments = demo.partition("      args:\n")
     _, _, rest = arguments.partition("      env:\n")
-    head = head.replace(f"name: {BASE}", f"name: {VECTORS}").replace(
-        f"shoal.dev/pool: {BASE}", f"shoal.dev/pool: {VECTORS}\n    shoal.dev/task: embed"
-    )
+    head = head.replace(f"name: {BASE}", f"name: {VECTORS}")
+    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # of its spread
+    head = head.replace(f"shoal.dev/pool: {BASE}", f"shoal.dev/pool: {VECTORS}\n    shoal.dev/task: embed")
     head = head.replace(f"pvc://shoal-models/{BASE}", f"pvc://shoal-models/{model}")
     flags = ["--runner=pooling", "--max-model-len=256", "--max-num-seqs=8", "--dtype=float32"]
     flags += ["--convert=embed"] if model == BASE else []

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from loadtests.locust import slo_file, verdicts
 from loadtests.locust.__main__ import names
@@ -72,14 +73,37 @@ def test_what_is_no_threshold_is_refused_in_words(option: str) -> None:
         parse("failures", True)
 
 
-def test_the_shipped_file_has_each_profile_with_a_load_and_thresholds_that_an_empty_run_breaks() -> None:
+@pytest.mark.parametrize("file", [slo_file.SHIPPED, slo_file.STAGING], ids=lambda file: file.stem)
+def test_a_shipped_file_has_each_profile_with_a_load_and_thresholds_that_an_empty_run_breaks(file: Path) -> None:
+    assert set(yaml.safe_load(file.read_text())) == set(names())
     for profile in names():
-        found = slo_file.read(slo_file.SHIPPED, profile)
+        found = slo_file.read(file, profile)
         assert set(found.load) == {"users", "spawn_rate", "run_time"}
         assert not any(
             verdict.kept for verdict in judge(found.thresholds, {}) if verdict.threshold.quantity != "answers_min"
         )
         assert any(threshold.quantity == "answers_min" for threshold in found.thresholds)
+
+
+def test_thresholds_of_staging_are_those_of_the_profile_and_never_tighter() -> None:
+    """What a profile does not measure would be broken in every run."""
+    for profile in names():
+        here, there = (
+            {each.name: each for each in slo_file.read(file, profile).thresholds}
+            for file in (slo_file.SHIPPED, slo_file.STAGING)
+        )
+        assert here.keys() == there.keys()
+        assert not [each.name for each in there.values() if not each.is_least and each.limit < here[each.name].limit]
+
+
+def test_the_load_is_of_the_file_that_is_named(tmp_path: Path) -> None:
+    """It was the shipped one's whatever --slo-file said."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("chat: {load: {users: 3}}")
+    locust = ["locust", "-f", "loadtests/locust/profiles/chat.py", "--headless"]
+    assert slo_file.load_for([*locust, "--slo-file", str(file)]) == {"users": 3}
+    assert slo_file.load_for([*locust, "--slo-file", "none"]) == slo_file.load_for(locust)
+    assert slo_file.load_for(locust)["users"] == slo_file.read(slo_file.SHIPPED, "chat").load["users"]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,9 @@ def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(world:
     assert world.client.put("/v1/branch", json=WORD).status_code == 204
     drills = world.state_dir / "drills"
     drills.mkdir(exist_ok=True)
+    checks = [{"what": HOSTILE, "ok": ok, "words": HOSTILE} for ok in (True, False, None)]
     (drills / "one.json").write_text(json.dumps({"drill": HOSTILE, "passed": False, "seconds": 3.5}))
+    (drills / "two.json").write_text(json.dumps({"drill": "bus-away", "passed": False, "checks": checks}))
     with browsing(400, 900) as page:
         page.phone(390, 844)
         page.prefer("dark")

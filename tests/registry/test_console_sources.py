@@ -207,6 +207,13 @@ def test_drills_are_listed_the_newest_first_and_what_is_none_says_why(tmp_path: 
     assert told["torn.json"]["trouble"]
 
 
+def test_a_drills_recorded_series_stay_in_their_file(tmp_path: Path) -> None:
+    """Fifty reports of them would be megabytes, each time that the page asks."""
+    report = {"drill": "bus-away", "recorded": {"series": {"shoal_bus_up{}": "1x90"}}, "passed": True}
+    (tmp_path / "one.json").write_text(json.dumps(report))
+    assert drill_reports(tmp_path)["data"][0]["report"] == {"drill": "bus-away", "passed": True}
+
+
 # ---- routes
 
 

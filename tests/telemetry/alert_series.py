@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from functions.telemetry.alerting import groups
+from functions.telemetry.alerting.needed import rules_for
 
 EVERY_S = 30
 HEAD, BAD = 60, 40  # samples
@@ -142,10 +143,10 @@ def written(folder: Path) -> list[str]:
     which takes a tenth of the time."""
     files = [_written(folder, "healthy", groups(), _healthy())]
     for alert, changes in FAILING.items():
-        rules = _needed(alert)
+        rules = rules_for(alert, groups())
         files.append(_written(folder, alert, [{"name": alert, "rules": rules}], _case(alert, changes, rules)))
     for name, (alert, changes) in QUIET.items():
-        rules = _needed(alert)
+        rules = rules_for(alert, groups())
         files.append(_written(folder, name, [{"name": alert, "rules": rules}], _quiet(name, alert, changes, rules)))
     return files
 
@@ -155,15 +156,6 @@ def _written(folder: Path, name: str, its_groups: list[dict[str, Any]], test: di
     rules.write_text(json.dumps({"groups": its_groups}))
     tests.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": f"{EVERY_S}s", "tests": [test]}))
     return str(tests)
-
-
-def _needed(alert: str) -> list[dict[str, Any]]:
-    """The alert's rule, after those whose series it reads."""
-    rules = [rule for group in groups() for rule in group["rules"]]
-    found = [rule for rule in rules if rule.get("alert") == alert]
-    for rule in found:  # grows as it goes
-        found += [each for each in rules if each not in found and each.get("record", "-") in rule["expr"]]
-    return found[::-1]
 
 
 def _healthy() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from functions.cli.drill.catalogue import DRILLS, named
 from functions.cli.drill.declared import Drill
 from functions.cli.drill.journal import Journal, JournalUnreadable
 from functions.cli.drill.judging import judge
-from functions.cli.drill.report import checks_table, keep, markdown, report, summary_table
+from functions.cli.drill.report import checks_table, keep, markdown, newest, report, summary_table
 from functions.cli.drill.runner import Performance
 from functions.cli.drill.stage import Stage
 from functions.cli.drill.undoing import undo
@@ -69,10 +69,7 @@ def ls(*, as_json: bool) -> None:
 
 def play(wanted: DrillRequest) -> None:
     """Refused where one of them failed, after all were played and shown."""
-    drills = DRILLS if wanted.all_of_them else tuple(named(name) for name in wanted.names)
-    if not drills:
-        raise Refused("name a drill, or --all; `shoal drill --list` shows what there is")
-    _check(wanted, len(drills))
+    drills = _chosen(wanted)
     context = current_context(clones=True)
     if not context.layout.ca_file.is_file():
         raise Refused(f"there is no fleet in {context.layout.root}: start one with `shoal up --engine sim`")
@@ -94,12 +91,39 @@ def play(wanted: DrillRequest) -> None:
         raise Refused("nothing was played: " + "; ".join(f"{name}: {why}" for name, why in skipped))
 
 
+def show_kept(wanted: DrillRequest) -> None:
+    """Of earlier drills, the newest report of each; Refused where none is kept of one that is named."""
+    drills = _chosen(wanted)
+    folder = current_context(clones=True).layout.drills_dir
+    found = [(drill.name, newest(folder, drill.name)) for drill in drills]
+    missing = [(name, f"no report of it is kept in {folder}") for name, made in found if made is None]
+    reports = [made for _, made in found if made is not None]
+    if not reports or (missing and not wanted.all_of_them):
+        raise Refused("; ".join(f"{name}: {why}" for name, why in missing))
+    for made in reports:
+        _draw(wanted.plot, made)
+    _show(reports, missing, wanted)
+
+
+def _chosen(wanted: DrillRequest) -> Sequence[Drill]:
+    drills = DRILLS if wanted.all_of_them else tuple(named(name) for name in wanted.names)
+    if not drills:
+        raise Refused("name a drill, or --all; `shoal drill --list` shows what there is")
+    _check(wanted, len(drills))
+    return drills
+
+
+def _draw(plot: Path | None, made: dict[str, Any]) -> None:
+    if plot is not None:
+        picture.draw(plot / f"{made['drill']}.svg" if plot.is_dir() else plot, made)
+
+
 def _check(wanted: DrillRequest, count: int) -> None:
     if not LEAST <= wanted.scale <= 1.0:
         raise Refused(f"--windows {wanted.scale:g}: from {LEAST} to 1, which is as on production")
-    if wanted.plot is not None:
+    if wanted.plot is not None and not wanted.plot.is_dir():
         if count > 1:
-            raise Refused("--plot draws one drill: each report keeps its figures, `shoal drill NAME --plot` draws one")
+            raise Refused(f"--plot {wanted.plot}: several drills are drawn into a folder, and this is none")
         try:
             picture.check(wanted.plot)
         except PictureImpossible as error:
@@ -142,8 +166,7 @@ def _play_all(
             progress.print(f"  [yellow]not played:[/] {escape(why)}")
             continue
         reports.append(made)
-        if wanted.plot is not None:
-            picture.draw(wanted.plot, made)
+        _draw(wanted.plot, made)
     return reports, skipped
 
 

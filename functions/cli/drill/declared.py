@@ -53,6 +53,17 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """What the platform does about the failure while it lasts; the drill keeps the fault until then."""
+
+    words: str
+    done: Effect  # a counter that grows when it begins to
+    under_way: Effect
+    held: Effect  # it would, and has a reason not to yet
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Drill:
     name: str  # the failure mode: of the alert's label, the dashboard's row and the runbook
     summary: str
@@ -73,6 +84,8 @@ class Drill:
     clears_within_s: float = 90.0  # after it was taken back
     recovers_within_s: float = 60.0  # after it was taken back
     heals_itself: bool = False  # taking it back is nothing: the platform mends it
+    mend: Mend | None = None
+    unspooled_s: float = 0.0  # of so long before the fault, a gateway that it kills has told nobody
 
 
 def needs(drill: Drill, *, engine: str, replicas: int) -> str:

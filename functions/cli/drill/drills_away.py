@@ -92,6 +92,7 @@ GATEWAY_AWAY = Drill(
     tolerates=frozenset({"failed", "refused", "broken_off"}),
     hold_s=10.0,
     recovers_within_s=90.0,
+    unspooled_s=3.0,
 )
 
 DRILLS = (CONTROLLER_AWAY, BUS_AWAY, REGISTRY_AWAY, STORE_AWAY, GATEWAY_AWAY)

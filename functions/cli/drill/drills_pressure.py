@@ -67,7 +67,7 @@ NOISY_TENANT = Drill(
 HEAD_OF_LINE = Drill(
     name="head-of-line-prefill",
     summary="Long prompts come among short streams, whose tokens stall while they are computed.",
-    fault="six prompts of 1,700 tokens a second beside short ones, on engines three times as slow",
+    fault="four prompts of 1,700 tokens a second beside short ones, on engines three times as slow",
     taken_back="they stop",
     alert="HeadOfLinePrefill",
     effect=Effect(
@@ -82,7 +82,7 @@ HEAD_OF_LINE = Drill(
     inject=lambda stage: None,
     prepare=lambda stage: pace(stage, 3.0),
     load=Load(requests_per_s=4.0, words=60, max_tokens=200),
-    spike=(Load(requests_per_s=6.0, words=LONG_PROMPT_WORDS, max_tokens=4, traffic="long"),),
+    spike=(Load(requests_per_s=4.0, words=LONG_PROMPT_WORDS, max_tokens=4, traffic="long"),),
     simulated_only=True,
     hold_s=20.0,
     fires_within_s=75.0,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import httpx
 
-from functions.cli.drill.declared import Drill, Effect, Load
+from functions.cli.drill.declared import Drill, Effect, Load, Mend
 from functions.cli.drill.stage import CONTROLLER, ENGINE_S, Stage
 from functions.cli.refused import Refused
 
@@ -48,11 +48,24 @@ def _slow(stage: Stage) -> None:
     stage.switch(stage.replicas()[0], slow_factor=12.0)
 
 
+def _slow_and(state: str) -> Effect:
+    labels = MappingProxyType({"what": "slow", "state": state})
+    return Effect(f"a slow replica: {state}", "registry", "shoal_replica_troubled", _some, labels=labels, fold="sum")
+
+
+RESTARTED = Mend(
+    words="the controller has drained and restarted it, and it is ready again",
+    done=Effect("slow replicas were restarted", "registry", "shoal_slow_replica_restarts", _some, fold="sum"),
+    under_way=_slow_and("restarting"),
+    held=_slow_and("held"),
+    within_s=180.0,  # a minute of doubt, the drain of what it has, the start
+)
+
 SLOW_REPLICA = Drill(
     name="slow-replica",
     summary="One replica answers, and twelve times as slowly as its fellows.",
-    fault="every step of the first replica's engine takes twelve times as long",
-    taken_back="it is as fast as before",
+    fault="every step of the first replica's engine takes twelve times as long, until the controller restarts it",
+    taken_back="an engine that was started anew is as fast as before",
     alert="SlowReplica",
     effect=Effect(
         "what a request adds to the next one's time rises by over 50 ms",
@@ -69,6 +82,7 @@ SLOW_REPLICA = Drill(
     fires_within_s=90.0,
     clears_within_s=120.0,
     recovers_within_s=120.0,
+    mend=RESTARTED,
 )
 
 

@@ -32,6 +32,7 @@ class Judgement:
     fired_after_s: float | None
     cleared_after_s: float | None
     recovered_after_s: float | None
+    mended_after_s: float | None
     endings: dict[str, int]
     wrongly_failed: int
     examples: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
     effect_after_s = _since(effect_s, seen.injected_s)
     fired_after_s = _since(fired_s, seen.injected_s)
     cleared_after_s = _since(cleared_s, seen.taken_back_s)
+    mended_after_s = _since(mended_s(seen), seen.injected_s)
     checks = (
         Check(f"seen: {drill.effect.words}", effect_s is not None, _after(effect_after_s)),
         _requests(seen.outcomes, wrong),
@@ -59,6 +61,8 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
         _alert(f"{drill.alert} fires", seen, fired_after_s, drill.fires_within_s),
         _alert(f"{drill.alert} clears", seen, cleared_after_s, drill.clears_within_s),
         _bounded("recovered", recovered_s, drill.recovers_within_s),
+        *_mended(drill, seen, mended_after_s),
+        *_accounts(seen),
     )
     return Judgement(
         checks=checks,
@@ -66,6 +70,7 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
         fired_after_s=fired_after_s,
         cleared_after_s=cleared_after_s,
         recovered_after_s=recovered_s,
+        mended_after_s=mended_after_s,
         endings=dict(sorted(Counter(each.ending for each in seen.outcomes).items())),
         wrongly_failed=len(wrong),
         examples=tuple(_example(each) for each in wrong[:_EXAMPLES]),
@@ -95,6 +100,11 @@ def recovery_s(seen: Timeline) -> float | None:
         return None
     bad = [each.ended_s for each in _steady(seen.outcomes) if each.ending != "whole" and each.ended_s > seen.injected_s]
     return max(0.0, max([well_s, *bad]) - seen.taken_back_s)
+
+
+def mended_s(seen: Timeline) -> float | None:
+    """When the platform had done what it does about it."""
+    return next((look.at_s for look in seen.looks if look.is_mended and look.at_s >= seen.injected_s), None)
 
 
 def well_from_s(seen: Timeline) -> float | None:
@@ -138,6 +148,33 @@ def _alert(what: str, seen: Timeline, after_s: float | None, within_s: float) ->
     if not seen.sees_alerts:
         return Check(what, None, "no Prometheus runs here: not checked")
     return _bounded(what, after_s, within_s)
+
+
+def _mended(drill: Drill, seen: Timeline, after_s: float | None) -> list[Check]:
+    if drill.mend is None:
+        return []
+    if after_s is None and any(look.is_held for look in seen.looks):
+        return [Check(drill.mend.words, None, "the controller holds it back: `shoal status` says why")]
+    return [_bounded(drill.mend.words, after_s, drill.mend.within_s)]
+
+
+def _accounts(seen: Timeline) -> list[Check]:
+    """What whole answers cost is in ledger and traces; what could not be asked is not checked."""
+    told = seen.accounts
+    if told is None:
+        return []
+    return [
+        _has_all(
+            "the ledger has what whole answers cost", told.ledger_tokens, told.owed_tokens, "tokens", told.why_not
+        ),
+        _has_all("each whole answer has its trace", told.trace_rows, told.owed_rows, "rows", told.why_not),
+    ]
+
+
+def _has_all(what: str, found: int | None, owed: int, unit: str, why_not: str) -> Check:
+    if found is None:
+        return Check(what, None, why_not)
+    return Check(what, found >= owed, f"{found} {unit}, {owed} are owed")
 
 
 def _bounded(what: str, after_s: float | None, within_s: float) -> Check:

@@ -59,6 +59,8 @@ class _Answer:
     retry_after: bool = False
     code: str = ""
     first_s: float | None = None
+    request_id: str = ""
+    tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +135,8 @@ class LoadMaker:
                 first_s=answer.first_s,
                 status=answer.status,
                 detail=detail[:DETAIL_CHARS],
+                request_id=answer.request_id,
+                tokens=answer.tokens,
             )
         )
 
@@ -142,11 +146,13 @@ class LoadMaker:
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": self.load.max_tokens,
             "stream": True,
+            "stream_options": {"include_usage": True},
         }
         headers = {"authorization": f"Bearer {self.target.key}"}
         async with client.stream("POST", f"{self.target.url}/v1/chat/completions", json=body, headers=headers) as got:
             answer.status = got.status_code
             answer.model = got.headers.get("x-shoal-model", "")
+            answer.request_id = got.headers.get("x-request-id", "")
             answer.degraded = "x-shoal-degraded" in got.headers
             answer.retry_after = "retry-after" in got.headers
             if got.status_code != httpx.codes.OK:
@@ -166,6 +172,8 @@ class LoadMaker:
         if "error" in event:
             answer.error = str(event["error"].get("code") or event["error"])
             return
+        if event.get("usage"):
+            answer.tokens = int(event["usage"]["prompt_tokens"]) + int(event["usage"]["completion_tokens"])
         for choice in event.get("choices", ()):
             said = choice.get("delta", {}).get("content") or ""
             if said and answer.first_s is None:

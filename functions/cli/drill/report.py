@@ -16,8 +16,10 @@ from rich.table import Table
 
 from functions.cli.drill.declared import Drill
 from functions.cli.drill.judging import Judgement
+from functions.cli.drill.recording import LEAD_S
 from functions.cli.drill.runner import Played
 from functions.cli.drill.timeline import seconds
+from functions.cli.refused import Refused
 from functions.controller.local.files import replace_file
 
 VERSION = 1
@@ -55,6 +57,7 @@ def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: flo
         "alert_fired_after_s": _r(judgement.fired_after_s),
         "alert_cleared_after_s": _r(judgement.cleared_after_s),
         "recovered_after_s": _r(judgement.recovered_after_s),
+        "mended_after_s": _r(judgement.mended_after_s),
         "requests": len(seen.outcomes),
         "endings": judgement.endings,
         "wrongly_failed": judgement.wrongly_failed,
@@ -67,6 +70,8 @@ def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: flo
             "words": drill.effect.words,
             "series": [[_r(look.at_s), look.effect] for look in seen.looks],
         },
+        "accounts": msgspec.to_builtins(seen.accounts),
+        "recorded": {"begins_s": -LEAD_S, "series": played.recorded},
         "seconds": [msgspec.to_builtins(second) for second in seconds(seen.outcomes, seen.ended_s)],
     }
 
@@ -81,6 +86,18 @@ def keep(folder: Path, made: dict[str, Any]) -> Path:
     for old in reports[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
+
+
+def newest(folder: Path, drill: str) -> dict[str, Any] | None:
+    """The report of its last play; None: none is kept. Refused where it cannot be read."""
+    kept = sorted(file for file in folder.glob(f"*-{drill}.json") if file.name == f"{file.name[:16]}-{drill}.json")
+    if not kept:
+        return None
+    try:
+        made: dict[str, Any] = msgspec.json.decode(kept[-1].read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise Refused(f"{kept[-1]} cannot be read: {error}") from error
+    return made
 
 
 def checks_table(made: dict[str, Any]) -> Table:

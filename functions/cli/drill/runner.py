@@ -13,14 +13,16 @@ import os
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import httpx
 
+from functions.cli.drill.accounts import Ledger, owed
 from functions.cli.drill.consent import environment_of, refusal
 from functions.cli.drill.declared import Drill, Load, needs
 from functions.cli.drill.load import LoadMaker, Target
+from functions.cli.drill.recording import record
 from functions.cli.drill.stage import Stage
 from functions.cli.drill.timeline import AlertChange, Look, Outcome, Timeline
 from functions.cli.drill.undoing import undo
@@ -49,6 +51,7 @@ class Played:
     left_out: int  # requests that were not sent: too many were open
     load_average: tuple[float, float]  # of the machine, at the beginning and the end
     window_scale: float
+    recorded: dict[str, str]  # what the alert was evaluated from, by series
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class Performance:
         self._makers: list[LoadMaker] = []
         self._alerts: Alerts | None = None
         self._environment = ""
+        self._recorded: dict[str, str] = {}
 
     async def play(self) -> Played:
         """Refused where the fleet cannot or may not play it."""
@@ -96,6 +100,7 @@ class Performance:
             left_out=sum(maker.left_out for maker in self._makers),
             load_average=(load_before, os.getloadavg()[0]),
             window_scale=self._scale,
+            recorded=self._recorded,
         )
 
     async def _ready(self) -> dict[str, Any]:
@@ -123,12 +128,13 @@ class Performance:
         await self._watch_alerts()
         if drill.prepare is not None:
             await in_thread(lambda: drill.prepare and drill.prepare(stage))
-        pages = self._pages(status)
+        pages, ledger = self._pages(status), Ledger(stage, int(self._seen.began_unix_s))
+        await in_thread(ledger.begin)
         stop_load, stop_spike = asyncio.Event(), asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._maker(drill.load, target).run(stop_load))
-                looks = Looks(pages, drill.effect)
+                looks = Looks(pages, drill.effect, drill.mend)
                 await looks.begin()
                 watching = group.create_task(self._watch(looks))
                 self._say(f"load: {drill.load.requests_per_s:g} requests/s")
@@ -140,6 +146,9 @@ class Performance:
                     group.create_task(self._maker(load, its_target).run(stop_spike))
                 await in_thread(lambda: drill.inject(stage))
                 await self._until(self._is_seen(injected_s), drill.fires_within_s, at_least_s=drill.hold_s)
+                if drill.mend is not None:
+                    self._say(f"until {drill.mend.words}")
+                    await self._until(self._is_mended(injected_s), drill.mend.within_s)
                 self._say(f"taken back: {drill.taken_back}")
                 stop_spike.set()
                 taken_back_s = self._seen.now_s()
@@ -151,7 +160,9 @@ class Performance:
                 watching.cancel()
             if wrong:
                 self._say("; ".join(wrong))
-            return await self._timeline(injected_s, taken_back_s, looks.zero)
+            timeline = await self._timeline(injected_s, taken_back_s, looks.zero)
+            due = owed(timeline.outcomes, injected_s, drill.unspooled_s)
+            return replace(timeline, accounts=await in_thread(lambda: ledger.settle(due)))
         finally:
             await pages.close()
             if self._alerts is not None:
@@ -250,6 +261,9 @@ class Performance:
 
         return seen
 
+    def _is_mended(self, injected_s: float) -> Callable[[], bool]:
+        return lambda: any(look.is_mended for look in self._seen.looks if look.at_s >= injected_s)
+
     def _has_fired(self, since_s: float) -> bool:
         changes = self._alerts.changes if self._alerts is not None else []
         return any(
@@ -280,6 +294,7 @@ class Performance:
         shown: list[tuple[float, bool]] = []
         if self._alerts is not None:
             changes = await self._alerts.history(seen.began_unix_s, ended_s)
+            self._recorded = await record(self._alerts, self._drill.alert, seen.began_unix_s, ended_s)
             query = effect.query
             for series in await self._alerts.range(query, seen.began_unix_s, ended_s) if query is not None else ():
                 shown += [(at_s, effect.is_there(value - zero)) for at_s, value in series["values"]]

@@ -27,6 +27,8 @@ class Outcome:
     first_s: float | None = None  # when its first text came
     status: int = 0  # 0: no answer
     detail: str = ""
+    request_id: str = ""
+    tokens: int | None = None  # prompt's and completion's, as the answer's end says
 
     @property
     def ttft_s(self) -> float | None:
@@ -49,6 +51,19 @@ class Look:
     shows_effect: bool
     effect: float | None = None
     missing: str = ""  # what it is not well for
+    is_mended: bool = False  # the platform has done what it does about it, and all is well again
+    is_held: bool = False  # it has reasons not to do it yet
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What whole answers cost by their own word, and what ledger and traces have of it; None: it could not be asked."""
+
+    owed_tokens: int
+    ledger_tokens: int | None
+    owed_rows: int
+    trace_rows: int | None
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,7 @@ class Timeline:
     looks: tuple[Look, ...] = ()
     shown: tuple[tuple[float, bool], ...] = ()  # whether the effect showed, as Prometheus has it: closer than looks
     sees_alerts: bool = True  # False: there is no Prometheus
+    accounts: Accounts | None = None  # None: nobody asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from functions.cli.context import CliContext
-from functions.cli.drill.declared import Effect, Page
+from functions.cli.drill.declared import Effect, Mend, Page
 from functions.cli.drill.timeline import AlertChange, AlertState, Look
 
 PAGE_S = 3.0
@@ -102,14 +102,18 @@ class Looks:
 
     pages: Pages
     effect: Effect
+    mend: Mend | None = None
     ready: float = 0.0
     zero: float = 0.0  # of a counter
+    mends_before: float = 0.0
 
     async def begin(self) -> None:
         gateway = await self.pages.samples("gateway") or {}
         self.ready = _ready(gateway)
         own = await self.pages.samples(self.effect.page)
         self.zero = (value_of(own, self.effect) or 0.0) if own is not None and self.effect.grows else 0.0
+        if self.mend is not None:
+            self.mends_before = value_of(await self.pages.samples(self.mend.done.page) or {}, self.mend.done) or 0.0
 
     async def look(self, at_s: float) -> Look:
         gateway = await self.pages.samples("gateway")
@@ -121,7 +125,22 @@ class Looks:
         missing = await self._missing(gateway)
         if shows and not self.effect.grows and not missing:
             missing = self.effect.words
-        return Look(at_s=at_s, is_well=not missing, shows_effect=shows, effect=value, missing=missing)
+        is_mended, is_held = await self._mended()
+        return Look(
+            at_s=at_s, is_well=not missing, shows_effect=shows, effect=value, missing=missing,
+            is_mended=is_mended and not missing, is_held=is_held,
+        )  # fmt: skip
+
+    async def _mended(self) -> tuple[bool, bool]:
+        """Whether it was begun and is over, and whether it waits."""
+        if self.mend is None:
+            return False, False
+        samples = await self.pages.samples(self.mend.done.page)
+        if samples is None:
+            return False, False
+        begun = (value_of(samples, self.mend.done) or 0.0) > self.mends_before
+        is_under_way = self.mend.under_way.is_there(value_of(samples, self.mend.under_way))
+        return begun and not is_under_way, self.mend.held.is_there(value_of(samples, self.mend.held))
 
     async def _missing(self, gateway: Samples | None) -> str:
         """What the fleet had before the fault and has not now; empty: it is as it was."""

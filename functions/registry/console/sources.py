@@ -24,6 +24,7 @@ from functions.telemetry.store.client import StoreAddress, TraceStore
 _REPORTS_SHOWN = 50
 _LOOKED_AT = 2000
 _REPORT_MAX_BYTES = 1024 * 1024
+_UNSHOWN = frozenset({"recorded"})  # series for tests of the rules: a megabyte or two of a page, for nobody
 _FIELDS_MAX = 60
 _ITEMS_MAX = 60
 _WORDS_MAX_CHARS = 1000
@@ -118,7 +119,8 @@ def _report(file: Path, changed_unix_s: float) -> dict[str, Any]:
         return {**about, "trouble": str(error)[:_WORDS_MAX_CHARS], "report": {}}
     if not isinstance(report, dict):
         return {**about, "trouble": "no report: not a JSON object", "report": {}}
-    return {**about, "trouble": "", "report": _bounded(report, _DEPTH_MAX)}
+    shown = {name: value for name, value in report.items() if name not in _UNSHOWN}
+    return {**about, "trouble": "", "report": _bounded(shown, _DEPTH_MAX)}
 
 
 def _bounded(value: Any, depth: int) -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from functions.cli.drill.declared import Drill, Effect, Load, needs
+from functions.cli.drill.declared import Drill, Effect, Load, Mend, needs
 from functions.cli.drill.judging import fired_and_cleared, judge, recovery_s
 from functions.cli.drill.timeline import AlertChange, Ending, Look, Outcome, Timeline, percentile, seconds
 
@@ -132,3 +132,30 @@ def test_what_a_fleet_cannot_play_is_said_beforehand() -> None:
     assert needs(DRILL, engine="vllm", replicas=1) == ""
     assert "shoal up --engine sim" in needs(replace(DRILL, simulated_only=True), engine="vllm", replicas=2)
     assert "2 replicas" in needs(replace(DRILL, min_replicas=2), engine="sim", replicas=1)
+
+
+def _some(value: float | None) -> bool:
+    return value is not None and value > 0
+
+
+ANY = Effect("", "registry", "shoal_replica_troubled", _some)
+MENDS = replace(DRILL, mend=Mend("it is restarted", done=ANY, under_way=ANY, held=ANY, within_s=12.0))
+
+
+def looks_with(**what: bool) -> Timeline:
+    """As GOOD, and from 20 s on this as well."""
+    return replace(GOOD, looks=tuple(replace(look, **what) if look.at_s >= 20 else look for look in LOOKS))
+
+
+def test_what_the_platform_does_about_it_is_waited_for_and_bounded() -> None:
+    found = judge(MENDS, looks_with(is_mended=True))
+    assert found.passed and found.mended_after_s == 10.0
+    late = judge(replace(MENDS, mend=replace(MENDS.mend, within_s=9.0)), looks_with(is_mended=True))
+    assert [check.what for check in late.checks if check.ok is False] == ["it is restarted"]
+    assert not judge(MENDS, GOOD).passed, "it never was"
+
+
+def test_what_the_platform_holds_back_is_said_and_is_no_failure() -> None:
+    found = judge(MENDS, looks_with(is_held=True))
+    assert found.passed and found.mended_after_s is None
+    assert [check.ok for check in found.checks if check.what == "it is restarted"] == [None]

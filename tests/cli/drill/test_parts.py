@@ -1,15 +1,18 @@
 """Parts of `shoal drill`: the journal, consent, answers as they are judged, alerts by the second, the catalogue."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from functions.cli.drill import picture
 from functions.cli.drill.catalogue import DRILLS, named
+from functions.cli.drill.command import DrillRequest, show_kept
 from functions.cli.drill.consent import environment_of, refusal
 from functions.cli.drill.journal import Continue, Journal, JournalUnreadable, RevokeKey, StartController, Undoing
 from functions.cli.drill.load import _Answer, judged
+from functions.cli.drill.report import keep, newest
 from functions.cli.drill.timeline import AlertChange
 from functions.cli.drill.watch import changes_of, parsed, value_of
 from functions.cli.refused import Refused
@@ -148,21 +151,62 @@ def test_a_runbook_tells_how_its_failure_is_played() -> None:
         assert f"`shoal drill {drill.name}`" in (runbooks / f"{drill.name}.md").read_text(), drill.name
 
 
+MADE = {
+    "drill": "bus-away",
+    "ended_unix_s": 1_800_000_000.0,
+    "engine": "sim",
+    "replicas": 2,
+    "alert": "BusAway",
+    "alert_window_scale": 0.2,
+    "marks": {"injected_s": 1.0, "taken_back_s": 3.0, "ended_s": 5.0},
+    "alerts": [[2.0, "BusAway", "firing"], [4.0, "BusAway", "inactive"], [4.0, "Other", "firing"]],
+    "effect": {"metric": "shoal_bus_up", "words": "it shows", "series": [[0.5, 1.0], [2.0, None]]},
+    "seconds": [{"at_s": 0.0, "offered": 1, "whole": 1, "refused": 0, "failed": 0, "ttft_p99_s": 0.2}],
+    "passed": True,
+    "alert_checked": True,
+    "alert_fired_after_s": 1.0,
+    "alert_cleared_after_s": 1.0,
+    "requests": 1,
+    "wrongly_failed": 0,
+    "recovered_after_s": 0.0,
+}
+
+
 def test_a_report_is_drawn_as_a_picture_and_as_a_page(tmp_path: Path) -> None:
-    made = {
-        "drill": "bus-away",
-        "engine": "sim",
-        "replicas": 2,
-        "alert": "BusAway",
-        "alert_window_scale": 0.2,
-        "marks": {"injected_s": 1.0, "taken_back_s": 3.0, "ended_s": 5.0},
-        "alerts": [[2.0, "BusAway", "firing"], [4.0, "BusAway", "inactive"], [4.0, "Other", "firing"]],
-        "effect": {"metric": "shoal_bus_up", "words": "it shows", "series": [[0.5, 1.0], [2.0, None]]},
-        "seconds": [{"at_s": 0.0, "offered": 1, "whole": 1, "refused": 0, "failed": 0, "ttft_p99_s": 0.2}],
-    }
+    made = MADE
     for name in ("drill.svg", "drill.html"):
         picture.draw(tmp_path / name, json.loads(json.dumps(made)))
         text = (tmp_path / name).read_text()
         assert text.count("taken back") >= 3 and "BusAway" in text
     with pytest.raises(ValueError, match=r"\.svg"):
         picture.check(tmp_path / "drill.gif")
+
+
+def test_the_newest_report_of_a_drill_is_found_and_not_that_of_another(tmp_path: Path) -> None:
+    assert newest(tmp_path, "bus-away") is None
+    keep(tmp_path, MADE | {"requests": 7, "ended_unix_s": 1_800_000_060.0})
+    keep(tmp_path, MADE)
+    keep(tmp_path, MADE | {"drill": "omni-bus-away", "ended_unix_s": 1_900_000_000.0})
+    found = newest(tmp_path, "bus-away")
+    assert found is not None and found["requests"] == 7
+    (tmp_path / "20990101T000000Z-bus-away.json").write_text("{")
+    with pytest.raises(Refused, match="20990101T000000Z-bus-away"):
+        newest(tmp_path, "bus-away")
+
+
+def test_a_kept_report_is_drawn_without_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "state"))
+    keep(tmp_path / "state" / "drills", MADE)
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    asked = DrillRequest(
+        names=(), all_of_them=True, tenant=None, scale=0.2, consents=(), plot=pictures, as_json=False
+    )  # fmt: skip
+    show_kept(asked)
+    assert [file.name for file in pictures.iterdir()] == ["bus-away.svg"]
+    show_kept(replace(asked, names=("bus-away",), all_of_them=False, plot=tmp_path / "one.html"))
+    assert "taken back" in (tmp_path / "one.html").read_text()
+    with pytest.raises(Refused, match="overload: no report of it is kept"):
+        show_kept(replace(asked, names=("bus-away", "overload"), all_of_them=False))
+    with pytest.raises(Refused, match=r"several drills are drawn into a folder"):
+        show_kept(replace(asked, plot=tmp_path / "all.svg"))

@@ -129,12 +129,10 @@ class KServe:
             seen.coming_up -= 1
             return True
         replicas = deployment["spec"]["replicas"]
+        counted = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
         status = {
             "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": replicas,
-            "updatedReplicas": replicas,
-            "readyReplicas": replicas,
-            "availableReplicas": replicas,
+            **(dict.fromkeys(counted, replicas) if replicas else {}),  # the API server leaves zeros out
             "conditions": [{"type": "Available", "status": "True"}, {"type": "Progressing", "status": "True"}],
         }
         if not _differs(deployment.get("status", {}), status):
@@ -146,7 +144,8 @@ class KServe:
 
     def _write_status(self, service: Body, child: Body | None, script: Script) -> bool:
         """From the child as it was before this pass: after a change of the spec, that of the spec before."""
-        available = child is not None and child.get("status", {}).get("availableReplicas", 0) > 0
+        said = child.get("status", {}).get("conditions", ()) if child is not None else ()
+        available = any(each["type"] == "Available" and each["status"] == "True" for each in said)  # of none, too
         ready = "True" if available else "False"
         transition = script.refuses or ("UpToDate" if available and not script.transition_stuck else "InProgress")
         status = {

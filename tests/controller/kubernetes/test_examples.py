@@ -29,5 +29,5 @@ def test_an_example_is_taken_and_converges(space: Space, which: str) -> None:
     fleet = Fleet(space)
     outcome = fleet.converge(rendered.desired)
     services = [ref for ref in outcome.health if ref.kind == "InferenceService"]
-    assert len(services) == (1 if which == "demo" else 5)
+    assert len(services) == (1 if which == "demo" else 6)
     assert fleet.kserve.restarts == {}

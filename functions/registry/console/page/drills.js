@@ -20,12 +20,25 @@ const first = (report, names) => names.map((name) => report[name]).find((value) 
 function card(each) {
   const report = each.report, passed = first(report, VERDICTS), mode = String(first(report, ["failure_mode", ...NAMES]) || "");
   const verdict = each.trouble ? tag("warn", "cannot be read") : passed === true ? tag("good", "✓ held") : passed === false ? tag("bad", "✕ failed") : null;
-  const told = Object.entries(report).filter(([, value]) => value === null || typeof value !== "object");
-  const deep = Object.entries(report).filter(([, value]) => value !== null && typeof value === "object");
+  const checks = Array.isArray(report.checks) ? report.checks.filter((check) => check !== null && typeof check === "object") : [];
+  const rest = Object.entries(report).filter(([name]) => name !== "checks" || !checks.length);
+  const told = rest.filter(([, value]) => value === null || typeof value !== "object");
+  const deep = rest.filter(([, value]) => value !== null && typeof value === "object");
+  const facts = told.length ? el("dl", "facts", told.flatMap(([name, value]) => [el("dt", "", name.replaceAll("_", " ")), el("dd", "", said(name, value))])) : null;
   return el("article", "card", el("div", "row", el("h3", "", String(first(report, NAMES) || each.file)), verdict, quiet(when(each.changed_unix_s)), /^[a-z0-9-]{1,64}$/.test(mode) ? link(`runbook/${mode}`, "runbook") : null),
     each.trouble ? el("p", "words warn", each.trouble) : null,
-    told.length ? el("dl", "facts", told.flatMap(([name, value]) => [el("dt", "", name.replaceAll("_", " ")), el("dd", "", said(name, value))])) : null,
-    deep.map(([name, value]) => folded(name, value)));
+    checks.length && report.fault ? el("p", "words", String(report.fault)) : null,
+    checks.length ? el("ul", "plain", checks.map(check)) : facts,
+    checks.length ? el("details", "", el("summary", "", "the whole report"), facts, deep.map(([name, value]) => folded(name, value))) : deep.map(([name, value]) => folded(name, value)));
+}
+
+// What was checked comes first: whether it held is what a report is looked up for.
+function check(each) {
+  const [kind, sign, word] = each.ok === true ? ["good", "✓", "held"] : each.ok === false ? ["bad", "✕", "did not hold"] : ["warn", "?", "not checked"];
+  const mark = el("span", kind, sign);
+  mark.setAttribute("role", "img");
+  mark.setAttribute("aria-label", word);
+  return el("li", "words", mark, " ", String(each.what), each.words ? quiet(`  ${each.words}`) : null);
 }
 
 function said(name, value) {

@@ -1,0 +1,98 @@
+"""Accounts of a drill: what whole answers said they cost, beside the usage ledger and the trace store.
+
+    ledger    grew, for the drill's tenant, by at least the tokens of all whole answers: each ends with the engine's
+              own count. Others of the tenant may have asked meanwhile, so there is no most
+    traces    has a row for each whole answer, by its x-request-id
+
+A gateway that is killed has the sums of its last second, and rows of its last moment, in memory alone: whole answers
+that ended within `Drill.unspooled_s` before the fault are owed by nobody.
+
+Law: `owed` is pure, the rest asks and blocks. What cannot be asked is said, and is not a failure of the accounts.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from functions.cli.drill.stage import Stage
+from functions.cli.drill.timeline import Accounts, Outcome
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
+from functions.cli.trace_source import asked_store
+from functions.telemetry.store.questions import MOST_ROWS, Search, search
+
+ARRIVES_WITHIN_S = 45.0  # gateways tell the registry every ten seconds
+ASK_EVERY_S = 1.0
+_PAGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    tokens: int
+    request_ids: frozenset[str]
+
+
+def owed(outcomes: Sequence[Outcome], injected_s: float, unspooled_s: float) -> Owed:
+    """Of whole answers, but for those that a killed gateway had not written down."""
+    sure = [
+        each
+        for each in outcomes
+        if each.ending == "whole" and not (unspooled_s and -unspooled_s <= each.ended_s - injected_s <= unspooled_s)
+    ]
+    return Owed(sum(each.tokens or 0 for each in sure), frozenset(each.request_id for each in sure if each.request_id))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Of one tenant, from `begin` on."""
+
+    stage: Stage
+    since_unix_s: int
+    _zero: int = 0
+
+    def begin(self) -> None:
+        self._zero = self._told()
+
+    def settle(self, due: Owed) -> Accounts:
+        """As soon as both have what is owed, or after ARRIVES_WITHIN_S."""
+        deadline_s = time.monotonic() + ARRIVES_WITHIN_S
+        while True:
+            told, traced, why = self._asked(due)
+            is_there = (told is None or told >= due.tokens) and (traced is None or traced >= len(due.request_ids))
+            if is_there or time.monotonic() > deadline_s:
+                return Accounts(due.tokens, told, len(due.request_ids), traced, why)
+            time.sleep(ASK_EVERY_S)
+
+    def _asked(self, due: Owed) -> tuple[int | None, int | None, str]:
+        told = traced = None
+        why = []
+        try:
+            told = self._told() - self._zero
+        except Refused as error:
+            why.append(f"the ledger: {error}")
+        try:
+            traced = self._traced(due.request_ids)
+        except Refused as error:
+            why.append(f"the trace store: {error}")
+        return told, traced, "; ".join(why)
+
+    def _told(self) -> int:
+        with Registry(self.stage.context) as registry:
+            answer = registry.get("/v1/usage", tenant=self.stage.tenant, since=self.since_unix_s)
+        total = answer["total"]
+        return int(total["prompt_tokens"] + total["completion_tokens"]) if total is not None else 0
+
+    def _traced(self, request_ids: frozenset[str]) -> int:
+        if not self.stage.entries("traces"):
+            raise Refused("none runs beside this fleet")
+        found: set[str] = set()
+        until_s: float | None = None
+        with asked_store(self.stage.context, None, "") as store:
+            for _ in range(_PAGES):
+                asked = Search(self.since_unix_s, until_s, tenant=self.stage.tenant, limit=MOST_ROWS)
+                rows = search(store, asked)
+                found |= {row.request_id for row in rows}
+                if len(rows) < MOST_ROWS:
+                    break
+                until_s = min(row.ts for row in rows)
+        return len(found & request_ids)

@@ -1,0 +1,106 @@
+"""Recording of the series that a drill's alert is evaluated from, in the words of promtool, so that what was seen once
+can be evaluated again: `tests/telemetry` plays recorded drills to the shipped rules.
+
+    1x3        1 1 1 1                 stale    the series has ended, here and until the next value
+    1+2x3      1 3 5 7                 _x3      nothing for three seconds
+
+Law: pure but for `record`. Values are by the second, from LEAD_S before the drill began, since rules look back. Of a
+histogram, buckets of labels under which nothing was counted meanwhile are left out: they add nothing to a quantile.
+
+Worked example (test_a_counter_that_stands_still_and_goes_on): 4 4 4 9 11 13 and then nothing is `4x2 9+2x2 stale`.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from functions.cli.drill.watch import Alerts
+from functions.telemetry.alerting import groups
+from functions.telemetry.alerting.needed import rules_for, selectors
+
+LEAD_S = 40.0
+SERIES_MAX = 2000
+_DIGITS = 6  # of a gauge that is no whole number
+_LEAST_RUN = 2  # steps of one size that are written as one
+
+
+async def record(alerts: Alerts, alert: str, began_unix_s: float, ended_s: float) -> dict[str, str]:
+    """By series as promtool writes it; empty where Prometheus does not answer."""
+    found: list[dict[str, Any]] = []
+    for selector in selectors(rules_for(alert, groups())):
+        found += await alerts.range(selector, began_unix_s - LEAD_S, ended_s + LEAD_S)
+    length = round(ended_s + LEAD_S) + 1
+    return {name_of(each["metric"]): notation(by_second(each["values"], length)) for each in moving(found)[:SERIES_MAX]}
+
+
+def by_second(points: Iterable[tuple[float, float]], length: int) -> list[float | None]:
+    values: list[float | None] = [None] * length
+    for at_s, value in points:
+        if 0 <= round(at_s) < length:
+            values[round(at_s)] = value
+    return values
+
+
+def moving(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without buckets of a histogram in which nothing was counted."""
+    counted: defaultdict[frozenset[tuple[str, str]], bool] = defaultdict(bool)
+    for each in series:
+        counted[_histogram(each)] |= len({value for _, value in each["values"]}) > 1
+    return [each for each in series if "le" not in each["metric"] or counted[_histogram(each)]]
+
+
+def _histogram(series: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in series["metric"].items() if name != "le")
+
+
+def name_of(metric: Mapping[str, str]) -> str:
+    labels = (f'{name}="{_quoted(value)}"' for name, value in sorted(metric.items()) if name != "__name__")
+    return f"{metric.get('__name__', '')}{{{','.join(labels)}}}"
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def notation(values: Sequence[float | None]) -> str:
+    parts: list[str] = []
+    at = 0
+    while at < len(values):
+        part, taken = _gap(values, at) if values[at] is None else _run(values, at)
+        parts.append(part)
+        at += taken
+    return " ".join(parts)
+
+
+def _gap(values: Sequence[float | None], at: int) -> tuple[str, int]:
+    """A series that ends is marked as Prometheus marks it: an alert on it clears at once."""
+    taken = next((count for count, value in enumerate(values[at:]) if value is not None), len(values) - at)
+    if at == 0:
+        return f"_x{taken}", taken
+    return ("stale" if taken == 1 or at + taken == len(values) else f"stale _x{taken - 1}"), taken
+
+
+def _run(values: Sequence[float | None], at: int) -> tuple[str, int]:
+    first = values[at]
+    second = values[at + 1] if at + 1 < len(values) else None
+    assert first is not None
+    step = second - first if second is not None else math.nan
+    taken = 1
+    while at + taken < len(values) and _follows(values[at + taken - 1], values[at + taken], step):
+        taken += 1
+    if step == 0.0 and taken > 1:
+        return f"{_number(first)}x{taken - 1}", taken
+    if taken > _LEAST_RUN and step.is_integer():  # steps of a fraction would add up to another number
+        return f"{_number(first)}{step:+.0f}x{taken - 1}", taken
+    return _number(first), 1
+
+
+def _follows(former: float | None, value: float | None, step: float) -> bool:
+    return former is not None and value is not None and value - former == step
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.0f}" if value.is_integer() else f"{value:.{_DIGITS}g}"
