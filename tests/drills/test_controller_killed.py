@@ -65,6 +65,5 @@ def _one_round(fleet: Fleet, number: int) -> None:
     assert pushed.returncode == 0, pushed.stderr
     time.sleep(KILLED_AFTER_S[number % len(KILLED_AFTER_S)])  # what happens meanwhile takes real time
     os.kill(controller_pid(fleet), signal.SIGKILL)
-    up = fleet.shoal("up", "--engine", "sim", timeout_s=400.0)
-    assert up.returncode == 0, up.stdout + up.stderr
+    fleet.shoal("up", "--engine", "sim", timeout_s=400.0)  # it may give up waiting; the controller goes on
     wait_until("it is applied", fleet.is_applied, 300.0, every_s=0.2)

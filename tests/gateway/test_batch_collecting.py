@@ -13,7 +13,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shared import BatchServices
 from tests.decisions.batch.test_batch_record import record
-from tests.gateway.world import World
+from tests.gateway.world import NOW_UNIX_S, World
 
 pytestmark = pytest.mark.servers
 MONTH_S = 31 * 24 * 3600.0
@@ -23,7 +23,7 @@ async def kept(batches: Batches, tenant: str, file_id: str) -> None:
     writer = batches.shelf.begin(tenant, file_id)
     writer.write(b"{}")
     writer.finish()
-    await batches.shelf.keep(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=time.time())
+    await batches.shelf.keep(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
 
 
 async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
