@@ -1,6 +1,6 @@
 """Series recorded from drills: what gateways, registry and agents said while a failure was played, by the second.
 
-`tests/telemetry/recorded/DRILL.json` is made of a kept report, and promtool's test file of that: the alert's rules with
+One file of `tests/telemetry/recorded` a drill is made of a kept report, and promtool's test file of that: the alert's rules with
 the windows that the drill's fleet had, silent before the fault, firing when it fired there, silent again when it
 cleared there.
 
