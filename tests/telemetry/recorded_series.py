@@ -1,7 +1,7 @@
 """Series recorded from drills: what gateways, registry and agents said while a failure was played, by the second.
 
-One file of `tests/telemetry/recorded` a drill is made of a kept report, and promtool's test file of that: the alert's rules with
-the windows that the drill's fleet had, silent before the fault, firing when it fired there, silent again when it
+Each file of `tests/telemetry/recorded` is made of a kept report, and promtool's test file of that: the alert's rules
+with the windows that the drill's fleet had, silent before the fault, firing when it fired there, silent again when it
 cleared there.
 
     .venv/bin/python -m tests.telemetry.recorded_series .shoal/drills          # the newest report of each drill
