@@ -39,6 +39,7 @@ def running_cache(folder: Path, s3: S3Settings, port: int) -> Iterator[str]:
         "S3_ENDPOINT_URL": s3.endpoint_url,
         "S3_CREDENTIALS_FILE": folder / "s3.json",
         "CACHE_DIR": folder / "cache",
+        "MAX_ANSWERS": 8 * NODES,  # nobody is sent on to the store for want of a place, as the default of 16 does
     }
     env = {f"SHOAL_ADAPTER_CACHE_{name}": str(value) for name, value in settings.items()}
     with role("functions.replica.adapter_cache", log=folder / "log", env=env):
