@@ -1,5 +1,6 @@
 """Rules as promtool reads them: every alert fires on its series, clears after them, and is quiet on a healthy fleet."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,3 +29,22 @@ def test_every_alert_has_its_series() -> None:
 
 def test_each_alert_fires_and_clears_and_a_healthy_fleet_has_none(tmp_path: Path) -> None:
     assert promtool("test", "rules", *written(tmp_path)) == ""
+
+
+def test_a_replica_that_is_gone_is_behind_nobody(tmp_path: Path) -> None:
+    """Its last sample counts for five minutes where no mark of its end was written, as beside a reload."""
+    series = {
+        'shoal_snapshot_epoch{job="shoal-registry"}': "53x8 56x60",
+        'shoal_snapshot_epoch{job="shoal-agent"}': "53x8 _x60",
+    }
+    fires = 'count(ALERTS{alertname="VersionDrift"}) > bool 0'
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": fires, "eval_time": f"{minutes}m", "exp_samples": []} for minutes in (4, 5, 6, 7, 8)
+        ],
+    }
+    file = tmp_path / "gone.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": "15s", "tests": [test]}))
+    assert promtool("test", "rules", str(file)) == ""
