@@ -25,7 +25,7 @@ from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Re
 from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryRecord, ReconcileAttempt, RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
-from functions.controller.kubernetes.render import Rendered, render
+from functions.controller.kubernetes.render import Desired, Rendered, render
 from functions.controller.kubernetes.run.branch_side import of_git
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -38,6 +38,7 @@ from functions.controller.kubernetes.run.event_notes import (
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import release_finalizers
+from functions.controller.kubernetes.run.version_side import VersionSide
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.branch_report import BranchReport
 
@@ -62,8 +63,11 @@ class GitSide:
         publishing: Publishing,
         on_change: Callable[[], None],
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+        *,
+        versions: VersionSide | None = None,
     ) -> None:
-        """`on_notes` is told what became of a revision."""
+        """`on_notes` is told what became of a revision. `versions` has the pools whose base is in several."""
+        self._versions = versions
         self._on_notes = on_notes
         self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
         self._record = InventoryRecord()  # as of the last pass
@@ -259,7 +263,7 @@ class GitSide:
             self.refused += len({problem.place.file for problem in rendered.problems})
             await asyncio.to_thread(self._record_refusal, api, wanted.revision, message)
             return PassResult("stalled", message), False
-        outcome = await asyncio.to_thread(self._apply, api, rendered)
+        outcome = await self._apply_in_turn(api, wanted, rendered.desired)
         if outcome.result == "refused":
             self.refused += len(outcome.refusals)
             return result_of_apply(outcome), False
@@ -267,16 +271,24 @@ class GitSide:
         publication = await self._publishing.publish(wanted.loaded, wanted.revision)
         if publication.kind in ("published", "unchanged") and self._published != wanted.revision:
             self._published = wanted.revision
-            outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
+            outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now it may prune
         return together([result_of_apply(outcome), result_of(publication)]), True
 
     def _render(self, api: KubeApi, wanted: _DesiredRevision) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         return render(wanted.loaded, wanted.revision, namespace=self._settings.models_namespace, budget_kind=kind)
 
-    def _apply(self, api: KubeApi, rendered: Rendered) -> ApplyOutcome:
+    async def _apply_in_turn(self, api: KubeApi, wanted: _DesiredRevision, desired: Desired) -> ApplyOutcome:
+        """Pools whose base is in several versions have a second writer, with whom this takes turns."""
+        if self._versions is None:
+            return await asyncio.to_thread(self._apply, api, desired)
+        async with self._versions.turn:
+            applicable = await asyncio.to_thread(self._versions.applicable, api, wanted.loaded, desired)
+            return await asyncio.to_thread(self._apply, api, applicable)
+
+    def _apply(self, api: KubeApi, desired: Desired) -> ApplyOutcome:
         began_s = time.monotonic()
-        outcome = self._applier(api).reconcile(rendered.desired)
+        outcome = self._applier(api).reconcile(desired)
         if outcome.written or outcome.pruned:
             what = f"{len(outcome.written)} written, {len(outcome.pruned)} pruned"
             _log.info("%s: %s in %.1f s", outcome.revision, what, time.monotonic() - began_s)
