@@ -191,7 +191,8 @@ class ScalingSide:
             if pool in entries and not is_being_deleted(live):
                 services[pool] = live
         numbers = {pool: self._number(api, pool, live) for pool, live in services.items()}
-        sizes = {pool: _size(number, entries[pool], _warm_of(report, pool)) for pool, number in numbers.items()}
+        warm = {pool: 0 if self._is_on_its_way(pool) else _warm_of(report, pool) for pool in numbers}
+        sizes = {pool: _size(number, entries[pool], warm[pool]) for pool, number in numbers.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
     def _number(self, api: KubeApi, pool: str, live: Body) -> int | None:
@@ -203,7 +204,8 @@ class ScalingSide:
     ) -> dict[str, SlotDemand]:
         """`costs`: accelerators a replica; one on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
-        wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
+        warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
+        wishes = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
         surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in wishes)
         allowed = granted(wishes, sizes, most - surges if most is not None else _NO_BOUND, costs)
@@ -230,7 +232,7 @@ class ScalingSide:
     def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> Written:
         """Blocks. What became of it; nothing is contested where it may pass."""
         replicas = wish.serving + wish.warm
-        if self._totals.total(pool) is not None:
+        if self._is_on_its_way(pool):
             return self._totals.ask(pool, scaling.bounded(live, replicas))
         try:
             written = scaling.write(api, live, replicas, self._settings.conflicts)
@@ -251,9 +253,13 @@ class ScalingSide:
     def _orders(self, report: PoolReport, pool: str, wish: SlotDemand) -> list[RoleOrder]:
         """A pool whose base is in several versions has none that is warm: it might be the only one of its version."""
         replicas = replicas_of(report, pool)
-        if self._totals.total(pool) is not None:
+        if self._is_on_its_way(pool):
             return orders_for_counts(replicas, len(replicas), 0)
         return orders_for_counts(replicas, wish.serving, wish.warm)
+
+    def _is_on_its_way(self, pool: str) -> bool:
+        """From one version of its base to another."""
+        return self._totals.total(pool) is not None
 
     def _say(self, about: str, trouble: str) -> None:
         if trouble and self._said.get(about) != trouble:

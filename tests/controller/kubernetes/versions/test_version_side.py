@@ -3,6 +3,7 @@
 KServe is played by its double, which sets the Deployments' statuses: there is no kubelet here.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path
     """Of a pass that begins a rollout, that changes the shares, takes it back."""
     world = VersionWorld(space, tmp_path)
     world.settle()
-    situations = [
+    situations: list[Callable[[], None]] = [
         world.rolls_out,
         lambda: world.rolls_out(Loaded(), StagePassed(), StagePassed()),
         lambda: world.rolls_out(Loaded(), Breached("slow")),
