@@ -212,7 +212,7 @@ def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Clus
     until(lambda: shown(rig) == {"a": ("v2", REPLICAS)}, "all are the pool's own again")
     assert cluster.templates[1:] == [("v2", 0)], "the own service had no replica to lose"
     assert cluster.fewest_ready == REPLICAS
-    assert rig.record()["data"]["versions"] == "{}"
+    until(lambda: rig.record()["data"]["versions"] == "{}", second.log)
     cluster.failing = "v3"
     push(repository, "a bad one", "v1", "v2", "v3")
     until(lambda: rollouts(rig).get("v3", {}).get("state") == "rolled_back", second.log)
