@@ -48,6 +48,7 @@ TABLE = [
     (moving(3), 4, 0, "3/3", "1/1", 2, 2),
     (moving(0), 1, 0, "1/1", "0/0", 1, 0),  # one replica, and no place for a second version
     (moving(1), 1, 1, "1/1", "0/0", 1, 1),
+    (moving(0), 4, 1, "4/4", "0/0", 4, 0),  # paused before it was loaded: nobody has use for one more
     (moving(1), 6, 1, "4/4", "1/1", 6, 1),  # the autoscaler wants two more
     (moving(1), 2, 1, "4/4", "1/1", 2, 1),  # and four fewer: what is ready may go at once
     (moving(1), 2, 1, "4/1", "1/1", 2, 1),
@@ -101,6 +102,12 @@ def test_replicas_go_back_only_while_nothing_else_moves() -> None:
     services = {**two("1/1", "3/3", "v2"), "base-v3-4d5e6f": ServiceReplicas("v3")}
     shares = VersionShares("v2", {"v3": 1}, is_moving=True)
     assert service_targets(4, 1, shares, services) == {OWN: 1, SECOND: 3, "base-v3-4d5e6f": 1}
+
+
+def test_two_versions_that_come_share_what_room_there_is() -> None:
+    shares = VersionShares("v1", {"v2": 2, "v3": 2}, is_moving=True)
+    services = {**two("4/4", "0/0"), "base-v3-4d5e6f": ServiceReplicas("v3")}
+    assert next_counts(4, 1, shares, services) == {OWN: 4, SECOND: 1, "base-v3-4d5e6f": 0}
 
 
 def test_a_service_with_other_weights_is_left_alone() -> None:
