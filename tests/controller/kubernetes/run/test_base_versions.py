@@ -30,7 +30,16 @@ from functions.fleet.valkey_bus import ValkeyBus
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.fixtures import make_space
 from tests.controller.kubernetes.kserve_double import KServe
-from tests.controller.kubernetes.run.rig import TOKEN, ControllerProcess, Rig, installation
+from tests.controller.kubernetes.run.rig import (
+    POOL,
+    TOKEN,
+    ControllerProcess,
+    Rig,
+    installation,
+    populate,
+    service_spec,
+    settled,
+)
 from tests.controller.kubernetes.run.test_git_side import Repository, applied, services, start
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.waiting import until
@@ -221,3 +230,16 @@ def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Clus
     assert len(cluster.templates) == 2, "and its weights never came to the pool's own service"
     assert "forbidden" not in controller.log + second.log
     assert "Traceback" not in controller.log + second.log
+
+
+def test_a_second_service_is_no_pool_for_whoever_lists_pools(rig: Rig) -> None:
+    """With objects as the source: one that is left from git's time neither claims its pool nor gets a budget."""
+    populate(rig)
+    labels = {"shoal.dev/pool": POOL, "shoal.dev/version-of": POOL}
+    rig.create("InferenceService", "base-a-v2-1a2b3c", service_spec(), labels=labels)
+    controller = rig.controller()
+    settled(rig, controller)
+    snapshot = rig.snapshot()
+    assert snapshot is not None and [pool.name for pool in snapshot.pools] == [POOL]
+    assert rig.budgets() == [POOL]
+    assert controller.metric("refused_objects") == 0
