@@ -1,6 +1,6 @@
 """Versions of bases on a cluster, for the git source: replicas of each, step by step, by what rollouts have come to.
 
-One pass, every few seconds while this process leads and nobody has told it to wait:
+One pass, every two seconds while something is on its way, this process leads and nobody has told it to wait:
     1  the services of pools whose base has versions, and their Deployments
     2  how many replicas each version should have, and each service now (`versions.plan`)
     3  what is wanted in all is kept (`versions.counts_store`), before anything is done by it
@@ -37,6 +37,7 @@ from functions.decisions.capacity.service import accelerators_of
 from functions.decisions.rollout.replica_shares import VersionShares, wanted_shares
 
 LOOK_EVERY_S = 2.0
+REST_S = 10.0  # while nothing is on its way: what a commit changes is a rollout by then, or can wait for so long
 _KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
 
 _log = logging.getLogger(__name__)
@@ -155,10 +156,14 @@ class VersionSide:
 
     async def run(self, api: KubeApi) -> None:
         """Until the term ends: LeadershipLost."""
+        rested_s = REST_S
         while True:
-            if not self._is_suspended():
+            is_due = bool(self._counts) or bool(self._rows.book.active) or rested_s >= REST_S
+            if is_due and not self._is_suspended():
                 await self._attempt(api)
+                rested_s = 0.0
             await asyncio.sleep(LOOK_EVERY_S)
+            rested_s += LOOK_EVERY_S
 
     async def _attempt(self, api: KubeApi) -> None:
         """What nobody foresaw is told with its trace, and must not end the term for all others."""
