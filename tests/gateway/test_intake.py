@@ -218,7 +218,7 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
     assert mine == again != "stolen"
     assert len(mine) == 32 and "acme" not in mine
     other = Intake(b"q" * 32, world.limits(), Splits(time.monotonic))
-    assert other._cache_salt(CATALOGUE, CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
+    assert other._salt_of(CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)

@@ -112,7 +112,8 @@ def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> 
 def _features_of(messages: list[dict[str, Any]]) -> Any:
     model = world.catalogue().resolve(world.snapshot().tenants[0].name, "acme/bot")
     assert model is not None
-    return INTAKE.features.of({"messages": messages}, CHAT.output, model, world.snapshot().tenants[0].name, "s")
+    tenant = world.snapshot().tenants[0].name
+    return INTAKE.features.of({"messages": messages}, CHAT, model, tenant, "s", length_field="max_tokens")
 
 
 @pytest.mark.parametrize("source", ["events", "bloom"])

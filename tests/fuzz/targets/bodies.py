@@ -45,4 +45,4 @@ def check(data: bytes) -> None:
         return
     sent = orjson.loads(admitted.upstream_body)
     assert sent["model"] in {BOT_V1, POOL, admitted.model.engine_name} and "session_id" not in sent
-    assert sent["cache_salt"] == intake._cache_salt(_catalogue, known.caller.tenant)
+    assert sent["cache_salt"] == intake._salt_of(known.caller.tenant)
