@@ -235,7 +235,7 @@ class FleetView:
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """A request goes to it."""
-        known = self._known.get(replica_id)
+        known = self._known.get(replica_id) if self.standings.troubled else None
         if known is not None:
             self.standings.sent(known.view.pool, replica_id, now_s)
 
@@ -253,7 +253,8 @@ class FleetView:
         if known is not None:
             known.spoke_s = now_s
             self.standings.seen(known.view.pool, replica_id).requests += 1
-            self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
+            if self.standings.troubled:
+                self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
         """The replica's agent has just told us that it loaded this; its heartbeats will say so from the next but one
@@ -292,10 +293,11 @@ class FleetView:
 
     def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, who counts as slower, and who is suspected with its node or zone."""
-        status = self.standings.of(pool, self.index(pool).ready, now_s)
+        ready = self.index(pool).ready
+        status = self.standings.of(pool, ready, now_s)
         if not self.suspicions.replicas:
             return status
-        return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & self.index(pool).ready.keys()))
+        return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
         """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas. And who is

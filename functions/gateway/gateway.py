@@ -129,17 +129,19 @@ class Gateway:
 
     def _start(self, exchange: Exchange) -> None:
         """At once; of a gateway that has only just begun to listen, once its pool is heard of, or is not in time."""
-        if self._may_yet_be_heard(exchange.admitted.model.pool):
-            self._unheard.append(exchange)
-        else:
-            _start(exchange)
-
-    def _may_yet_be_heard(self, pool: PoolName) -> bool:
-        """Whether a replica of it that is ready may not have had its turn to say so."""
         services = self.services
-        if services.clock() >= services.state.fleet_unheard_until_s or services.state.drain_is_over:
-            return False
-        return not any(replica.phase == "ready" for replica in services.fleet.pool(pool).replicas)
+        if services.clock() < services.state.fleet_unheard_until_s and self._may_yet_be_heard(exchange):
+            self._unheard.append(exchange)
+            return
+        try:
+            exchange.start()
+        except Exception:
+            exchange.failed_here()
+
+    def _may_yet_be_heard(self, exchange: Exchange) -> bool:
+        """Whether a replica of its pool that is ready may not have had its turn to say so."""
+        replicas = self.services.fleet.pool(exchange.admitted.model.pool).replicas
+        return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
     def _start_heard(self, now_s: float) -> None:
         """Only here, not by the heartbeat itself: who speaks first is not to have all that waited."""
@@ -315,10 +317,3 @@ def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> N
             step(request)
         except Exception:
             request.failed_here()
-
-
-def _start(exchange: Exchange) -> None:
-    try:
-        exchange.start()
-    except Exception:
-        exchange.failed_here()
