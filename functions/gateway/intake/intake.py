@@ -48,7 +48,7 @@ _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "b
 # One of each is made per request: as frozen dataclasses they would cost 2 us more.
 
 
-class WireRequest(msgspec.Struct, frozen=True):
+class RawRequest(msgspec.Struct, frozen=True):
     """A request to an engine route, as it came."""
 
     request_id: str
@@ -87,28 +87,28 @@ class Intake:
         check_json_body(headers)
         return self.identify(catalogue, read, now_unix_s)
 
-    def recognise(self, catalogue: Catalogue, wire: WireRequest, now_unix_s: float) -> Recognised:
+    def recognise(self, catalogue: Catalogue, raw: RawRequest, now_unix_s: float) -> Recognised:
         """Who calls; raises Refused where the headers are not in order or the key opens nothing."""
-        read = read_headers(wire.headers, wire.request_id, self.limits)
-        check_json_body(wire.headers)
+        read = read_headers(raw.headers, raw.request_id, self.limits)
+        check_json_body(raw.headers)
         caller = self.identify(catalogue, read, now_unix_s)
         key, tier = catalogue.keys.get(caller.key_id), catalogue.quota_of(caller.tenant)
         return Recognised(read, caller, key, tier, within_key(tier, key))
 
-    def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
+    def admit(self, catalogue: Catalogue, route: Route, raw: RawRequest, known: Recognised) -> Admitted:
         """The admitted request; raises Refused with the answer where one of the steps says no."""
-        parsed = self.read_body(route, wire.body)
+        parsed = self.read_body(route, raw.body)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
         # What it belongs to, where it says so. No engine is told: tenants' ids must not meet there.
         session = known.read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
         conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
-        model = models.resolve(catalogue, caller, parsed, len(wire.body))
+        model = models.resolve(catalogue, caller, parsed, len(raw.body))
         if model.task not in route.tasks:
             raise models.wrong_task(model, route)
         tenant = catalogue.tenants[caller.tenant]
         if model.other_pools:
-            tokens = self.features.lengths.prompt_tokens(model.pool, caller.tenant, len(wire.body))
+            tokens = self.features.lengths.prompt_tokens(model.pool, caller.tenant, len(raw.body))
             model = catalogue.placed(model, Placed(caller.tenant, tenant.tier, service_class, tokens))
         routing = catalogue.routing_for(model.pool)
         table = self._tables[route.path]
@@ -118,7 +118,7 @@ class Intake:
         admit_media(parsed, self._pepper, caller.tenant, self.limits.media_hosts)
         split: SplitUse | None = None
         if model.split is not None:
-            sender = Sender(caller.tenant, session, wire.request_id)
+            sender = Sender(caller.tenant, session, raw.request_id)
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
         elif session is not None:
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
@@ -131,7 +131,7 @@ class Intake:
             asked = parsed.get(length_field) or 0
             if known.quota is not None:
                 window_tokens = model.context_window_tokens
-                hold_to_caps(parsed, output, length_field, known.quota, len(wire.body), window_tokens=window_tokens)
+                hold_to_caps(parsed, output, length_field, known.quota, len(raw.body), window_tokens=window_tokens)
         # Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks.
         salt = None if tenant.cache_salt == "shared" else self._salt_of(caller.tenant)
         features = self.features.of(
@@ -141,7 +141,7 @@ class Intake:
         options = (parsed.get("stream_options") or {}) if stream and route.stream_options else {}
         wants_usage = options.get("include_usage") is True
         return Admitted(
-            request_id=wire.request_id,
+            request_id=raw.request_id,
             caller=caller,
             route=route,
             model=model,

@@ -91,20 +91,20 @@ class Router:
         """Where it should go; `tried` are those that failed it already."""
         now_s, pool = self._clock(), admitted.model.pool
         self._assume_started(now_s)
-        index, standing = self._fleet.index(pool), self._fleet.standing(pool, now_s)
-        out = standing.out.union(tried) if tried else standing.out
-        excluded = out.union(standing.resting_s) if standing.resting_s else out
-        if standing.suspected:  # with their node or zone: they have it only where nobody else can
-            avoiding = self._decide(admitted, index, standing, excluded | standing.suspected, now_s)
+        index, status = self._fleet.index(pool), self._fleet.outlier_status(pool, now_s)
+        out = status.out.union(tried) if tried else status.out
+        excluded = out.union(status.resting_s) if status.resting_s else out
+        if status.suspected:  # with their node or zone: they have it only where nobody else can
+            avoiding = self._decide(admitted, index, status, excluded | status.suspected, now_s)
             if not isinstance(avoiding, NoReplica):
                 return avoiding
-        return self._decide(admitted, index, standing, excluded, now_s)
+        return self._decide(admitted, index, status, excluded, now_s)
 
     def _decide(
         self,
         admitted: Admitted,
         index: PoolIndex,
-        standing: OutlierStatus,
+        status: OutlierStatus,
         excluded: Collection[ReplicaId],
         now_s: float,
     ) -> Prediction | NoReplica:
@@ -124,11 +124,11 @@ class Router:
             admitted.routing,
             self.load,
             excluded=excluded,
-            penalties_ms=standing.penalties_ms,
+            penalties_ms=status.penalties_ms,
         )
         if isinstance(decision, NoReplica):
-            return self._may_rest(decision, standing, admitted)
-        return msgspec.structs.replace(decision, reason="panic") if standing.panic else decision
+            return self._may_rest(decision, status, admitted)
+        return msgspec.structs.replace(decision, reason="panic") if status.panic else decision
 
     def choose_cold(
         self,
@@ -143,13 +143,13 @@ class Router:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
-    def _may_rest(self, decision: NoReplica, standing: OutlierStatus, admitted: Admitted) -> NoReplica:
+    def _may_rest(self, decision: NoReplica, status: OutlierStatus, admitted: Admitted) -> NoReplica:
         """Whether those who could take it are there, and have only asked to be left alone."""
-        resting_s, model = standing.resting_s, admitted.model
+        resting_s, model = status.resting_s, admitted.model
         if resting_s and model.is_adapter:
             holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
             resting_s = {each: rest_s for each, rest_s in resting_s.items() if each in holders}
-        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
+        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in status.out]
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
