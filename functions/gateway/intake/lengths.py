@@ -41,13 +41,13 @@ class OutputFields:
 
 
 def hold_to_caps(
-    parsed: JsonObject, output: OutputFields, body_bytes: int, quota: QuotaEntry, window_tokens: int
+    parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
-    """Bound the output that `parsed` asks for; raises OverQuota (400) where it asks for more than the tier allows."""
+    """Bound the output that `parsed` asks for in `field`, the one in force; raises OverQuota (400) where it asks for
+    more than the tier allows."""
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
-    field = field_in_force(parsed, output.names)
     wish = LengthRequest(
         parsed.get(field), parsed.get("min_tokens"), output.default_tokens or window_tokens, prompt_tokens=0
     )
@@ -58,11 +58,6 @@ def hold_to_caps(
         raise _over(granted, field, output.prompt, quota.name)
     if granted is not None:
         parsed[field] = granted
-
-
-def requested_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
-    """How long an answer the caller named; 0: none, or nothing is generated."""
-    return (parsed.get(field_in_force(parsed, output.names)) or 0) if output is not None else 0
 
 
 def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:

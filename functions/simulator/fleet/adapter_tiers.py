@@ -1,11 +1,11 @@
 """The adapters of one replica: what its agent would load and unload, and how long that takes, tier by tier.
 
-    store -> disk of the node -> host memory of the engine (what a beat tells of) -> a slot of the accelerator
+    store -> disk of the node -> host memory of the engine (what a heartbeat tells of) -> a slot of the accelerator
 
 The agent's plans are `decisions.adapters.plan`, made once a second as there, and at once when a gateway asks. The
 engine's slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
 
-Neighbours: `replica` beats what this says; `cold_loads` asks; `lifecycle` lets a second pass.
+Neighbours: `replica` says so in its heartbeats; `cold_loads` asks; `lifecycle` lets a second pass.
 """
 
 import hashlib
@@ -161,7 +161,7 @@ class AdapterTiers:
 
     @property
     def bloom(self) -> str:
-        """What a beat says of the disk; made when it is asked for, since a start changes it a dozen times."""
+        """What a heartbeat says of the disk; made when it is asked for, since a start changes it a dozen times."""
         if self._bloom is None:
             found = build([_digest_of(name) for name in self._disk])
             self._bloom = found.encode() if found is not None else ""

@@ -4,11 +4,8 @@ A publication outside a term is refused here, before anything is sent; one that 
 refused by the registry, which has seen the next leader's token by then.
 """
 
-import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-
-import httpx
 
 from functions.api.ids import RolloutId
 from functions.api.loader import Loaded
@@ -21,10 +18,9 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings, cre
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome, StagedOf
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryWire, registry_http
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 
-_TIMEOUT_S = 10.0
 _NAMED_MAX = 3
 
 
@@ -43,12 +39,7 @@ class Publishing:
         """Blocks: reads the token, the credentials, the certificate authority and the copy of the registry's rows.
         `on_rows` is told when these are others, `outranked` of the registry's highest token where ours is below it.
         `staged` tells which bases go by stages; without it none does."""
-        verify = ssl.create_default_context(
-            cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None
-        )
-        # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
+        self._client = registry_http(settings.registry_ca_file)
         self._guard = guard
         token = partial(credentials_of(settings).bearer, "publish")
         self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence, outranked=outranked)

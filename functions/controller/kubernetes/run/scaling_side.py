@@ -22,13 +22,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
-import httpx
-
 from functions.api.kinds.inference_service import POOL_LABEL, POOL_SERVICES
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
 from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, granted, orders_for_counts
-from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier, agents_http
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.kubernetes import scaling
@@ -117,10 +115,9 @@ class ScalingSide:
 
     async def run(self, api: KubeApi) -> None:
         """Until the term ends: LeadershipLost."""
-        limits = httpx.Limits(max_keepalive_connections=0)
         credentials = await asyncio.to_thread(credentials_of, self._settings)
         former = partial(credentials.secret, "operate") if credentials.is_token else ""
-        async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
+        async with agents_http() as client:
             notifier = RoleNotifier(client, partial(credentials.secret, "standing"), former)
             while True:
                 if not self._is_suspended():

@@ -222,4 +222,4 @@ def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path
             world.settle()
             assert world.shown() == shown, (call, died)
     assert not died, "the last one reached its end"
-        assert (world.fewest_ready, world.most_asked) == (3, 5), "three of v1, while v2 is taken back"
+    assert (world.fewest_ready, world.most_asked) == (3, 5), "three of v1, while v2 is taken back"
