@@ -256,6 +256,8 @@ class RegionsFollower:
             content = self._bring(other, theirs, Digest(version.digest))
             work = partial(taking.take_version, model=theirs, fact=version, limits=limits)
             await step(f"{model}@{version.name}", work, content)
+        if taken.policy:
+            await step(f"{model} {theirs.rollout}", partial(taking.take_policy, model=theirs))
         for channel in taken.channels:
             policy_of = services.declared.policy
             moved = partial(taking.take_channel, model=theirs, fact=channel, policy_of=policy_of, limits=limits)
