@@ -70,7 +70,7 @@ def picture(seen: Seen) -> dict[str, Any]:
         "replicas": sorted(replicas, key=lambda each: (each["pool"], each["replica_id"])),
         "objects": [each for each in objects if each["state"] != "Ready"],
         "counts": dict(Counter(each["kind"] for each in objects if each["state"] == "Ready")),
-        "revision": _revision(seen.record),
+        "revision": revision_of(seen.record),
     }
 
 
@@ -113,8 +113,10 @@ def _object(kind: str, body: Body) -> dict[str, Any]:
     }
 
 
-def _revision(record: Body | None) -> dict[str, Any]:
+def revision_of(record: Body | None) -> dict[str, Any]:
+    """What the controller's record says of what is followed, and whether it is."""
     data = (record or {}).get("data") or {}
+    annotations = ((record or {}).get("metadata") or {}).get("annotations") or {}
     try:
         history = json.loads(data.get("history") or "[]")
     except ValueError:
@@ -123,6 +125,8 @@ def _revision(record: Body | None) -> dict[str, Any]:
         "last_applied": data.get("lastAppliedRevision", ""),
         "last_attempted": data.get("lastAttemptedRevision", ""),
         "history": history,
+        "suspended": annotations.get("shoal.dev/suspend", "").lower() == "true",
+        "suspend_reason": annotations.get("shoal.dev/suspend-reason", ""),
     }
 
 
