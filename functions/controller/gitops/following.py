@@ -61,7 +61,7 @@ class BranchFollower:
         self.desired: DesiredRevision | None = None
         self.record: RevisionRecord = records.read(record_file)
         self.branch = Branch(source, check=self._problems)
-        self.news = asyncio.Event()  # replaced each time: something here is another
+        self.changed = asyncio.Event()  # replaced each time: something here is another
         self._record_file = record_file
         self._check = check
         self._clock = clock
@@ -188,7 +188,7 @@ class BranchFollower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
-                    await self.news.wait()
+                    await self.changed.wait()
         return condition()
 
     def _conclude_if_done(self) -> None:
@@ -233,5 +233,5 @@ class BranchFollower:
             event.set()
 
     def _tell(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.adapters.demand import Wishes
+from functions.decisions.adapters.demand import AdapterDemand
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.events import Events
-from functions.simulator.fleet.adapter_tiers import AdapterTiers, wishes_of
+from functions.simulator.fleet.adapter_tiers import AdapterTiers, demand_of
 from functions.simulator.fleet.engine_room import EngineRoom
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.replica import Counts, Life, Replica
@@ -55,8 +55,9 @@ class ReplicaLifecycle:
         self._hear = hear
         self._settings = {pool.name: pool for pool in setting.all_pools}
         self._zones = {zone.name: zone for zone in setting.zones}
-        self._wishes = {
-            pool.name: wishes_of(pool.adapters) if pool.adapters is not None else Wishes() for pool in setting.all_pools
+        self._demand = {
+            pool.name: demand_of(pool.adapters) if pool.adapters is not None else AdapterDemand()
+            for pool in setting.all_pools
         }
         self._dealt: Counter[PoolName] = Counter()
         self._promoting: set[ReplicaId] = set()
@@ -171,7 +172,7 @@ class ReplicaLifecycle:
         zones = pool.zones or tuple(self._zones)
         zone = self._zones.get(zones[self._dealt[pool.name] % len(zones)]) or Zone(zones[0])
         self._dealt[pool.name] += 1
-        adapters = AdapterTiers(pool.adapters, self._wishes[pool.name]) if pool.adapters is not None else None
+        adapters = AdapterTiers(pool.adapters, self._demand[pool.name]) if pool.adapters is not None else None
         replica = Replica(
             ReplicaId(f"r{number:04d}"),
             pool,

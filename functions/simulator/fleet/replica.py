@@ -219,8 +219,8 @@ class Replica:
         profile = self.profile
         cache = None
         if self.block_tokens:
-            news = self._told.news_of(self.id) if self._told is not None else None
-            cache = PrefixCache(profile.kv_tokens, self.block_tokens, news, host_tokens=self.pool.host_kv_tokens)
+            listener = self._told.listener_of(self.id) if self._told is not None else None
+            cache = PrefixCache(profile.kv_tokens, self.block_tokens, listener, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
         self._health: EngineHealth | None = None  # None: there is no doubt
