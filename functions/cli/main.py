@@ -21,6 +21,7 @@ from functions.cli.options import (
     Output,
     OutputOption,
     TenantOption,
+    of_any_registry,
 )
 
 app = typer.Typer(
@@ -101,6 +102,7 @@ def logs(
     command.logs(name, follow=follow, lines=lines)
 
 
+@of_any_registry
 def top(
     *,
     every_s: Annotated[float, typer.Option("--every", min=0.5, max=60.0, help="Seconds between two looks.")] = 2.0,
@@ -170,6 +172,7 @@ _COMMANDS = (  # in the order in which help has them
     status,
     chat,
     main_local.restart,
+    main_cluster.drain,
     main_local.clear_accelerator,
     main_local.suspend,
     main_local.resume,
@@ -192,9 +195,11 @@ for command in _COMMANDS:
 
 
 def main() -> None:
+    from functions.cli.on_a_cluster import refuse_local_ones
     from functions.cli.refused import Refused
 
     try:
+        refuse_local_ones(sys.argv[1:])
         app(_region_first(sys.argv[1:]))
     except Refused as error:
         sys.stderr.write(f"shoal: {error}\n")

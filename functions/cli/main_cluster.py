@@ -12,6 +12,7 @@ import typer
 
 from functions.cli.options import (
     ContextOption,
+    FleetOption,
     ModelsNamespaceOption,
     NamespaceOption,
     Output,
@@ -217,6 +218,28 @@ def console(context: ContextOption = None, namespace: NamespaceOption = "shoal")
     from functions.cli.cluster.access import ClusterChoice
 
     command.console(ClusterChoice(context, namespace))
+
+
+def drain(
+    replica: Annotated[str, typer.Argument(help="A pod of a pool, as `shoal status` names it.")],
+    *,
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", min=1.0, max=86_400.0, help="Seconds for what it has; then it takes work again."),
+    ] = 600.0,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+) -> None:
+    """End one replica of a cluster without losing a request: gateways hear it, what it has ends, its pod is evicted."""
+    from functions.cli.cluster import drain as command
+    from functions.cli.cluster.access import ClusterChoice
+    from functions.cli.refused import Refused
+
+    if context is None:
+        here = f"on this machine `shoal restart {replica}` drains it first"
+        raise Refused(f"{here}; for a cluster's say --context, - for the current one")
+    command.drain(ClusterChoice(context, namespace, models_namespace), replica, timeout_s)
 
 
 def status(context: str, namespace: str, models_namespace: str, *, as_json: bool) -> None:

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.options import ChannelOption, FleetOption, Output, OutputOption
+from functions.cli.options import (
+    ChannelOption,
+    FleetOption,
+    ModelsNamespaceOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    of_any_registry,
+)
 
 
 def diff(
@@ -30,7 +38,8 @@ def plan(
     ] = None,
     *,
     base: Annotated[
-        str | None, typer.Option(help="A revision to compare with. None: what the local fleet runs, else HEAD.")
+        str | None,
+        typer.Option(help="A revision to compare with. None: what the cluster or the local fleet runs, else HEAD."),
     ] = None,
     revision: Annotated[
         str | None, typer.Option("--rev", help="Plan this revision instead of the files of the working tree.")
@@ -49,16 +58,21 @@ def plan(
     seeds: Annotated[int, typer.Option(min=1, max=50, help="Windows of the traffic, each played on both sides.")] = 5,
     requests: Annotated[int, typer.Option(min=50, max=200_000, help="Of a window, at most.")] = 4_000,
     plot: Annotated[Path | None, typer.Option(help="Draw queue, first tokens and replicas: .svg or .png.")] = None,
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a configuration would do to first tokens, refusals and cost, simulated; exit 1 where it breaks a promise."""
     from functions.cli import plan as command
+    from functions.cli.cluster.access import ClusterChoice
 
+    cluster = ClusterChoice(context, namespace, models_namespace) if context is not None else None
     command.plan(
         path,
         command.PlanRequest(
             base=base, revision=revision, trace=trace, pools=pool or [], loads=load or [], seeds=seeds,
-            requests=requests, plot=plot, as_json=output is Output.JSON,
+            requests=requests, plot=plot, cluster=cluster, as_json=output is Output.JSON,
         ),
     )  # fmt: skip
 
@@ -95,6 +109,7 @@ def schema(
     command.schema(kind=kind, crd=crd, write=write)
 
 
+@of_any_registry
 def promote(
     model: Annotated[str, typer.Argument(help="tenant/name.")],
     version: Annotated[str, typer.Argument(help="A version that the model has.")],

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.options import Engine, EngineOption, Output, OutputOption, ReplicasOption, TenantOption
+from functions.cli.options import (
+    Engine,
+    EngineOption,
+    FleetOption,
+    ModelsNamespaceOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    ReplicasOption,
+    TenantOption,
+)
 
 
 def up(
@@ -53,8 +63,23 @@ def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> Non
     command.env(tenant, as_json=output is Output.JSON)
 
 
-def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as `shoal status` names it.")]) -> None:
-    """Restart one process or replica: drained first; the gateway without refusing a connection."""
+def restart(
+    name: Annotated[
+        str,
+        typer.Argument(help="A process or a replica, as `shoal status` names it; on a cluster a process or a pool."),
+    ],
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+) -> None:
+    """Restart one process or replica: drained first; the gateway without refusing a connection. On a cluster, as its
+    kind rolls pods: a pool one replica after the other."""
+    if context is not None:
+        from functions.cli.cluster.access import ClusterChoice
+        from functions.cli.cluster.restart import restart as in_cluster
+
+        in_cluster(ClusterChoice(context, namespace, models_namespace), name)
+        return
     from functions.cli import local_commands as command
 
     command.restart(name)
@@ -69,22 +94,44 @@ def clear_accelerator(
     command.clear_accelerator(replica)
 
 
-def suspend(reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "") -> None:
-    """Stop following the branch: what runs goes on, nothing is changed."""
+def suspend(
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "",
+    context: FleetOption = None,
+    namespace: NamespaceOption = "shoal",
+) -> None:
+    """Stop following the branch, or a cluster's objects: what runs goes on, nothing is changed."""
+    if context is not None:
+        from functions.cli.cluster import orders
+        from functions.cli.cluster.access import ClusterChoice
+
+        orders.suspend(ClusterChoice(context, namespace), reason)
+        return
     from functions.cli import local_commands
 
     local_commands.suspend(reason)
 
 
-def resume() -> None:
-    """Follow the branch again, beginning with what came meanwhile."""
+def resume(context: FleetOption = None, namespace: NamespaceOption = "shoal") -> None:
+    """Follow again, beginning with what came meanwhile."""
+    if context is not None:
+        from functions.cli.cluster import orders
+        from functions.cli.cluster.access import ClusterChoice
+
+        orders.resume(ClusterChoice(context, namespace))
+        return
     from functions.cli import local_commands
 
     local_commands.resume()
 
 
-def reconcile() -> None:
-    """Look at the branch now, and make sure that everything is as it says."""
+def reconcile(context: FleetOption = None, namespace: NamespaceOption = "shoal") -> None:
+    """Look now, and make sure that everything is as declared."""
+    if context is not None:
+        from functions.cli.cluster import orders
+        from functions.cli.cluster.access import ClusterChoice
+
+        orders.reconcile(ClusterChoice(context, namespace))
+        return
     from functions.cli import local_commands
 
     local_commands.reconcile()

@@ -1,7 +1,11 @@
 """Options that several commands have, so that each reads and means the same everywhere."""
 
+import functools
+import inspect
+import os
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,3 +58,33 @@ FleetOption = Annotated[
         help="A context of the kubeconfig, - for its current one. None: the local fleet.",
     ),
 ]
+
+
+_OTHER_FLEET = typer.Option(
+    "--context", help="A context of the kubeconfig, - for its current one: its registry is asked."
+)
+_OTHER_NAMESPACE = typer.Option("--namespace", help="Where the installation is, on that cluster.")
+_REGISTRYS = {"context": Annotated[str | None, _OTHER_FLEET], "namespace": Annotated[str | None, _OTHER_NAMESPACE]}
+
+
+def of_any_registry(command: Callable[..., None]) -> Callable[..., None]:
+    """`--context` and `--namespace` for a command that asks a registry: as its settings read them
+    (`functions.cli.registry_client`), and before what the environment says."""
+
+    @functools.wraps(command)
+    def chosen(*arguments: Any, context: str | None = None, namespace: str | None = None, **options: Any) -> None:
+        if context is not None:
+            os.environ["SHOAL_CLI_CONTEXT"] = context
+            os.environ.pop("SHOAL_CLI_REGISTRY_URL", None)
+        if namespace is not None:
+            os.environ["SHOAL_CLI_NAMESPACE"] = namespace
+        command(*arguments, **options)
+
+    signature = inspect.signature(command)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _REGISTRYS.items()
+    ]
+    chosen.__annotations__ = {**command.__annotations__, **_REGISTRYS}
+    chosen.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
+    return chosen

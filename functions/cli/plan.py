@@ -19,6 +19,7 @@ import typer
 from functions.api.ids import PoolName
 from functions.cli import plan_tables
 from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
+from functions.cli.cluster.access import ClusterChoice
 from functions.cli.context import CliContext, current_context
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
 from functions.cli.plan_tables import Report, as_json
@@ -114,6 +115,7 @@ class PlanRequest:
     seeds: int
     requests: int
     plot: Path | None
+    cluster: ClusterChoice | None  # whose fleet is the base; None: the local one's
     as_json: bool
 
 
@@ -123,7 +125,7 @@ def plan(path: Path | None, wanted: PlanRequest) -> None:
     if wanted.plot is not None:
         _checked(wanted.plot)
     candidate = candidate_of(root, wanted.revision, context, as_json=wanted.as_json)
-    base = base_of(root, wanted.base, context)
+    base = base_of(root, wanted.base, context, wanted.cluster)
     try:
         before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
         traffic = _traffic(before, after, context, wanted)
@@ -164,7 +166,7 @@ def _traffic(before: World, after: World, context: CliContext, wanted: PlanReque
         if wanted.trace.is_dir() and files(wanted.trace):
             return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests)
         return traffics.foreign(wanted.trace, pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
-    if traces.is_dir() and files(traces):
+    if wanted.cluster is None and traces.is_dir() and files(traces):
         return traffics.recorded(traces, wanted.seeds, wanted.requests)
     return traffics.made_up(pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
 

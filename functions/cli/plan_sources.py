@@ -1,16 +1,18 @@
 """Sources of the two configurations that `shoal plan` compares: what is written here, and what is live.
 
     candidate    the working tree (as `shoal diff` reads it), or a revision: `--rev`
-    base         `--base REV`, else the revision that the local fleet runs, else HEAD
+    base         `--base REV`, else what the cluster of `--context` runs, else the revision that the local fleet runs,
+                 else HEAD
 
 Revisions are read from git's objects, so that a bare repository does as well, and so does a push that was not accepted
 yet (`GIT_QUARANTINE_PATH`, which git sets for its hooks). Of a bare repository every YAML file counts, as for a push;
 of a working copy those files that `shoal diff` would take.
 """
 
+import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -18,6 +20,9 @@ import typer
 from functions.api.loader import Loaded, load_texts
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot
+from functions.cli.cluster.access import ClusterChoice, KubeCluster
+from functions.cli.cluster.declared import declared_objects
+from functions.cli.cluster.picture import revision_of
 from functions.cli.context import GIT_TIMEOUT_S, CliContext, is_clone_of
 from functions.cli.diff import load_or_tell, paths_below, running
 from functions.cli.refused import Refused
@@ -29,6 +34,7 @@ from functions.controller.gitops.source import LISTING_MAX_BYTES, Blobs, read_li
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
 
 _SHORT = 12
+_FROM_OBJECTS = "kubernetes"  # a revision's first part, where the controller follows the cluster's own objects
 _PROBLEMS_TOLD = 5
 
 
@@ -57,10 +63,12 @@ def candidate_of(root: Path, revision: str | None, context: CliContext, *, as_js
     return configuration(f"the working tree {root}", load_or_tell(root, paths, as_json=as_json))
 
 
-def base_of(root: Path, revision: str | None, context: CliContext) -> Configuration:
+def base_of(root: Path, revision: str | None, context: CliContext, cluster: ClusterChoice | None) -> Configuration:
     """What is: see the prologue."""
     if revision is not None:
         return at_revision(_needed(root), revision, context, root)
+    if cluster is not None:
+        return _of_cluster(KubeCluster(cluster), context, root)
     live = _live(context)
     if live is not None:
         return live
@@ -149,6 +157,20 @@ def _live(context: CliContext) -> Configuration | None:
         typer.echo(f"the fleet's own revision {commit[:_SHORT]} cannot be read ({error}): HEAD instead", err=True)
         return None
     return configuration(f"the running fleet's {snapshot.revision[: len('main@') + _SHORT]}", _loaded(texts, commit))
+
+
+def _of_cluster(cluster: KubeCluster, context: CliContext, root: Path) -> Configuration:
+    """The objects that it follows; with the git source the commit that it applied, which has to be at hand."""
+    record = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/configmaps/shoal-controller")
+    applied = revision_of(record)["last_applied"]
+    branch, _, commit = applied.rpartition("@")
+    if branch and branch != _FROM_OBJECTS:
+        found = at_revision(_needed(root), commit, context, root)
+        return replace(found, words=f"what {cluster.server} runs, {branch}@{commit[:_SHORT]}")
+    texts = {
+        f"{each['kind']}/{each['metadata']['name']}": json.dumps(each).encode() for each in declared_objects(cluster)
+    }
+    return configuration(f"the objects at {cluster.server}", _loaded(texts, cluster.server))
 
 
 def _needed(root: Path) -> Repository:

@@ -27,6 +27,10 @@ class Declared:
         entry = self._tables.models.get(model)
         return entry if entry is not None and is_gits(entry) else None
 
+    def git_adapters(self) -> list[ModelEntry]:
+        """What git declares and an engine loads beside its base."""
+        return [entry for entry in self._tables.models.values() if is_gits(entry) and entry.type == "lora"]
+
     def refuse_gits(self, model: ModelId) -> None:
         entry = self.git_model(model)
         if entry is not None:

@@ -24,6 +24,8 @@ from functions.api.ids import Digest, TenantId
 from functions.artifacts.base_facts import BaseFacts, Stamp, facts_of, fingerprint_of, stamp_of
 from functions.artifacts.errors import ArtifactError, StoreUnavailable
 from functions.artifacts.ingest import Expectation, Ingest, Ingested
+from functions.artifacts.locations import manifest_key
+from functions.artifacts.manifest import hex_of
 from functions.registry.errors import ApiError
 from functions.registry.sql import artifacts, ledger
 from functions.registry.sql.artifacts import ByteLimit, StoredArtifact
@@ -217,6 +219,10 @@ class Ingesting:
                 return artifacts.keep(write, row, limit)
 
             return self.database.write(actor, name)
+
+    def has(self, digest: Digest) -> bool:
+        """Blocks. Whether the store has its manifest, which is written after all that it names."""
+        return self.ingest.store.size_of(manifest_key(hex_of(digest))) is not None
 
     def check_held(self, digest: Digest) -> None:
         """Blocks. ArtifactMissing where the store does not have it whole."""

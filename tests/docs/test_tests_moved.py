@@ -1,4 +1,4 @@
-"""docs/tests-moved.md: the tests that it names exist, and none that it puts into `make test` is in soak alone."""
+"""Pages of tests: those that they name exist, and none that a page puts into `make test` is in soak alone."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "tests-moved.md"
+PAGES = ("docs/tests-moved.md", "docs/measurements/cluster-defects.md")
 _NAMED = re.compile(r"`([\w/.-]+(?:\.py(?:::[\w…]+)?|/))`")
 
 
@@ -81,8 +81,11 @@ def wrong(text: str) -> list[str]:
     return found
 
 
-def test_what_the_page_names_exists_and_runs_where_it_says() -> None:
-    assert wrong(PAGE.read_text()) == []
+@pytest.mark.parametrize("page", PAGES)
+def test_what_the_page_names_exists_and_runs_where_it_says(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert len(list(named(text))) > 20
+    assert wrong(text) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.loader import load_texts
+from functions.controller.kubernetes.render import render as rendered_by_controller
 from tests.manifests.checks.hardening import hardening_findings
 from tests.manifests.checks.images import image_findings
 from tests.manifests.checks.lifetimes import lifetime_findings
@@ -78,6 +81,27 @@ def test_git_source_passes(check: Check, with_git_source: Rendering) -> None:
 @pytest.mark.parametrize("name", ["staging", "production", "with_git_source"])
 def test_fits_the_schemas_of_kserve_and_knative(name: str, crds_dir: Path, request: pytest.FixtureRequest) -> None:
     assert list(schema_findings(crds_dir)(request.getfixturevalue(name))) == []
+
+
+@pytest.mark.parametrize("overlay", ["staging", "production"])
+def test_both_sources_put_a_pool_there_with_what_is_written_for_its_pods(
+    overlay: str, request: pytest.FixtureRequest
+) -> None:
+    """Neither adds a spread, a strategy or a grace of its own: a move from one to the other replaces no pod for it."""
+    delivered: Rendering = request.getfixturevalue(overlay)
+    files = [PROJECT / "inferenceservices", PROJECT / "inferenceservices" / "fleet"]
+    texts = [(file.name, file.read_bytes()) for folder in files for file in sorted(folder.glob("*.yaml"))]
+    services = [(name, text) for name, text in texts if not name.startswith("kustomization")]
+    objects = rendered_by_controller(load_texts(services), "r").desired.objects
+    applied = {each.ref.name: each.body["spec"] for each in objects if each.ref.kind == "InferenceService"}
+    pools = [each for each in delivered.of("InferenceService") if POOL_LABEL in each["metadata"].get("labels", {})]
+    assert pools
+    for pool in pools:
+        number = {"minReplicas", "maxReplicas"}
+        theirs = {key: it for key, it in pool["spec"]["predictor"].items() if key not in number}
+        ours = {key: it for key, it in applied[pool["metadata"]["name"]]["predictor"].items() if key not in number}
+        assert ours == theirs
+        assert len(ours["topologySpreadConstraints"]) == 2
 
 
 def test_git_source_brings_its_rights_with_it(production: Rendering, with_git_source: Rendering) -> None:

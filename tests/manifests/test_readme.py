@@ -24,6 +24,16 @@ def test_the_table_names_every_part() -> None:
     assert parts - named == set()
 
 
+@pytest.mark.parametrize("page", ["manifests/README.md", "docs/how-to/kubernetes.md"])
+def test_a_namespace_is_made_before_it_is_labelled(page: str) -> None:
+    """But those of what is installed before: a networking layer. Labelling what is not there ends the whole block."""
+    text = (PROJECT / page).read_text()
+    labelled = [(each.start(), each[1]) for each in re.finditer(r"kubectl label namespace (\S+) shoal", text)]
+    assert {name for _, name in labelled} == {"kourier-system", "monitoring"}
+    made = {name: text.find(f"kubectl create namespace {name}") for _, name in labelled if name != "kourier-system"}
+    assert [name for place, name in labelled if name in made and not 0 <= made[name] < place] == []
+
+
 def test_namespaces_to_label_are_those_that_policies_ask_for(staging: Rendering) -> None:
     selectors = re.findall(r"shoal\.dev/[a-z]+': 'true'", str([*staging.of("NetworkPolicy")]))
     asked = {selector.partition("'")[0] for selector in selectors}

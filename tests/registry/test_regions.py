@@ -53,6 +53,10 @@ class Region:
         model = next((each for each in found["data"] if each["id"] == "acme/bot"), None)
         return model["channels"].get(name, {}).get("version") if model else None
 
+    async def policy(self, model: str = "acme/bot") -> str | None:
+        found = await self.world.get("/v1/models")
+        return next((each["rollout"] for each in found["data"] if each["id"] == model), None)
+
     def held(self) -> dict[str, str]:
         return {each["subject"]: each["code"] for other in self.parts.follower.described() for each in other["held"]}
 
@@ -217,6 +221,42 @@ async def test_a_channel_rolls_out_in_each_region_and_is_not_tried_again_where_i
     await until("b holds the channel and takes the rest", b_has_v3)
     assert len((await b.world.get("/v1/rollouts"))["data"]) == 1
     assert await a.channel() == "v2"
+
+
+async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region, Region]) -> None:
+    """Else the other region would go on rolling out by what the model was made with."""
+    a, b = regions
+    for letter in "cd":
+        b.world.artifact(letter)
+    assert (await a.world.put("v1", "c", promote_to="stable", rollout="at-once")).status_code == 201
+
+    async def b_has_v1() -> bool:
+        return await b.channel() == "v1" and await b.policy() == "at-once"
+
+    await until("b has the model, with its policy", b_has_v1)
+    assert (await a.world.put("v1", "c", rollout="slow")).status_code == 200
+
+    async def b_is_slow() -> bool:
+        return await b.policy() == "slow"
+
+    await until("b has the policy that a was told later", b_is_slow)
+    assert (await b.world.put("v1", "c", rollout="at-once")).status_code == 200
+
+    async def a_is_at_once() -> bool:
+        return await a.policy() == await b.policy() == "at-once"
+
+    await until("a has what b was told after that", a_is_at_once)
+    assert (await a.world.put("v2", "d", rollout="slow", promote_to="stable")).status_code == 201
+    (rollout,) = (await a.world.get("/v1/rollouts"))["data"]
+    assert (await a.world.happened(rollout["id"], "loaded", rollout["lock_version"])).status_code == 200
+    assert (await a.world.call("POST", f"/v1/rollouts/{rollout['id']}/promote")).status_code == 200
+
+    async def b_rolls_by_it() -> bool:
+        return [each["policy"]["name"] for each in (await b.world.get("/v1/rollouts"))["data"]] == ["slow"]
+
+    await until("the rollout of b goes by the new policy", b_rolls_by_it)
+    assert await b.channel() == "v1"
+    assert a.held() == b.held() == {}
 
 
 async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regions: tuple[Region, Region]) -> None:

@@ -1,4 +1,4 @@
-"""Access to a cluster's API server by a kubeconfig: reads, creation of what is not there, and new contents of Secrets.
+"""Access to a cluster's API server by a kubeconfig: reads, creations, new contents, and patches of single fields.
 
 The kubeconfig is what kubectl takes: KUBECONFIG, else ~/.kube/config, and of it the context that is named or current.
 What one may not read is told apart from what is not there: `Forbidden`.
@@ -18,6 +18,7 @@ CURRENT = "-"  # the kubeconfig's own choice of context
 _TIMEOUT_S = 20.0
 _PAGE_ITEMS = 500
 _MAX_PAGES = 200
+_MERGE_PATCH = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class ClusterChoice:
 
 class Forbidden(Refused):
     """These credentials may not read it."""
+
+
+class NotNow(Refused):
+    """The server will do it later: a budget, or its own load, is in the way."""
 
 
 class Cluster(Protocol):
@@ -52,6 +57,9 @@ class Cluster(Protocol):
 
     def replace(self, path: str, body: Body) -> None:
         """PUT it; Refused where it is not there."""
+
+    def patch(self, path: str, body: Body) -> Body:
+        """Merge the fields of `body` into what is there; Refused where it is not."""
 
 
 class KubeCluster:
@@ -102,6 +110,12 @@ class KubeCluster:
         if self._ask("PUT", path, {}, body) is None:
             raise Refused(f"{path} is not there")
 
+    def patch(self, path: str, body: Body) -> Body:
+        answer = self._ask("PATCH", path, {}, body, _MERGE_PATCH)
+        if answer is None:
+            raise Refused(f"{path} is not there")
+        return dict(json.loads(answer))
+
     def forwarded(self, namespace: str, pod: str, port: int) -> Any:
         """A socket that leads to that port of a pod; Refused where the server will not."""
         from kubernetes.client import ApiClient, CoreV1Api
@@ -116,19 +130,34 @@ class KubeCluster:
             raise Refused(f"no way to {namespace}/{pod}: {error}") from error
         return forward.socket(port)
 
-    def _ask(self, method: str, path: str, params: Mapping[str, str], body: Body | None = None) -> bytes | None:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: Body | None = None,
+        content_type: str = "application/json",
+    ) -> bytes | None:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             response = self._client.request(
-                method, path, body=body, query_params=list(params.items()), serialize=False, _request_timeout=_TIMEOUT_S
+                method,
+                path,
+                body=body,
+                query_params=list(params.items()),
+                content_type=content_type,
+                serialize=False,
+                _request_timeout=_TIMEOUT_S,
             )
         except ApiException as error:
             if error.status == 404:
                 return None
             if error.status in (401, 403):
                 raise Forbidden(f"{method} {path}: {_said(error.body)}") from error
+            if error.status == 429:
+                raise NotNow(_said(error.body)) from error
             raise Refused(f"{method} {path}: {error.status} {_said(error.body)}") from error
         except (HTTPError, OSError) as error:
             raise Refused(f"{self.server} does not answer: {error}") from error

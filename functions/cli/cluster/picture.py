@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import POOL_LABEL, is_pool
 from functions.cli.cluster.access import Body, Cluster, Forbidden
 from functions.cli.cluster.facts import Items, own_objects
 from functions.cli.cluster.finding import condition, labels_of, name_of
@@ -60,7 +60,7 @@ def _nodes(cluster: Cluster) -> Items:
 def picture(seen: Seen) -> dict[str, Any]:
     zones = {name_of(node): labels_of(node).get(_ZONE, "") for node in seen.nodes}
     processes = [_process(name, seen.pods, seen.leader) for name in PROCESSES]
-    objects = [_object("pool", each) for each in seen.pools if POOL_LABEL in labels_of(each)]
+    objects = [_object("pool", each) for each in seen.pools if is_pool(labels_of(each))]
     objects += [_object(_singular(each["kind"]), each) for each in seen.objects]
     replicas = [_replica(pod, zones) for pod in seen.pods if POOL_LABEL in labels_of(pod)]
     is_ready = all(each["ready"] for each in processes) and all(each["state"] == "Ready" for each in objects)
@@ -70,7 +70,7 @@ def picture(seen: Seen) -> dict[str, Any]:
         "replicas": sorted(replicas, key=lambda each: (each["pool"], each["replica_id"])),
         "objects": [each for each in objects if each["state"] != "Ready"],
         "counts": dict(Counter(each["kind"] for each in objects if each["state"] == "Ready")),
-        "revision": _revision(seen.record),
+        "revision": revision_of(seen.record),
     }
 
 
@@ -113,8 +113,10 @@ def _object(kind: str, body: Body) -> dict[str, Any]:
     }
 
 
-def _revision(record: Body | None) -> dict[str, Any]:
+def revision_of(record: Body | None) -> dict[str, Any]:
+    """What the controller's record says of what is followed, and whether it is."""
     data = (record or {}).get("data") or {}
+    annotations = ((record or {}).get("metadata") or {}).get("annotations") or {}
     try:
         history = json.loads(data.get("history") or "[]")
     except ValueError:
@@ -123,6 +125,8 @@ def _revision(record: Body | None) -> dict[str, Any]:
         "last_applied": data.get("lastAppliedRevision", ""),
         "last_attempted": data.get("lastAttemptedRevision", ""),
         "history": history,
+        "suspended": annotations.get("shoal.dev/suspend", "").lower() == "true",
+        "suspend_reason": annotations.get("shoal.dev/suspend-reason", ""),
     }
 
 

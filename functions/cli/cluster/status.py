@@ -35,7 +35,11 @@ def status(choice: ClusterChoice, *, as_json: bool) -> None:
 def show(seen: Mapping[str, Any], console: Console) -> None:
     word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
     console.print(f"{escape(seen['server'])}  {word}")
-    console.print(f"[bold]revision[/]  {_revision(seen['revision'], time.time())}\n", soft_wrap=True)
+    console.print(f"[bold]revision[/]  {_revision(seen['revision'], time.time())}", soft_wrap=True)
+    if seen["revision"]["suspended"]:
+        why = escape(seen["revision"]["suspend_reason"])
+        console.print(f"[yellow]suspended[/]  {why or 'shoal resume ends it'}", soft_wrap=True)
+    console.print()
     table = Table("process", "ready", "restarts", "", box=None, pad_edge=False)
     for each in seen["processes"]:
         led = f"[dim]led by {escape(each['leader'])}[/]" if each["leader"] else ""

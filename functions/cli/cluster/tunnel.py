@@ -24,8 +24,10 @@ _BLOCK_BYTES = 64 * 1024
 class Tunnel:
     """Open until closed; `url` answers as the pod does at that port."""
 
-    def __init__(self, cluster: KubeCluster, pod: str, port: int) -> None:
+    def __init__(self, cluster: KubeCluster, pod: str, port: int, namespace: str | None = None) -> None:
+        """`namespace`: of the pod; None: the processes' own."""
         self._cluster = cluster
+        self._namespace = namespace or cluster.choice.system
         self._pod = pod
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -45,7 +47,7 @@ class Tunnel:
             except OSError:
                 return  # closed
             try:
-                theirs = self._cluster.forwarded(self._cluster.choice.system, self._pod, self._port)
+                theirs = self._cluster.forwarded(self._namespace, self._pod, self._port)
             except Refused:
                 ours.close()  # the caller is told that nobody answers
                 continue

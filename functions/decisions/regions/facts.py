@@ -36,6 +36,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     deleted: bool
     versions: tuple[VersionFact, ...]
     channels: tuple[ChannelFact, ...]
+    rollout_since_unix_s: UnixS = 0.0  # 0: since before this was kept, and no later than anything
 
     @property
     def tenant(self) -> str:

@@ -2,6 +2,7 @@
 
     a version     made, deleted or made again: the later holds; of the same moment, that it is deleted
     a channel     moved or taken away: the later holds; of the same moment, the name that sorts later
+    a policy      named as the model's RolloutPolicy: likewise
     a key         new: taken; revoked: for good
 
 A version that a channel here names does not go: it is there anew from now on, and is told so (`kept`).
@@ -38,11 +39,12 @@ class Taken:
     channels: tuple[ChannelFact, ...] = ()
     gone: tuple[VersionFact, ...] = ()
     kept: tuple[VersionFact, ...] = ()  # deleted there, in use here: ours, to be there anew
+    policy: bool = False  # theirs is the model's from now on, before channels move by it
     model_ends: bool = False
     held: tuple[Held, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.versions or self.channels or self.gone or self.kept or self.model_ends)
+        return bool(self.versions or self.channels or self.gone or self.kept or self.policy or self.model_ends)
 
 
 def merge(ours: ModelFacts | None, theirs: ModelFacts) -> Taken:
@@ -66,7 +68,15 @@ def merge(ours: ModelFacts | None, theirs: ModelFacts) -> Taken:
     gone = [fact for fact in gone if fact.name not in named]
     left = there - {fact.name for fact in gone}
     model_ends = theirs.deleted and ours is not None and not ours.deleted and not left and not named
-    return Taken(tuple(versions), channels, tuple(gone), kept, model_ends, tuple(held))
+    policy = ours is not None and is_later_policy(ours, theirs)
+    return Taken(tuple(versions), channels, tuple(gone), kept, policy, model_ends, tuple(held))
+
+
+def is_later_policy(ours: ModelFacts, theirs: ModelFacts) -> bool:
+    """Whether theirs holds. What was named before such times were kept stays what it is in each region."""
+    if not theirs.rollout_since_unix_s:
+        return False
+    return (theirs.rollout_since_unix_s, theirs.rollout) > (ours.rollout_since_unix_s, ours.rollout)
 
 
 def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:

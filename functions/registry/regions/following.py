@@ -3,6 +3,7 @@
     a page of changes      keys at once: a revoked one waits behind nobody's gigabytes
                            models into a line, the newest of each, from which two at a time are taken over
     a model                merge (pure) → content of new versions into our own store → one transaction a fact
+    what git declares      its content, where another region has it and this one does not (`declared_content`)
     what is in the way     held: told to the operator, and tried again every 5 s: git or the store may be on its way
     each second            what their buses granted is charged to ours (`functions.fleet.quota_regions`)
 
@@ -33,6 +34,7 @@ from functions.registry.ingesting import Ingesting
 from functions.registry.metrics import RegionStanding
 from functions.registry.regions import taking
 from functions.registry.regions.client import WAIT_S, RegionAccess, RegionAway, RegionClient, RegionContent
+from functions.registry.regions.declared_content import DeclaredContent
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts, region_facts
 from functions.registry.sql.audit import Actor
@@ -96,6 +98,7 @@ class RegionsFollower:
         self._services = services
         self._bus = bus
         self._clock = clock
+        self._declared = DeclaredContent(services)
 
     async def run(self) -> None:
         """Follow the list of regions until cancelled; RegionsUnreadable where it cannot be read."""
@@ -151,6 +154,7 @@ class RegionsFollower:
         away = (RegionAway, DatabaseUnavailable, BusUnavailable)
         parts: dict[str, Callable[[OtherRegion], Awaitable[None]]] = {
             "changes": self._follow, "models": self._take_waiting, "retries": self._try_again, "limits": self._charge,
+            "declared content": self._bring_declared,
         }  # fmt: skip
         for what, run in parts.items():
             other.tasks.forever(f"region {other.name}: {what}", functools.partial(run, other), expected=away)
@@ -256,6 +260,8 @@ class RegionsFollower:
             content = self._bring(other, theirs, Digest(version.digest))
             work = partial(taking.take_version, model=theirs, fact=version, limits=limits)
             await step(f"{model}@{version.name}", work, content)
+        if taken.policy:
+            await step(f"{model} {theirs.rollout}", partial(taking.take_policy, model=theirs))
         for channel in taken.channels:
             policy_of = services.declared.policy
             moved = partial(taking.take_channel, model=theirs, fact=channel, policy_of=policy_of, limits=limits)
@@ -281,6 +287,24 @@ class RegionsFollower:
             expect = await services.expectation(tenant, model.base)
             await self._fetch(ingesting, other, digest, expect)
         _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
+
+    async def _bring_declared(self, other: OtherRegion) -> None:
+        async def fetch(digest: Digest, expect: Expectation) -> None:
+            ingesting = self._services.ingesting
+            if ingesting is None:
+                raise no_store()
+            await self._fetch(ingesting, other, digest, expect)
+            _log.info("region %s: %s, which git declares, was brought over", other.name, digest)
+
+        told: set[str] = set()
+        while True:
+            missing = await self._declared.missing()
+            for subject in told - missing.keys():
+                self._note(other, subject, ())
+            for subject, error in (await self._declared.bring(missing, fetch)).items():
+                self._note(other, subject, () if error is None else (_held(subject, error),))
+            told = set(missing)
+            await asyncio.sleep(RETRY_S)
 
     async def _fetch(self, ingesting: Ingesting, other: OtherRegion, digest: Digest, expect: Expectation) -> None:
         async with ingesting.place_soon(None):

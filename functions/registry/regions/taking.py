@@ -8,6 +8,7 @@ from sqlalchemy import insert, select, update
 
 from functions.api.ids import ModelId
 from functions.decisions.regions.facts import ChannelFact, KeyFact, ModelFacts, VersionFact
+from functions.decisions.regions.merge import is_later_policy
 from functions.decisions.rollout.events import RolledBack
 from functions.registry.channel_moves import Move, PolicyOf
 from functions.registry.sql import api_keys, catalogue_writes, region_facts, rollout_writes, rollouts
@@ -22,12 +23,26 @@ CLOCKS_DIFFER_S = 5.0
 
 def take_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Limits) -> None:
     """The content is in this region's store, and its row with the tenant's artifacts."""
-    policy = model.rollout if _is_new(write, model.id) else None
+    known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
+    is_new = known is None or known.deleted
+    policy = model.rollout if is_new else None
     new = NewVersion(model.id, model.tenant, model.base, fact.name, fact.digest, fact.artifact_uri, policy)
     if not catalogue_writes.put_version(write, new, limits):
         write.audited("version.again", f"{model.id}@{fact.name}", model.tenant, since_unix_s=fact.since_unix_s)
         catalogue_writes.touch(write, model.id)
+    if is_new:  # with the time that its policy has, not that of this write
+        its = model if known is None or is_later_policy(known, model) else known
+        catalogue_writes.set_policy(write, model.id, its.rollout, its.rollout_since_unix_s)
     _stamp(write, model.id, fact)
+
+
+def take_policy(write: Write, model: ModelFacts) -> None:
+    """Another RolloutPolicy was named there: this region's next rollout of the model goes by it as well."""
+    known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
+    if known is None or not is_later_policy(known, model):
+        return
+    catalogue_writes.set_policy(write, model.id, model.rollout, model.rollout_since_unix_s)
+    write.audited("model.changed", model.id, model.tenant, rollout=model.rollout, before=known.rollout)
 
 
 def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
@@ -125,14 +140,10 @@ def _stamp(write: Write, model: str, fact: VersionFact) -> None:
     write.connection.execute(update(versions).where(*here).values(since_unix_s=fact.since_unix_s))
 
 
-def _is_new(write: Write, model: str) -> bool:
-    deleted = write.connection.scalar(select(models.c.deleted).where(models.c.id == model))
-    return deleted is None or bool(deleted)
-
-
 def _ensure_row(write: Write, model: ModelFacts) -> None:
     known = write.connection.execute(select(models.c.id).where(models.c.id == model.id)).one_or_none()
     if known is None:
         row = {"id": model.id, "tenant": model.tenant, "base": model.base, "rollout": model.rollout}
         made = {"created_unix_s": write.now_unix_s, "change": write.change, "deleted": True}
+        made["rollout_since_unix_s"] = model.rollout_since_unix_s
         write.connection.execute(insert(models).values(**row, **made))

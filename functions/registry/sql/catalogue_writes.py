@@ -213,6 +213,11 @@ def stamp_version(write: Write, model: str, name: str, *, deleted: bool) -> None
     write.connection.execute(update(versions).where(*here).values(**stamped))
 
 
+def set_policy(write: Write, model: str, rollout: str, since_unix_s: float) -> None:
+    changed = {"rollout": rollout, "rollout_since_unix_s": since_unix_s, "change": write.change}
+    write.connection.execute(update(models).where(models.c.id == model).values(**changed))
+
+
 def end_channel(write: Write, model: str, channel: str, since_unix_s: float) -> None:
     here = (channel_ends.c.model == model, channel_ends.c.name == channel)
     write.connection.execute(delete(channel_ends).where(*here))
@@ -257,6 +262,7 @@ def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel 
                 created_unix_s=write.now_unix_s,
                 change=write.change,
                 deleted=False,
+                rollout_since_unix_s=write.now_unix_s,
             )
         )
         write.audited("model.made", new.model, new.tenant, base=new.base, rollout=new.rollout or DEFAULT_POLICY)
@@ -264,15 +270,19 @@ def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel 
     if row.deleted:
         _check_room_for_model(write, new.tenant, limits)
         revived = {"deleted": False, "base": new.base, "rollout": new.rollout or DEFAULT_POLICY}
-        write.connection.execute(update(models).where(models.c.id == new.model).values(**revived, change=write.change))
+        since_unix_s = later(write, row.rollout_since_unix_s)
+        write.connection.execute(
+            update(models)
+            .where(models.c.id == new.model)
+            .values(**revived, change=write.change, rollout_since_unix_s=since_unix_s)
+        )
         write.audited("model.made", new.model, new.tenant, base=new.base, rollout=revived["rollout"])
         return None
     if row.base != new.base:
         message = f"{new.model} is an adapter of {row.base}, not of {new.base}; make another model for another base"
         raise Refused("conflict", "base_differs", message, row.base)
     if new.rollout is not None and new.rollout != row.rollout:
-        changed = {"rollout": new.rollout, "change": write.change}
-        write.connection.execute(update(models).where(models.c.id == new.model).values(**changed))
+        set_policy(write, new.model, new.rollout, later(write, row.rollout_since_unix_s))
         write.audited("model.changed", new.model, new.tenant, rollout=new.rollout, before=row.rollout)
     return catalogue.model(write.connection, new.model)
 

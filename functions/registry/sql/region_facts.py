@@ -51,6 +51,7 @@ def _model_facts(connection: Connection, row: Row[Any]) -> ModelFacts:
             for each in its_versions
         ),
         channels=tuple(facts[name] for name in sorted(facts)),
+        rollout_since_unix_s=row.rollout_since_unix_s or 0.0,
     )
 
 

@@ -47,6 +47,7 @@ models = Table(
     Column("created_unix_s", Float, nullable=False),
     Column("change", BigInteger, nullable=False),
     Column("deleted", Boolean, nullable=False),
+    Column("rollout_since_unix_s", Float),  # empty: since before it was kept
     Index("models_by_change", "change"),
     Index("models_by_tenant", "tenant", "id"),
 )

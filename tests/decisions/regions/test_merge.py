@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.decisions.regions.facts import ChannelFact, KeyFact, ModelFacts, VersionFact
-from functions.decisions.regions.merge import Held, Taken, merge, merge_key
+from functions.decisions.regions.merge import Held, Taken, is_later_policy, merge, merge_key
 
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -17,10 +18,14 @@ def version(name: str, since: float, *, deleted: bool = False, digest: str = A) 
 
 
 def model(
-    *versions: VersionFact, deleted: bool = False, base: str = "base", **channels: tuple[str | None, float]
+    *versions: VersionFact,
+    deleted: bool = False,
+    base: str = "base",
+    policy: tuple[str, float] = ("default", 0.0),
+    **channels: tuple[str | None, float],
 ) -> ModelFacts:
     facts = tuple(ChannelFact(name, to, since) for name, (to, since) in sorted(channels.items()))
-    return ModelFacts("acme/bot", base, "default", deleted, versions, facts)
+    return ModelFacts("acme/bot", base, policy[0], deleted, versions, facts, policy[1])
 
 
 def test_worked_example() -> None:
@@ -61,6 +66,25 @@ def test_what_a_channel_here_names_does_not_go() -> None:
     assert taken.gone == () and taken.kept == (version("v1", 10),)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_theirs"),
+    [
+        (("default", 10), ("careful", 20), True),
+        (("default", 20), ("careful", 10), False),
+        (("default", 10), ("careful", 10), False),  # of one moment, the name that sorts later
+        (("careful", 10), ("default", 10), True),
+        (("careful", 0), ("default", 0), False),  # by registries that kept no such times
+        (("careful", 10), ("default", 0), False),
+        (("careful", 0), ("default", 10), True),
+    ],
+)
+def test_the_policy_that_was_named_later_holds(
+    ours: tuple[str, float], theirs: tuple[str, float], is_theirs: bool
+) -> None:
+    taken = merge(model(version("v1", 10), policy=ours), model(version("v1", 10), policy=theirs))
+    assert taken == Taken(policy=is_theirs)
+
+
 def test_a_model_ends_where_nothing_of_it_is_left() -> None:
     ours = model(version("v1", 10), stable=("v1", 10))
     theirs = model(version("v1", 12, deleted=True), deleted=True, stable=(None, 12))
@@ -91,17 +115,20 @@ class Region:
     versions: dict[str, VersionFact] = field(default_factory=dict)
     channels: dict[str, ChannelFact] = field(default_factory=dict)
     deleted: bool = True
+    policy: tuple[str, float] = ("default", 0.0)
 
     def facts(self) -> ModelFacts:
         versions = tuple(self.versions[name] for name in sorted(self.versions))
         channels = tuple(self.channels[name] for name in sorted(self.channels))
-        return ModelFacts("acme/bot", "base", "default", self.deleted, versions, channels)
+        return ModelFacts("acme/bot", "base", self.policy[0], self.deleted, versions, channels, self.policy[1])
 
     def act(self, verb: str, name: str, now: float) -> None:
         named = {channel.version for channel in self.channels.values()}
         mine = self.versions.get(name)
         now = max(now, mine.since_unix_s + 0.001 if mine is not None else now)
         if verb == "put" and (mine is None or mine.deleted):
+            if self.deleted:
+                self.policy = ("default", max(now, self.policy[1] + 0.001))
             self.versions[name], self.deleted = version(name, now), False
         elif verb == "delete" and mine is not None and not mine.deleted and name not in named:
             self.versions[name] = version(name, now, deleted=True)
@@ -109,6 +136,8 @@ class Region:
             self._move(name, now)
         elif verb == "end" and self.channels.get("stable") is not None:
             self._move(None, now)
+        elif verb == "policy" and not self.deleted and self.policy[0] != name:
+            self.policy = (name, max(now, self.policy[1] + 0.001))
 
     def _move(self, to: str | None, now: float) -> None:
         before = self.channels.get("stable")
@@ -125,12 +154,16 @@ class Region:
             self.channels[channel.name] = channel
         for fact in taken.kept:
             self.versions[fact.name] = version(fact.name, now)
+        if ours is None or (taken.versions and self.deleted and is_later_policy(ours, theirs)) or taken.policy:
+            self.policy = (theirs.rollout, theirs.rollout_since_unix_s)
         self.deleted = taken.model_ends or (self.deleted and not taken.versions)
         return bool(taken)
 
 
 Acts = st.tuples(
-    st.integers(0, 2), st.sampled_from(["put", "delete", "promote", "end"]), st.sampled_from(["v1", "v2", "v3"])
+    st.integers(0, 2),
+    st.sampled_from(["put", "delete", "promote", "end", "policy"]),
+    st.sampled_from(["v1", "v2", "v3"]),
 )
 Hears = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
@@ -159,5 +192,6 @@ def test_regions_end_alike_in_whatever_order_they_hear(steps: list[tuple], order
     first = regions[0].facts()
     for region in regions[1:]:
         assert (region.facts().versions, region.facts().channels) == (first.versions, first.channels)
+        assert region.policy == regions[0].policy
     named = {channel.version for channel in first.channels if channel.version is not None}
     assert named <= {each.name for each in first.versions if not each.deleted}

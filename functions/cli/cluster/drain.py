@@ -1,0 +1,103 @@
+"""`shoal drain`: one replica of a cluster ends, and no request with it.
+
+    1  its agent is told, through the API server: gateways hear it with its next heartbeat, and send nothing more
+    2  what it has is waited for
+    3  its pod is evicted, which keeps the pool's disruption budget; its Deployment makes another one
+
+Where it does not come to that (time, a budget, ctrl-C), the drain is called off, and the replica takes work again.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import httpx
+
+from functions.api.kinds.inference_service import POOL_LABEL
+from functions.cli.cluster.access import Body, ClusterChoice, KubeCluster, NotNow
+from functions.cli.cluster.finding import labels_of, name_of
+from functions.cli.cluster.tunnel import Tunnel
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console
+from functions.controller.local.prepare.steps import Step
+
+_AGENT = "shoal-agent"
+_PORT = 8480  # as the ServingRuntime has it, which names the port as well
+_LOOK_S = 5.0
+_ANSWER_S = 30.0
+
+
+def drain(choice: ClusterChoice, replica: str, timeout_s: float) -> None:
+    cluster = KubeCluster(choice)
+    pod = replica_pod(cluster, replica)
+    deadline_s = time.monotonic() + timeout_s
+    tunnel = Tunnel(cluster, replica, agent_port(pod), choice.models)
+    with (
+        contextlib.closing(tunnel),
+        httpx.Client(base_url=tunnel.url, timeout=_ANSWER_S, trust_env=False) as agent,
+        TerminalReporter(make_console()).step(f"Draining {replica}") as step,
+        _called_off_unless_done(agent),
+    ):
+        _wait_empty(agent, deadline_s, step)
+        _evict(cluster, replica, deadline_s, step)
+        step.note("nothing was left of it; its pod is evicted, and another one comes in its place")
+
+
+def replica_pod(cluster: KubeCluster, replica: str) -> Body:
+    models = cluster.choice.models
+    pods = [each for each in cluster.list(f"/api/v1/namespaces/{models}/pods") if POOL_LABEL in labels_of(each)]
+    found = next((pod for pod in pods if name_of(pod) == replica), None)
+    if found is None:
+        known = ", ".join(sorted(map(name_of, pods))) or "none"
+        raise Refused(f"no replica is called {replica!r} in {models}; there are: {known}")
+    return found
+
+
+def agent_port(pod: Body) -> int:
+    agents = [each for each in pod["spec"]["containers"] if each["name"] == _AGENT]
+    ports = [port for agent in agents for port in agent.get("ports") or () if port.get("name") == "agent"]
+    return int(ports[0]["containerPort"]) if ports else _PORT
+
+
+@contextlib.contextmanager
+def _called_off_unless_done(agent: httpx.Client) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(httpx.HTTPError):  # then it stays drained: what ended this is told, and says so too
+            agent.delete("/drain")
+        raise
+
+
+def _wait_empty(agent: httpx.Client, deadline_s: float, step: Step) -> None:
+    while True:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        try:
+            answer = agent.post("/drain", params={"wait_s": min(_LOOK_S, left_s)})
+            told = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise Refused(f"its agent does not answer: {error or type(error).__name__}") from error
+        if answer.status_code not in (200, 202):
+            raise Refused(f"its agent refuses: {told}")
+        if told["drained"]:
+            return
+        if not left_s:
+            raise Refused(
+                f"{told['outstanding']} requests are still there: it takes work again; --timeout waits longer"
+            )
+        step.update(f"{told['outstanding']} requests are left")
+
+
+def _evict(cluster: KubeCluster, replica: str, deadline_s: float, step: Step) -> None:
+    models = cluster.choice.models
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": replica, "namespace": models}}
+    while True:
+        try:
+            cluster.create(f"/api/v1/namespaces/{models}/pods/{replica}/eviction", body)
+        except NotNow as error:
+            if time.monotonic() > deadline_s:
+                raise Refused(f"it may not go now, and takes work again: {error}") from error
+            step.update(f"it may not go yet: {error}")
+            time.sleep(_LOOK_S)
+        else:
+            return

@@ -1,0 +1,89 @@
+"""`shoal suspend`, `resume` and `reconcile` for a cluster: orders to its controller, as annotations of its record.
+
+    shoal.dev/suspend, shoal.dev/suspend-reason     nothing that is declared is published or written meanwhile
+    shoal.dev/reconcile-requested-at                look now; handled once its text stands in the record
+
+What `kubectl annotate` does as well (docs/explanation/kubernetes.md); these two follow it to what came of it.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeCluster
+from functions.cli.cluster.picture import revision_of
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console
+
+RECORD = "shoal-controller"
+SUSPEND, REASON = "shoal.dev/suspend", "shoal.dev/suspend-reason"
+REQUESTED_AT, HANDLED_AT = "shoal.dev/reconcile-requested-at", "lastHandledReconcileAt"
+TIMEOUT_S = 60.0
+_POLL_S = 0.5
+_REASON_MAX_CHARS = 500
+
+
+def suspend(choice: ClusterChoice, reason: str) -> None:
+    _annotate(KubeCluster(choice), {SUSPEND: "true", REASON: reason[:_REASON_MAX_CHARS] or None})
+    words = "Suspended: what runs goes on; nothing that is declared is published or written until `shoal resume`."
+    TerminalReporter(make_console()).say(words)
+
+
+def resume(choice: ClusterChoice) -> None:
+    _followed(KubeCluster(choice), "Resuming", {SUSPEND: None, REASON: None})
+
+
+def reconcile(choice: ClusterChoice) -> None:
+    _followed(KubeCluster(choice), "Reconciling", {})
+
+
+def _followed(cluster: Cluster, title: str, annotations: dict[str, str | None]) -> None:
+    """Until the controller has handled the request, whatever came of it; Refused where what is declared is wrong."""
+    asked = datetime.now(UTC).isoformat()
+    _annotate(cluster, {**annotations, REQUESTED_AT: asked})
+    with TerminalReporter(make_console()).step(title) as step:
+        record = wait_handled(lambda: _record(cluster), asked, time.monotonic)
+        step.note(outcome(record))
+
+
+def wait_handled(read: Callable[[], Body], asked: str, clock: Callable[[], float]) -> Body:
+    deadline_s = clock() + TIMEOUT_S
+    while True:
+        record = read()
+        if (record.get("data") or {}).get(HANDLED_AT) == asked:
+            return record
+        if clock() > deadline_s:
+            words = "`shoal status --context …` says whether a controller leads; the order stands"
+            raise Refused(f"no controller has handled it within {TIMEOUT_S:.0f} s: {words}")
+        time.sleep(_POLL_S)
+
+
+def outcome(record: Body) -> str:
+    """What the record says of the pass; Refused where the revision that is followed was."""
+    revision: dict[str, Any] = revision_of(record)
+    newest = revision["history"][0] if revision["history"] else None
+    if newest is not None and newest["result"] == "refused":
+        raise Refused(f"{newest['revision']} is refused: {newest['message']}")
+    waiting = newest is not None and newest["result"] != "applied"
+    if waiting:
+        return f"{newest['revision']} is {newest['result']}: {newest['message'][:300]}"
+    applied = revision["last_applied"]
+    return f"{applied} is applied" if applied else "handled; `shoal status --context …` shows every object's condition"
+
+
+def _annotate(cluster: Cluster, annotations: dict[str, str | None]) -> None:
+    _record(cluster)
+    cluster.patch(_path(cluster), {"metadata": {"annotations": annotations}})
+
+
+def _record(cluster: Cluster) -> Body:
+    record = cluster.get(_path(cluster))
+    if record is None:
+        system = cluster.choice.system
+        raise Refused(f"no controller has led in {system} yet: there is no ConfigMap {RECORD}")
+    return record
+
+
+def _path(cluster: Cluster) -> str:
+    return f"/api/v1/namespaces/{cluster.choice.system}/configmaps/{RECORD}"

@@ -1,0 +1,29 @@
+"""Commands that are for this machine alone, and what does the same for a fleet on a cluster."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from functions.cli.refused import Refused
+
+_CLIENTS = (
+    "any OpenAI client, with the gateway's public name and a key: `shoal key create TENANT --context …` makes one"
+)
+INSTEAD = MappingProxyType(
+    {
+        "up": "`kubectl apply --server-side -k` of an overlay (docs/how-to/kubernetes.md)",
+        "prepare": "`shoal base push` puts weights where pods fetch them (docs/how-to/add-a-base.md)",
+        "down": "the objects first, then the overlay (docs/how-to/kubernetes.md, Remove it)",
+        "env": _CLIENTS,
+        "chat": _CLIENTS,
+        "front": "DNS, or a balancer before the regions' gateways (docs/how-to/regions.md)",
+        "clear-accelerator": "`kubectl annotate node NODE shoal.dev/accelerator-cleared=done`",
+        "drill": "`make cluster-test` has kills for an installation that nobody uses (docs/how-to/accept-a-cluster.md)",
+    }
+)
+
+
+def refuse_local_ones(arguments: Sequence[str]) -> None:
+    """Refused where `--context` is said of such a command."""
+    command = next((each for each in arguments if not each.startswith("-")), "")
+    if command in INSTEAD and any(each == "--context" or each.startswith("--context=") for each in arguments):
+        raise Refused(f"`shoal {command}` is for the fleet of this machine; for a cluster: {INSTEAD[command]}")
