@@ -15,7 +15,7 @@ import httpx
 RATES_PER_S = (1.5, 3.0, 10.0)
 EXACT = 0.02
 POLITE_AT_ONCE = 4
-_AT_ONCE, _AT_ONCE_MOST = 16, 128
+_AT_ONCE, _AT_ONCE_MOST = 16, 64
 _DRAINED_S = 120.0
 _IN_HAND = 2.0  # requests: each of three gateways may have a part of one when the window begins
 
