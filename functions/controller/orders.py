@@ -230,15 +230,15 @@ class Orders:
         began_s = asyncio.get_running_loop().time()
         wait_s = order.get("wait_s")
         limit_s = float(wait_s) if isinstance(wait_s, (int, float)) and 0 <= wait_s <= FOLLOW_MAX_S else 0.0
-        following, branch = self._following, f"refs/heads/{self._following.branch}"
+        following, branch = self._following, f"refs/heads/{self._following.branch.name}"
         try:
             moved = [update for update in push_from(order).updates if update.reference == branch]
         except PushMalformed as error:
             raise OrderRefused(str(error)) from error
-        following.wake()
+        following.branch.wake()
         if not moved:
             return {"lines": []}
-        revision = f"{following.branch}@{moved[0].new}"
+        revision = f"{following.branch.name}@{moved[0].new}"
         held_before = frozenset(self._publication.last.held)
 
         def published() -> bool:

@@ -177,7 +177,8 @@ class Controller:
         """The specs that what runs may have been started with: what is wanted now first, then what was applied last."""
         desired = self._following.desired
         if desired is None:
-            why = self._following.trouble or "; ".join(str(problem) for problem in self._following.refused[:3])
+            branch = self._following.branch
+            why = branch.trouble or "; ".join(str(problem) for problem in branch.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
         self._reconciler.want(desired.revision, pools_of(desired.loaded))
         self._scaling.obey(desired.revision, desired.loaded)

@@ -58,11 +58,11 @@ def describe(
 
 
 def _revision(following: BranchFollower, layout: StateLayout) -> dict[str, Any]:
-    record, desired, tip = following.record, following.desired, following.tip
+    record, desired, tip = following.record, following.desired, following.branch.tip
     return {
         "repository": str(layout.gitops_dir),
-        "branch": following.branch,
-        "tip": f"{following.branch}@{tip.commit}" if tip is not None and tip.commit else "",
+        "branch": following.branch.name,
+        "tip": following.branch.revision_of(tip) if tip is not None and tip.commit else "",
         "tip_message": tip.message if tip is not None else "",
         "desired": desired.revision if desired is not None else "",
         "message": desired.message if desired is not None else "",
@@ -71,9 +71,9 @@ def _revision(following: BranchFollower, layout: StateLayout) -> dict[str, Any]:
         "last_applied": record.last_applied,
         "applied_unix_s": record.applied_unix_s,
         "suspended": msgspec.to_builtins(record.suspended),
-        "problems": [printable(str(problem)) for problem in following.refused[:SHOWN_PROBLEMS]],
-        "problem_count": len(following.refused),
-        "trouble": following.trouble,
+        "problems": [printable(str(problem)) for problem in following.branch.refused[:SHOWN_PROBLEMS]],
+        "problem_count": len(following.branch.refused),
+        "trouble": following.branch.trouble,
         "history": msgspec.to_builtins(record.history),
     }
 

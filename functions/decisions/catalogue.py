@@ -160,6 +160,7 @@ class Catalogue:
             accelerators_per_replica=entry.accelerators_per_replica,
             price_per_accelerator_hour=entry.price_per_accelerator_hour,
             weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
+            task=entry.task,
             split=split,
         )
 
@@ -314,6 +315,7 @@ class Catalogue:
             price_per_accelerator_hour=pool.price_per_accelerator_hour,
             names={each.digest: each.name for each in model.versions} if model.type == "base" else {},
             weights=self._weights_of(model, version),
+            task=pool.task,
         )
         return self.in_first_pool(resolved, tenant)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import Digest, EngineName, ModelId, PoolName, RolloutId
-from functions.api.snapshot import Sticky
+from functions.api.snapshot import Sticky, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class ResolvedModel:
     other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
     names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
     weights: Digest | None = None  # what its replica must have loaded, where the base has several versions
+    task: Task = "generate"  # of the pool: what its engines were started for
 
     @property
     def served_as(self) -> str:

@@ -47,7 +47,7 @@ _RIGHTS: dict[BusUser, _Rights] = {
         writes=(f"{bus.PINS_KEY_PREFIX}*", f"{bus.HOMES_KEY_PREFIX}*", _QUOTAS, f"{KEY_PREFIX}*", f"{SHELF_PREFIX}*"),
         reads=(f"{gathering.KEY_PREFIX}*",),
         hears=(
-            *(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN, bus.NEWS_CHANNEL),
+            *(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN, bus.NOTICES_CHANNEL),
             *(bus.PINS_CHANNEL, bus.HOMES_CHANNEL, bus.PREFIXES_CHANNEL, bus.NODES_CHANNEL),
         ),
         says=(bus.PINS_CHANNEL, bus.HOMES_CHANNEL, bus.POOLS_CHANNEL, bus.STATS_CHANNEL, bus.PREFIX_ASKS_CHANNEL),
@@ -58,14 +58,14 @@ _RIGHTS: dict[BusUser, _Rights] = {
         reads=(f"{gathering.KEY_PREFIX}*",),
         hears=(
             *(gathering.GATHERED_CHANNEL, gathering.ALONE_PATTERN),
-            *(bus.POOLS_CHANNEL, bus.STATS_CHANNEL, bus.NEWS_CHANNEL),
+            *(bus.POOLS_CHANNEL, bus.STATS_CHANNEL, bus.NOTICES_CHANNEL),
         ),
-        says=(bus.NEWS_CHANNEL, bus.NODES_CHANNEL),
+        says=(bus.NOTICES_CHANNEL, bus.NODES_CHANNEL),
     ),
     "agent": _Rights(
         commands=("get", "set", "expire", "del", "lrange", "rpush", "pubsub|numsub"),
         writes=(f"{gathering.KEY_PREFIX}*", gathering.HELD_KEY, gathering.PACE_KEY),
-        hears=(bus.NEWS_CHANNEL, bus.PREFIX_ASKS_CHANNEL),
+        hears=(bus.NOTICES_CHANNEL, bus.PREFIX_ASKS_CHANNEL),
         says=(gathering.GATHERED_CHANNEL, gathering.ALONE_CHANNEL, bus.PREFIXES_CHANNEL),
     ),
 }

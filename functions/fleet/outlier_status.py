@@ -38,7 +38,7 @@ class OutlierStatus:
 class OutlierTracker:
     """Owned by one event loop. All times are monotonic seconds."""
 
-    _troubled: dict[PoolName, dict[ReplicaId, Breaker]] = field(default_factory=dict)
+    troubled: dict[PoolName, dict[ReplicaId, Breaker]] = field(default_factory=dict)  # empty while all is well
     _as_outliers: set[ReplicaId] = field(default_factory=set)
     _seen: dict[PoolName, dict[ReplicaId, RequestCounts]] = field(default_factory=dict)
     _judged_s: float = float("-inf")
@@ -46,27 +46,27 @@ class OutlierTracker:
 
     def breaker(self, pool: PoolName, replica_id: ReplicaId) -> Breaker:
         """To be told of a failure; made where there was none yet."""
-        return self._troubled.setdefault(pool, {}).setdefault(replica_id, Breaker())
+        return self.troubled.setdefault(pool, {}).setdefault(replica_id, Breaker())
 
     def sent(self, pool: PoolName, replica_id: ReplicaId, now_s: float) -> None:
-        if self._troubled and (breaker := self._known(pool, replica_id)) is not None:
+        if (breaker := self._known(pool, replica_id)) is not None:
             breaker.sent(now_s)
 
     def answered(self, pool: PoolName, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
-        if self._troubled and (breaker := self._known(pool, replica_id)) is not None:
+        if (breaker := self._known(pool, replica_id)) is not None:
             breaker.answered(sent_s, now_s)
 
     def forget(self, pool: PoolName, replica_id: ReplicaId) -> None:
         """It is gone, or another has its name."""
         self._seen.get(pool, {}).pop(replica_id, None)
         self._as_outliers.discard(replica_id)
-        troubled = self._troubled.get(pool)
+        troubled = self.troubled.get(pool)
         if troubled is not None and troubled.pop(replica_id, None) is not None and not troubled:
-            del self._troubled[pool]
+            del self.troubled[pool]
 
     def of(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
         """Costs next to nothing while all is well."""
-        troubled = self._troubled.get(pool)
+        troubled = self.troubled.get(pool)
         if not troubled:
             return self._all_well
         out = frozenset(each for each, breaker in troubled.items() if each in ready and breaker.is_out(now_s))
@@ -97,7 +97,7 @@ class OutlierTracker:
         ejected = []
         for pool, replicas in ready:
             counts = self._seen.pop(pool, {})
-            out_already = sum(each in self._as_outliers for each in self._troubled.get(pool, ()))
+            out_already = sum(each in self._as_outliers for each in self.troubled.get(pool, ()))
             for replica_id in outliers(list(counts.values()), replicas, out_already):
                 self.breaker(pool, replica_id).eject(now_s)
                 self._as_outliers.add(replica_id)
@@ -106,15 +106,15 @@ class OutlierTracker:
         return ejected
 
     def _forget_recovered(self, now_s: float) -> None:
-        for pool, troubled in list(self._troubled.items()):
+        for pool, troubled in list(self.troubled.items()):
             for replica_id, breaker in list(troubled.items()):
                 if not breaker.is_out(now_s):
                     self._as_outliers.discard(replica_id)
                 if breaker.is_forgotten(now_s):
                     del troubled[replica_id]
             if not troubled:
-                del self._troubled[pool]
+                del self.troubled[pool]
 
     def _known(self, pool: PoolName, replica_id: ReplicaId) -> Breaker | None:
-        troubled = self._troubled.get(pool)
+        troubled = self.troubled.get(pool)
         return troubled.get(replica_id) if troubled is not None else None

@@ -24,8 +24,8 @@ from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_B
 from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 
 WHY_MAX_CHARS = 256
-BEAT_MAX_BYTES = 512 * 1024
-MAX_POOLS_PER_BEAT = 16  # with every bucket of both sketches in use, 30 KB each
+HEARTBEAT_MAX_BYTES = 512 * 1024
+MAX_POOLS_PER_HEARTBEAT = 16  # with every bucket of both sketches in use, 30 KB each
 MAX_DEMAND = 1024  # pools at zero that somebody asks for; more of them are told of by other gateways, or later
 MAX_NEEDS = 256  # more of them, and the first by name are told
 
@@ -35,7 +35,7 @@ Buckets = Annotated[dict[Bucket, Annotated[int, msgspec.Meta(ge=1, le=10**12)]],
 PoolText = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
-_NOT_A_BEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NO_HEARTBEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class PoolHeartbeatInvalid(Exception):
@@ -87,7 +87,7 @@ class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count  # the same for all messages of one second
     sent_unix_s: UnixSeconds
-    pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_HEARTBEAT)] = ()
     needs: Needs | None = None  # None: this message does not speak of them
     demand: Demand | None = None
     schema_version: Literal[1] = 1
@@ -100,7 +100,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: UnixMillis
     sequence: Count
     sent_unix_s: UnixSeconds
-    pools: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    pools: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_POOLS_PER_HEARTBEAT)] = ()
     needs: Needs | None = None
     demand: Demand | None = None
     schema_version: Literal[1] = 1
@@ -113,18 +113,18 @@ def encode(heartbeat: PoolHeartbeat) -> bytes:
 def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
     """A heartbeat from bus bytes, and how many of its pools were left out; PoolHeartbeatInvalid where nothing is left
     of it."""
-    if len(message) > BEAT_MAX_BYTES:
-        raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+    if len(message) > HEARTBEAT_MAX_BYTES:
+        raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:
         envelope = msgspec.json.decode(message, type=_Envelope)
-    except _NOT_A_BEAT as error:
+    except _NO_HEARTBEAT as error:
         raise PoolHeartbeatInvalid(str(error)) from error
     pools: list[PoolStats] = []
     wrong = ""
     for raw in envelope.pools:
         try:
             pools.append(msgspec.json.decode(raw, type=PoolStats))
-        except _NOT_A_BEAT as error:
+        except _NO_HEARTBEAT as error:
             wrong = str(error)
     if wrong and not pools:
         raise PoolHeartbeatInvalid(wrong)

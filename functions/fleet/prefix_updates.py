@@ -1,6 +1,6 @@
 """Updates about engines' KV caches, from agents to gateways, and the requests for them: messages and packing.
 
-Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
+Three kinds of updates, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
 
     delta    what came and went since the delta before. A generation begins with the empty set at sequence 0; each delta
              that changes something has the next sequence. One without changes repeats the sequence: "still here".
@@ -25,10 +25,10 @@ from functions.decisions.prefix.block_bloom import MAX_BYTES as BLOOM_MAX_BYTES
 
 ASK_INTERVAL_S = 5.0
 ASKED_FOR_S = 3 * ASK_INTERVAL_S
-SILENCE_LIMIT_S = 30.0  # this long without news, and nothing is known of the replica
+SILENCE_LIMIT_S = 30.0  # this long without an update, and nothing is known of the replica
 STATE_NAMES = 4096
 DELTA_NAMES = 16_384  # what comes and goes at once; more, and the whole state is told
-NEWS_MAX_BYTES = 8 * 4 * DELTA_NAMES + 4096
+UPDATE_MAX_BYTES = 8 * 4 * DELTA_NAMES + 4096
 ASK_MAX_BYTES = 64 * 1024
 MAX_WANTED = 256  # replicas whose state one ask wants
 
@@ -73,7 +73,7 @@ class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
     """Of the accelerator's and of host memory's together; empty where nothing is in host memory."""
 
 
-News = Delta | State | Bloom
+PrefixUpdate = Delta | State | Bloom
 
 
 class PrefixRequest(msgspec.Struct, frozen=True):
@@ -85,12 +85,12 @@ class PrefixRequest(msgspec.Struct, frozen=True):
     everyone: bool = False  # the asker has just begun: the state of all
 
 
-class NewsInvalid(Exception):
+class PrefixUpdateInvalid(Exception):
     """Not a message about prefixes; drop it and count it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_news: Callable[[bytes], News] = msgspec.msgpack.Decoder(News).decode
+_decode_update: Callable[[bytes], PrefixUpdate] = msgspec.msgpack.Decoder(PrefixUpdate).decode
 _decode_ask = msgspec.msgpack.Decoder(PrefixRequest).decode
 
 
@@ -104,38 +104,38 @@ def unpack(content: bytes) -> "array[int]":
     return names
 
 
-def encode(news: News | PrefixRequest) -> bytes:
-    return _encode(news)
+def encode(update: PrefixUpdate | PrefixRequest) -> bytes:
+    return _encode(update)
 
 
-def decode(message: bytes) -> News:
-    """Raises NewsInvalid."""
-    if len(message) > NEWS_MAX_BYTES:
-        raise NewsInvalid(f"{len(message)} bytes is over the limit of {NEWS_MAX_BYTES}")
+def decode(message: bytes) -> PrefixUpdate:
+    """Raises PrefixUpdateInvalid."""
+    if len(message) > UPDATE_MAX_BYTES:
+        raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {UPDATE_MAX_BYTES}")
     try:
-        news = _decode_news(message)
+        update = _decode_update(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NewsInvalid(str(error)) from error
-    if any(len(content) % 8 for content in _packed_of(news)):
-        raise NewsInvalid("half a name")
-    return news
+        raise PrefixUpdateInvalid(str(error)) from error
+    if any(len(content) % 8 for content in _packed_of(update)):
+        raise PrefixUpdateInvalid("half a name")
+    return update
 
 
 def decode_ask(message: bytes) -> PrefixRequest:
-    """Raises NewsInvalid."""
+    """Raises PrefixUpdateInvalid."""
     if len(message) > ASK_MAX_BYTES:
-        raise NewsInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")
+        raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")
     try:
         return _decode_ask(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NewsInvalid(str(error)) from error
+        raise PrefixUpdateInvalid(str(error)) from error
 
 
-def _packed_of(news: News) -> tuple[bytes, ...]:
-    match news:
+def _packed_of(update: PrefixUpdate) -> tuple[bytes, ...]:
+    match update:
         case Delta():
-            return news.added, news.removed, news.host_added, news.host_removed
+            return update.added, update.removed, update.host_added, update.host_removed
         case State():
-            return news.names, news.host_names
+            return update.names, update.host_names
         case Bloom():
-            return news.filter, news.anywhere
+            return update.filter, update.anywhere

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_index import BlockIndex
 from functions.fleet.prefix_filters import Held, PrefixFilters, bits_of, held_by
-from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
+from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, PrefixUpdate, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB
 MAX_NAMES_OF_REPLICA = 262_144  # of 16 tokens: 4 million tokens of KV cache
@@ -71,11 +71,11 @@ class PrefixView:
     def __init__(self) -> None:
         self._pools: dict[PoolName, _Pool] = {}
         self._pool_of: dict[ReplicaId, PoolName] = {}
-        self.gaps_total = 0  # times that a replica became unknown because news of it was lost
+        self.gaps_total = 0  # times that a replica became unknown because an update of it was lost
 
-    def fold(self, news: News, now_s: float) -> None:
+    def fold(self, update: PrefixUpdate, now_s: float) -> None:
         """Take in one message; ValueError where it holds what no replica can say."""
-        replica_id, pool_name = ReplicaId(news.replica_id), PoolName(news.pool)
+        replica_id, pool_name = ReplicaId(update.replica_id), PoolName(update.pool)
         former = self._pool_of.get(replica_id)
         if former is None and len(self._pool_of) >= MAX_REPLICAS:
             return
@@ -83,26 +83,26 @@ class PrefixView:
             self.forget(replica_id)
         self._pool_of[replica_id] = pool_name
         pool = self._pools.setdefault(pool_name, _Pool())
-        if news.block_tokens not in (0, pool.block_tokens):
+        if update.block_tokens not in (0, pool.block_tokens):
             if (pool.told.keys() | pool.filters.replicas) - {replica_id}:
                 self.forget(replica_id)
                 return
-            pool = self._started_anew(pool_name, replica_id, news.block_tokens)
-        match news:
+            pool = self._started_anew(pool_name, replica_id, update.block_tokens)
+        match update:
             case Delta():
-                self._fold_delta(pool, replica_id, news, now_s)
+                self._fold_delta(pool, replica_id, update, now_s)
             case State():
-                self._fold_state(pool, replica_id, news, now_s)
+                self._fold_state(pool, replica_id, update, now_s)
             case Bloom():
                 try:
-                    pool.filters.fold(replica_id, news, now_s)
+                    pool.filters.fold(replica_id, update, now_s)
                 except ValueError:
                     if replica_id not in pool.told and replica_id not in pool.filters:
                         self.forget(replica_id)
                     raise
 
     def block_tokens(self, pool: PoolName) -> int:
-        """The size of the pool's blocks, by its newest news; 0: nothing was heard."""
+        """The size of the pool's blocks, by its newest update; 0: nothing was heard."""
         known = self._pools.get(pool)
         return known.block_tokens if known is not None else 0
 

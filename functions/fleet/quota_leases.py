@@ -54,14 +54,14 @@ class LeaseRequest(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Wishes that are granted together; `all_or_none`: in full or not at all."""
+    """Requests that are granted together; `all_or_none`: in full or not at all."""
 
     all_or_none: bool
-    wishes: tuple[LeaseRequest, ...]
+    requests: tuple[LeaseRequest, ...]
 
 
 class Grant(NamedTuple):
-    """Of one account, in the order of its wish."""
+    """Of one account, in the order of its request."""
 
     places: int  # held from now on
     granted_micro: tuple[int, ...]
@@ -97,7 +97,7 @@ class ValkeyQuotaBroker:
         self._script = self._client.register_script(SCRIPT)
 
     async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
-        keys = [*_KEYS, *dict.fromkeys(ACCOUNT_KEY + wish.account for group in groups for wish in group.wishes)]
+        keys = [*_KEYS, *dict.fromkeys(ACCOUNT_KEY + request.account for group in groups for request in group.requests)]
         try:
             return _answer(await self._script(keys=keys, args=[_encoded(gateway_id, groups)]))
         except (ValkeyError, OSError) as error:
@@ -109,7 +109,10 @@ class ValkeyQuotaBroker:
 
 def _encoded(gateway_id: str, groups: Sequence[Group]) -> bytes:
     asked = [
-        [int(group.all_or_none), [[ACCOUNT_KEY + wish.account, *wish[1:4], list(wish.rates)] for wish in group.wishes]]
+        [
+            int(group.all_or_none),
+            [[ACCOUNT_KEY + request.account, *request[1:4], list(request.rates)] for request in group.requests],
+        ]
         for group in groups
     ]
     return msgspec.json.encode({"g": gateway_id, "q": asked})

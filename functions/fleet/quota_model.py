@@ -69,9 +69,10 @@ class _Call:
         self._longest_s: dict[str, int] = {}
 
     def answer(self, group: Group) -> Granted:
-        wait_us = max([self._wait_us(wish) for wish in group.wishes], default=0) if group.all_or_none else 0
+        wait_us = max([self._wait_us(request) for request in group.requests], default=0) if group.all_or_none else 0
         grants = tuple(
-            self._grant(wish, group.all_or_none) if wait_us == 0 else self._nothing(wish) for wish in group.wishes
+            self._grant(request, group.all_or_none) if wait_us == 0 else self._nothing(request)
+            for request in group.requests
         )
         return Granted(wait_us == 0, wait_us, grants)
 
@@ -80,32 +81,36 @@ class _Call:
             if account.is_known():
                 account.until_us = self._now_us + self._longest_s.get(name, _LEAST_PERIOD_S) * _KEPT_US_A_PERIOD_S
 
-    def _wait_us(self, wish: LeaseRequest) -> int:
+    def _wait_us(self, request: LeaseRequest) -> int:
         longest_us = 0
-        held = self._others(wish) + wish.places_held
-        if wish.places_limit >= 0 and wish.places_wanted > 0 and held + wish.places_wanted > wish.places_limit:
+        held = self._others(request) + request.places_held
+        if (
+            request.places_limit >= 0
+            and request.places_wanted > 0
+            and held + request.places_wanted > request.places_limit
+        ):
             longest_us = _FULL_US
-        for rate in wish.rates:
+        for rate in request.rates:
             burst = rate.burst_micro
-            missing = min(rate.wanted_micro, burst) - (burst - self._level(wish, rate))
+            missing = min(rate.wanted_micro, burst) - (burst - self._level(request, rate))
             if rate.wanted_micro > 0 and (missing > 0 or burst <= 0):
                 bears = ceil(missing * rate.period_s / rate.limit) if rate.limit > 0 else rate.period_s * MICRO
                 longest_us = max(longest_us, bears)
         return longest_us
 
-    def _grant(self, wish: LeaseRequest, in_full: bool) -> Grant:
-        account, places = self._account(wish.account), wish.places_held
-        if wish.places_limit >= 0:
-            free = max(0, wish.places_limit - self._others(wish) - places)
-            places = max(0, places + min(wish.places_wanted, free))
+    def _grant(self, request: LeaseRequest, in_full: bool) -> Grant:
+        account, places = self._account(request.account), request.places_held
+        if request.places_limit >= 0:
+            free = max(0, request.places_limit - self._others(request) - places)
+            places = max(0, places + min(request.places_wanted, free))
             held = account.places.pop(self._gateway, (0, 0))[0]
             if in_full:  # urgent asks of one gateway may cross on their way: the smaller one takes nothing back
                 places = max(places, held)
             if places > 0:
                 account.places[self._gateway] = (places, self._now_us + _PLACES_TTL_US)
         granted, left = [], []
-        for rate in wish.rates:
-            level = self._level(wish, rate)
+        for rate in request.rates:
+            level = self._level(request, rate)
             free, amount = rate.burst_micro - level, rate.wanted_micro
             if amount > 0 and not in_full:
                 part = 0 if free <= 0 else min(amount, free // 2)
@@ -116,13 +121,13 @@ class _Call:
             left.append(rate.burst_micro - level)
         return Grant(places, tuple(granted), tuple(left))
 
-    def _nothing(self, wish: LeaseRequest) -> Grant:
-        left = tuple(rate.burst_micro - self._level(wish, rate) for rate in wish.rates)
-        return Grant(wish.places_held, (0,) * len(left), left)
+    def _nothing(self, request: LeaseRequest) -> Grant:
+        left = tuple(rate.burst_micro - self._level(request, rate) for rate in request.rates)
+        return Grant(request.places_held, (0,) * len(left), left)
 
-    def _level(self, wish: LeaseRequest, rate: RateRequest) -> int:
-        account = self._account(wish.account)
-        self._longest_s[wish.account] = max(self._longest_s.get(wish.account, _LEAST_PERIOD_S), rate.period_s)
+    def _level(self, request: LeaseRequest, rate: RateRequest) -> int:
+        account = self._account(request.account)
+        self._longest_s[request.account] = max(self._longest_s.get(request.account, _LEAST_PERIOD_S), rate.period_s)
         kept = account.levels.get(rate.dimension)
         if kept is None:
             level = 0
@@ -133,8 +138,8 @@ class _Call:
         account.levels[rate.dimension] = (level, self._now_us)
         return level
 
-    def _others(self, wish: LeaseRequest) -> int:
-        account = self._account(wish.account)
+    def _others(self, request: LeaseRequest) -> int:
+        account = self._account(request.account)
         return sum(held for name, (held, _) in account.places.items() if name != self._gateway)
 
     def _account(self, name: str) -> _Account:

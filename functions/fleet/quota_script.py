@@ -84,12 +84,12 @@ end
 -- What keeps a group from being granted as a whole: how long to wait; 0 where nothing does.
 local function wait_of(group)
   local longest = 0
-  for _, wish in ipairs(group) do
-    local account = account_of(wish[1])
-    if wish[2] >= 0 and wish[4] > 0 and account.others + wish[3] + wish[4] > wish[2] then
+  for _, request in ipairs(group) do
+    local account = account_of(request[1])
+    if request[2] >= 0 and request[4] > 0 and account.others + request[3] + request[4] > request[2] then
       longest = math.max(longest, 100000)
     end
-    for _, rate in ipairs(wish[5]) do
+    for _, rate in ipairs(request[5]) do
       local missing = math.min(rate[5], rate[3]) - (rate[3] - level_of(account, rate))
       if rate[5] > 0 and (missing > 0 or rate[3] <= 0) then
         longest = math.max(longest, rate[2] > 0 and math.ceil(missing * rate[4] / rate[2]) or rate[4] * 1000000)
@@ -99,18 +99,18 @@ local function wait_of(group)
   return longest
 end
 
-local function grant(wish, all)
-  local account = account_of(wish[1])
-  local places, granted, left = wish[3], {}, {}
-  if wish[2] >= 0 then
-    local free = math.max(0, wish[2] - account.others - places)
-    places = math.max(0, places + math.min(wish[4], free))
+local function grant(request, all)
+  local account = account_of(request[1])
+  local places, granted, left = request[3], {}, {}
+  if request[2] >= 0 then
+    local free = math.max(0, request[2] - account.others - places)
+    places = math.max(0, places + math.min(request[4], free))
     if all then  -- urgent asks of one gateway may cross on their way: the smaller one takes nothing back
       places = math.max(places, account.places[ask.g] or account.mine)
     end
     account.places[ask.g] = places
   end
-  for i, rate in ipairs(wish[5]) do
+  for i, rate in ipairs(request[5]) do
     local level = level_of(account, rate)
     local free, wanted = rate[3] - level, rate[5]
     local amount = wanted
@@ -129,13 +129,13 @@ local function grant(wish, all)
   return {places, granted, left}
 end
 
-local function nothing(wish)
-  local account = account_of(wish[1])
+local function nothing(request)
+  local account = account_of(request[1])
   local granted, left = {}, {}
-  for i, rate in ipairs(wish[5]) do
+  for i, rate in ipairs(request[5]) do
     granted[i], left[i] = 0, rate[3] - level_of(account, rate)
   end
-  return {wish[3], granted, left}
+  return {request[3], granted, left}
 end
 
 local answers = {}
@@ -143,8 +143,8 @@ for i, entry in ipairs(ask.q) do
   local all, group = entry[1] == 1, entry[2]
   local wait = all and wait_of(group) or 0
   local given = {}
-  for j, wish in ipairs(group) do
-    given[j] = wait == 0 and grant(wish, all) or nothing(wish)
+  for j, request in ipairs(group) do
+    given[j] = wait == 0 and grant(request, all) or nothing(request)
   end
   answers[i] = {wait == 0 and 1 or 0, wait, given}
 end

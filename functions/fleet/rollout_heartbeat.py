@@ -16,8 +16,8 @@ import msgspec
 from functions.api.snapshot_entries import AnyRolloutId
 from functions.decisions.rollout.evidence import EvidenceInvalid, GroupWire, group_of
 
-BEAT_MAX_BYTES = 512 * 1024  # one stage at its worst (six sketches with every bucket in use) is 80 KB
-MAX_STAGES_PER_BEAT = 64
+HEARTBEAT_MAX_BYTES = 512 * 1024  # one stage at its worst (six sketches with every bucket in use) is 80 KB
+MAX_STAGES_PER_HEARTBEAT = 64
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
@@ -44,7 +44,7 @@ class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count
     sent_unix_s: UnixSeconds
-    rollouts: Annotated[tuple[StageStats, ...], msgspec.Meta(max_length=MAX_STAGES_PER_BEAT)] = ()
+    rollouts: Annotated[tuple[StageStats, ...], msgspec.Meta(max_length=MAX_STAGES_PER_HEARTBEAT)] = ()
     schema_version: Literal[1] = 1
 
 
@@ -54,8 +54,8 @@ def encode(heartbeat: RolloutHeartbeat) -> bytes:
 
 def decode(message: bytes) -> RolloutHeartbeat:
     """A heartbeat from bus bytes; RolloutHeartbeatInvalid where they are none, or the numbers contradict each other."""
-    if len(message) > BEAT_MAX_BYTES:
-        raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+    if len(message) > HEARTBEAT_MAX_BYTES:
+        raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:
         heartbeat = msgspec.json.decode(message, type=RolloutHeartbeat)
         for said in heartbeat.rollouts:

@@ -26,15 +26,15 @@ class SnapshotNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoticeBus(Protocol):
-    async def announce(self, news: SnapshotNotice) -> None:
+    async def announce(self, notice: SnapshotNotice) -> None:
         """Tell everyone; BusUnavailable where that fails."""
 
-    def news(self) -> AsyncIterator[SnapshotNotice]:
+    def notices(self) -> AsyncIterator[SnapshotNotice]:
         """What is announced from now on; ends with BusUnavailable when the connection is lost."""
 
 
-def encode(news: SnapshotNotice) -> bytes:
-    return msgspec.json.encode(news)
+def encode(notice: SnapshotNotice) -> bytes:
+    return msgspec.json.encode(notice)
 
 
 def decode(message: bytes) -> SnapshotNotice | None:
@@ -49,13 +49,13 @@ def decode(message: bytes) -> SnapshotNotice | None:
 
 async def follow_notices(bus: NoticeBus, heard: Callable[[SnapshotNotice], None]) -> None:
     """Pass on what the bus tells, until it is lost: BusUnavailable."""
-    async for news in bus.news():
-        heard(news)
+    async for notice in bus.notices():
+        heard(notice)
 
 
-async def announce(bus: NoticeBus, news: SnapshotNotice) -> None:
+async def announce(bus: NoticeBus, notice: SnapshotNotice) -> None:
     """Tell everyone, or leave it at the polls."""
     try:
-        await bus.announce(news)
+        await bus.announce(notice)
     except BusUnavailable as error:
-        _log.info("snapshot epoch %d is not announced on the bus: %s", news.epoch, error)
+        _log.info("snapshot epoch %d is not announced on the bus: %s", notice.epoch, error)

@@ -135,14 +135,19 @@ class SnapshotFollower:
             return None
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
-    def heard(self, news: SnapshotNotice) -> None:
+    def heard(self, notice: SnapshotNotice) -> None:
         """The bus says that something is out. Where it concerns us and is later than ours, the poll is begun anew soon.
 
         Not at once: the answer to the poll in flight is usually on its way already.
         """
-        concerns_us = self._pool is None or ALL_POOLS in news.pools or self._pool in news.pools
+        concerns_us = self._pool is None or ALL_POOLS in notice.pools or self._pool in notice.pools
         waiting = self._waiting
-        if concerns_us and news.epoch > self._content.snapshot.epoch and waiting is not None and not waiting.expired():
+        if (
+            concerns_us
+            and notice.epoch > self._content.snapshot.epoch
+            and waiting is not None
+            and not waiting.expired()
+        ):
             soon_s = asyncio.get_running_loop().time() + NEWS_GRACE_S
             waiting.reschedule(min(soon_s, waiting.when() or soon_s))  # more news puts nothing off
 

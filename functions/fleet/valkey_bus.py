@@ -33,7 +33,7 @@ from functions.fleet.heartbeat_seals import sealed
 from functions.fleet.role_credentials import Bearer
 from functions.fleet.snapshot_notices import SnapshotNotice
 
-NEWS_CHANNEL = "shoal:snapshots"
+NOTICES_CHANNEL = "shoal:snapshots"
 STATS_CHANNEL = "shoal:rollout-stats"
 POOLS_CHANNEL = "shoal:pools"
 PINS_CHANNEL = "shoal:pins"
@@ -137,14 +137,14 @@ class ValkeyBus:
         async for message in self._messages(PREFIX_ASKS_CHANNEL):
             yield message
 
-    async def announce(self, news: SnapshotNotice) -> None:
-        await self._tell(NEWS_CHANNEL, snapshot_notices.encode(news))
+    async def announce(self, notice: SnapshotNotice) -> None:
+        await self._tell(NOTICES_CHANNEL, snapshot_notices.encode(notice))
 
-    async def news(self) -> AsyncIterator[SnapshotNotice]:
-        async for message in self._messages(NEWS_CHANNEL):
-            news = snapshot_notices.decode(message)
-            if news is not None:
-                yield news
+    async def notices(self) -> AsyncIterator[SnapshotNotice]:
+        async for message in self._messages(NOTICES_CHANNEL):
+            notice = snapshot_notices.decode(message)
+            if notice is not None:
+                yield notice
 
     async def _tell(self, channel: str, message: bytes) -> None:
         with _errors():

@@ -9,7 +9,7 @@ is innocent of what the old one did.
 Agents of a node or a zone that fall silent together, and nodes that are told not to be ready, make their replicas
 suspected (`functions.decisions.health.failure_domains`): `suspect` judges, a few times a second.
 
-Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
+Neighbours: `outlier_status` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
 """
 
 from bisect import bisect_left
@@ -91,7 +91,7 @@ class FleetView:
 
     _known: dict[ReplicaId, _Known] = field(default_factory=dict)
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
-    standings: OutlierTracker = field(default_factory=OutlierTracker)
+    outliers: OutlierTracker = field(default_factory=OutlierTracker)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
     _dedicated: Mapping[PoolName, frozenset[TenantId]] = field(default_factory=dict)
     suspicions: Suspicions = NOBODY
@@ -122,7 +122,7 @@ class FleetView:
         former, known.plain = known.view, view
         is_same_agent = heartbeat.incarnation == known.heartbeat.incarnation
         if not is_same_agent:
-            self.standings.forget(former.pool, view.id)  # a new agent: the evidence was against the old one
+            self.outliers.forget(former.pool, view.id)  # a new agent: the evidence was against the old one
             known.noted.clear()
         if known.noted:
             view = _with_noted(view, known, now_s)
@@ -132,7 +132,7 @@ class FleetView:
             view = _with_withdrawn(view, known, now_s)
         known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
         if former.pool != view.pool:
-            self.standings.forget(former.pool, view.id)
+            self.outliers.forget(former.pool, view.id)
             self._drop(former)
         self._put(view)
         return True
@@ -182,7 +182,7 @@ class FleetView:
         """It is out, until a heartbeat of it comes."""
         known = self._known.pop(replica_id, None)
         if known is not None:
-            self.standings.forget(known.view.pool, replica_id)
+            self.outliers.forget(known.view.pool, replica_id)
             self._drop(known.view)
 
     def reset_silence(self, now_s: float) -> None:
@@ -216,35 +216,35 @@ class FleetView:
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
-        self.standings.seen(known.view.pool, replica_id).failed()
-        return self.standings.breaker(known.view.pool, replica_id).eject(now_s)
+        self.outliers.seen(known.view.pool, replica_id).failed()
+        return self.outliers.breaker(known.view.pool, replica_id).eject(now_s)
 
     def fault(self, replica_id: ReplicaId, now_s: float) -> float:
         """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
-        self.standings.seen(known.view.pool, replica_id).failed()
-        return self.standings.breaker(known.view.pool, replica_id).fault(now_s)
+        self.outliers.seen(known.view.pool, replica_id).failed()
+        return self.outliers.breaker(known.view.pool, replica_id).fault(now_s)
 
     def refuse(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
         """It answered 429 or 503: it counts as slower for a while, and is left alone for as long as it said."""
         known = self._known.get(replica_id)
         if known is not None:
-            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
+            self.outliers.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """A request goes to it."""
-        known = self._known.get(replica_id)
+        known = self._known.get(replica_id) if self.outliers.troubled else None
         if known is not None:
-            self.standings.sent(known.view.pool, replica_id, now_s)
+            self.outliers.sent(known.view.pool, replica_id, now_s)
 
     def started(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
         """The first token of what was sent at `sent_s`, with so many prompt tokens to compute."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
-            seen = self.standings.seen(known.view.pool, replica_id)
+            seen = self.outliers.seen(known.view.pool, replica_id)
             seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
 
     def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
@@ -252,8 +252,9 @@ class FleetView:
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
-            self.standings.seen(known.view.pool, replica_id).requests += 1
-            self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
+            self.outliers.seen(known.view.pool, replica_id).requests += 1
+            if self.outliers.troubled:
+                self.outliers.answered(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
         """The replica's agent has just told us that it loaded this; its heartbeats will say so from the next but one
@@ -290,23 +291,24 @@ class FleetView:
         for name, members in self._pools.items():
             members.dedicate(self._dedicated.get(name, frozenset()))
 
-    def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
+    def outlier_status(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, who counts as slower, and who is suspected with its node or zone."""
-        status = self.standings.of(pool, self.index(pool).ready, now_s)
+        ready = self.index(pool).ready
+        status = self.outliers.of(pool, ready, now_s)
         if not self.suspicions.replicas:
             return status
-        return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & self.index(pool).ready.keys()))
+        return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
         """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas. And who is
         suspected, while anybody is left without them."""
-        status = self.standing(pool, now_s)
+        status = self.outlier_status(pool, now_s)
         both = status.out | status.suspected
         return both if len(both) < len(self.index(pool).ready) else status.out
 
     def judge(self, now_s: float) -> list[ReplicaId]:
         """Every so often: eject those that do much worse than their fellows. Who that was."""
-        return self.standings.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
+        return self.outliers.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
 
     def index(self, name: PoolName) -> PoolIndex:
         """The pool as decisions read it; valid until the next heartbeat."""

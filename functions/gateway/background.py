@@ -71,14 +71,14 @@ class Background:
         if not settings.zone:
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        news = functools.partial(follow_notices, bus, follower.heard)
+        notices = functools.partial(follow_notices, bus, follower.heard)
         seals = SealChecker(
             self.credentials,
             required=settings.sealed_heartbeats,
             loopback=is_one_machine(settings.bus_url),
             pod_networks=networks_of(settings.pod_cidrs),
         )
-        services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        services.tasks.forever("snapshot notices", notices, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus, seals))
         self._start_rollout_feeds()
         self._start_prefix_feeds()

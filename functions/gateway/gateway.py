@@ -23,7 +23,7 @@ from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.http.held_bytes import Hold
 from functions.gateway.http.sink import Answering, Sink
-from functions.gateway.intake.intake import Recognised, WireRequest
+from functions.gateway.intake.intake import RawRequest, Recognised
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import replies
@@ -52,7 +52,7 @@ class Interceptor(Protocol):
         """Whether any request of this tenant may be its."""
 
     def take(
-        self, catalogue: Catalogue, known: Recognised, wire: WireRequest, sink: Sink, received_s: float
+        self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
         """Answer it, with requests of its own to `Gateway.handle`; raises Refused."""
 
@@ -74,7 +74,7 @@ class Gateway:
         `composed`: it comes from an interceptor, and goes the usual way.
         """
         services, entry = self.services, None
-        wire = WireRequest(request_id_of(headers), headers, body)
+        raw = RawRequest(request_id_of(headers), headers, body)
         try:
             catalogue = services.state.catalogue  # this request's, whatever is swapped in meanwhile
             if catalogue is None:
@@ -83,24 +83,24 @@ class Gateway:
                 raise Refused(_TOO_OLD)
             if services.state.drain_is_over:
                 raise Refused(errors.restarting())
-            known = services.intake.recognise(catalogue, wire, services.wall_clock())
+            known = services.intake.recognise(catalogue, raw, services.wall_clock())
             now_s = services.clock()  # one reading for all of the intake, which nothing interrupts
             if known.read.is_late(now_s - received_s):  # nobody waits for it any more: an engine must not
                 raise Refused(errors.arrived_too_late())
             for interceptor in self.interceptors if not composed else ():
                 if interceptor.route is route and interceptor.concerns(catalogue, known.caller.tenant):
-                    return interceptor.take(catalogue, known, wire, sink, received_s)
+                    return interceptor.take(catalogue, known, raw, sink, received_s)
             entry = services.quotas.enter(known.caller.tenant, known.tier, now_s, known.key)
-            admitted = services.intake.admit(catalogue, route, wire, known)
+            admitted = services.intake.admit(catalogue, route, raw, known)
             services.quarantine.check(admitted, now_s)
             sizes = admitted.features if route.is_read else NO_TOKENS
             is_reserved = entry.reserve(sizes, now_s, admitted.service_class)
         except Refused as refused:
-            self._turn_away(sink, route, wire.request_id, refused, entry)
+            self._turn_away(sink, route, raw.request_id, refused, entry)
             return None
         except Exception:
-            _log.exception("request %s failed in the intake", wire.request_id)
-            self._turn_away(sink, route, wire.request_id, Refused(errors.internal_error()), entry)
+            _log.exception("request %s failed in the intake", raw.request_id)
+            self._turn_away(sink, route, raw.request_id, Refused(errors.internal_error()), entry)
             return None
         timeline = Timeline(received_s, services.clock())
         exchange = Exchange(services, catalogue, admitted, sink, timeline=timeline, entry=entry)
@@ -129,17 +129,19 @@ class Gateway:
 
     def _start(self, exchange: Exchange) -> None:
         """At once; of a gateway that has only just begun to listen, once its pool is heard of, or is not in time."""
-        if self._may_yet_be_heard(exchange.admitted.model.pool):
-            self._unheard.append(exchange)
-        else:
-            _start(exchange)
-
-    def _may_yet_be_heard(self, pool: PoolName) -> bool:
-        """Whether a replica of it that is ready may not have had its turn to say so."""
         services = self.services
-        if services.clock() >= services.state.fleet_unheard_until_s or services.state.drain_is_over:
-            return False
-        return not any(replica.phase == "ready" for replica in services.fleet.pool(pool).replicas)
+        if services.clock() < services.state.fleet_unheard_until_s and self._may_yet_be_heard(exchange):
+            self._unheard.append(exchange)
+            return
+        try:
+            exchange.start()
+        except Exception:
+            exchange.failed_here()
+
+    def _may_yet_be_heard(self, exchange: Exchange) -> bool:
+        """Whether a replica of its pool that is ready may not have had its turn to say so."""
+        replicas = self.services.fleet.pool(exchange.admitted.model.pool).replicas
+        return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
     def _start_heard(self, now_s: float) -> None:
         """Only here, not by the heartbeat itself: who speaks first is not to have all that waited."""
@@ -315,10 +317,3 @@ def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> N
             step(request)
         except Exception:
             request.failed_here()
-
-
-def _start(exchange: Exchange) -> None:
-    try:
-        exchange.start()
-    except Exception:
-        exchange.failed_here()

@@ -94,7 +94,7 @@ async def _serve(settings: RegistrySettings) -> None:
     store = SnapshotStore(
         settings.state_dir / SNAPSHOT_FILE,
         min(settings.max_waiters, _bearable_connections()),
-        on_published=lambda news: tasks.once("announce", announce(bus, news)),
+        on_published=lambda notice: tasks.once("announce", announce(bus, notice)),
     )
     store.load()
     seals = SealChecker(

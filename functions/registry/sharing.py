@@ -54,9 +54,9 @@ class SnapshotSharing:
         except DatabaseUnavailable as error:
             _log.warning("epoch %d is kept on this disk alone for now: %s", content.snapshot.epoch, error)
 
-    def heard(self, news: SnapshotNotice) -> None:
+    def heard(self, notice: SnapshotNotice) -> None:
         """Somebody says on the bus that it has published."""
-        if news.epoch > self._store.epoch:
+        if notice.epoch > self._store.epoch:
             self._told.set()
 
     async def run(self) -> None:

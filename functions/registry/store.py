@@ -171,7 +171,10 @@ class SnapshotStore:
     """Owned by one event loop. `on_published` hears of each snapshot once it is there for all."""
 
     def __init__(
-        self, file: Path, max_waiters: int = 10_000, on_published: Callable[[SnapshotNotice], None] = lambda news: None
+        self,
+        file: Path,
+        max_waiters: int = 10_000,
+        on_published: Callable[[SnapshotNotice], None] = lambda notice: None,
     ) -> None:
         self.closing = False
         self.waiters = 0

@@ -63,13 +63,13 @@ class Tracker:
     clock: Callable[[], float] = time.monotonic
     _boards: OrderedDict[Digest, Board] = field(default_factory=OrderedDict)
 
-    def announce(self, digest: Digest, count: int, news: Announcement) -> PeerAnswer:
+    def announce(self, digest: Digest, count: int, announcement: Announcement) -> PeerAnswer:
         """TrackerFull, BoardFull, OtherShape."""
         now_s = self.clock()
         board = self._boards.get(digest)
-        if board is None or not board.knows(news.address):
+        if board is None or not board.knows(announcement.address):
             self._check_room(now_s)
-        return self._board(digest, count, now_s).announce(news, now_s, self.rng)
+        return self._board(digest, count, now_s).announce(announcement, now_s, self.rng)
 
     def leave(self, digest: Digest, address: str) -> None:
         if (board := self._boards.get(digest)) is not None:
@@ -133,8 +133,8 @@ def tracker_routes(tracker: Tracker, required: Sequence[Depends]) -> APIRouter:
         document = b"".join(await read_body(request, BODY_MAX_BYTES))
         from_loopback = request.client is not None and is_loopback(request.client.host)
         try:
-            body, news = decode_announcement(document, loopback_allowed=from_loopback)
-            answer = tracker.announce(asked, body.chunks, news)
+            body, announcement = decode_announcement(document, loopback_allowed=from_loopback)
+            answer = tracker.announce(asked, body.chunks, announcement)
         except MessageRefused as error:
             raise ApiError(400, "invalid_announcement", str(error)) from error
         except OtherShape as error:
@@ -142,7 +142,7 @@ def tracker_routes(tracker: Tracker, required: Sequence[Depends]) -> APIRouter:
         except (TrackerFull, BoardFull) as error:
             raise ApiError(503, "tracker_full", str(error), headers={"retry-after": str(_RETRY_AFTER_S)}) from error
         if body.leaving:
-            tracker.leave(asked, news.address)
+            tracker.leave(asked, announcement.address)
         return Response(encode_answer(answer, body.chunks), media_type="application/json")
 
     @router.get(SWARM_PATH.rstrip("/"))

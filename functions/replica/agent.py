@@ -80,7 +80,7 @@ class Agent:
     follower: SnapshotFollower
     disk: DiskKeeper
     cache: ArtifactCache
-    news_bus: ValkeyBus
+    notices_bus: ValkeyBus
     kv_watch: KvWatch | None
     accelerators: Accelerators
     accelerator_fault: AcceleratorFault
@@ -97,8 +97,8 @@ class Agent:
         self.tasks.forever("standby", self.standby.run)
         self.tasks.forever("disk", self.disk.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        news = partial(follow_notices, self.news_bus, self.follower.heard)
-        self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        notices = partial(follow_notices, self.notices_bus, self.follower.heard)
+        self.tasks.forever("snapshot notices", notices, expected=(BusUnavailable,))
         if self.zone_wanted is not None:
             self.tasks.once("zone", self.zone_wanted())
         if self.kv_watch is not None:
@@ -113,7 +113,7 @@ class Agent:
         await asyncio.to_thread(self.heartbeat_loop.stop)
         self.accelerators.stop()
         await self.tasks.close()
-        await self.news_bus.close()
+        await self.notices_bus.close()
         if self.kv_watch is not None:
             await self.kv_watch.close()
         for client in self.clients:
@@ -209,7 +209,7 @@ def build(settings: ReplicaSettings) -> Agent:
         disk=disk,
         follower=follower,
         cache=source.cache,
-        news_bus=_bus(settings),
+        notices_bus=_bus(settings),
         kv_watch=kv_watch,
         accelerators=accelerators,
         accelerator_fault=fault,

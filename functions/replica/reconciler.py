@@ -16,13 +16,13 @@ from functions.api.ids import EngineName, PoolName, TenantId
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused
 from functions.decisions.adapters import plan as decisions
 from functions.decisions.adapters.plan import (
+    AdapterDemand,
     AdapterPlan,
     AdapterPolicy,
     AdapterState,
     EngineAdapters,
     Want,
     WantedAdapter,
-    Wishes,
 )
 from functions.decisions.catalogue import Catalogue
 from functions.engines.client import EngineClient, EngineModel
@@ -72,7 +72,7 @@ class AdapterReconciler:
         self._reports = reports
         self._heard = heard
         self._state = AdapterState()
-        self._wishes: Wishes | None = None
+        self._demand: AdapterDemand | None = None
         self._listed: frozenset[EngineName] = frozenset()  # by the engine, when it was last asked
         self._loading: set[EngineName] = set()
         self._unloading: set[EngineName] = set()
@@ -88,7 +88,7 @@ class AdapterReconciler:
 
     def follow(self, catalogue: Catalogue) -> None:
         """A new snapshot; the next pass begins at once."""
-        self._wishes = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
+        self._demand = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
 
@@ -96,13 +96,13 @@ class AdapterReconciler:
         """A gateway needs the adapter now: what becomes of it within `wait_s`."""
         engine, now_s = self._engine_now(), self._status.clock()
         not_now = self._not_now(name, engine)
-        if self._wishes is None or not_now is not None:
+        if self._demand is None or not_now is not None:
             return not_now or _NO_PLAN
-        wish = (name, Want(now_s, now_s + wait_s))
+        want = (name, Want(now_s, now_s + wait_s))
         leaving = name in self._state.withdrawn_since_s
-        asked, self._state = decisions.ask(self._wishes, engine, self._state, wish, self._policy)
+        asked, self._state = decisions.ask(self._demand, engine, self._state, want, self._policy)
         if asked == "accepted":
-            self._source.hurry(self._wishes.by_name[name].digest)  # where it is on its way, ahead of need
+            self._source.hurry(self._demand.by_name[name].digest)  # where it is on its way, ahead of need
             self._wake.set()
             return await self._calls.wait(name, wait_s)
         if asked == "loaded":
@@ -139,7 +139,7 @@ class AdapterReconciler:
 
         One that sleeps keeps what it has: its memory for adapters is not there until it is woken."""
         self._wake.clear()
-        if self._wishes is None or not self._engine_is_ready():
+        if self._demand is None or not self._engine_is_ready():
             self._listed = frozenset()
             self._calls.settle_all(LoadAnswer("not_ready", "the engine is not ready"))
             return
@@ -151,7 +151,7 @@ class AdapterReconciler:
         if not self._engine_is_ready():  # it died meanwhile: whose list this is, nobody knows
             return
         self._listed = frozenset(EngineName(model.name) for model in listed if _is_ours(model))
-        plan = decisions.plan(self._wishes, self._engine_now(), self._state, self._status.clock(), self._policy)
+        plan = decisions.plan(self._demand, self._engine_now(), self._state, self._status.clock(), self._policy)
         self._state = plan.state
         for adapter in plan.load if not self._status.asleep else ():
             self._loading.add(adapter.name)
@@ -193,13 +193,13 @@ class AdapterReconciler:
 
     def _answer(self, plan: AdapterPlan) -> None:
         """Tell those who wait what this plan knows: it is there, it has no place, or the snapshot dropped it."""
-        assert self._wishes is not None
+        assert self._demand is not None
         for name in self._calls.names:
             if name in plan.refused:
                 self._calls.settle(name, LoadAnswer("no_room", plan.refused[name]))
             elif name in plan.advertise:
                 self._calls.settle(name, LoadAnswer("loaded", tier="host"))
-            elif name not in self._wishes.by_name:
+            elif name not in self._demand.by_name:
                 self._calls.settle(name, _UNKNOWN)
 
     async def _load(self, adapter: WantedAdapter, *, urgent: bool) -> None:

@@ -31,7 +31,7 @@ from functions.gateway.routing.homes import SessionHomes
 from loadtests.routing.live import SCALE, Sample
 from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
 from loadtests.routing.virtual_cold import VirtualCold
-from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, wishes
+from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, demand
 from studies.routers.live import LiveRouterName, live_choice
 
 BASE, TENANT = EngineName("base"), TenantId("acme")
@@ -212,13 +212,13 @@ class Replay:
             adapter_load_s=shape.adapter_load_ms / 1000,
         )
         nodes = [Node() for _ in range(_NODES)]
-        ranked = wishes(ADAPTERS)
+        ranked = demand(ADAPTERS)
         for number in range(shape.replicas):
             yield Engine(
                 id=ReplicaId(f"r{number}"),
                 core=EngineCore(limits, costs, Random(number)),
                 node=nodes[number % _NODES],
-                wishes=ranked,
+                demand=ranked,
                 policy=AdapterPolicy(max_adapters=shape.places),
                 clock=self,
                 loaded=self._loaded,

@@ -13,7 +13,14 @@ from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.decisions.adapters import plan as agents
-from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Want, WantedAdapter, Wishes
+from functions.decisions.adapters.plan import (
+    AdapterDemand,
+    AdapterPolicy,
+    AdapterState,
+    EngineAdapters,
+    Want,
+    WantedAdapter,
+)
 from functions.decisions.distribution import bloom
 from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
 from functions.decisions.routing.own_load import InFlightSlot
@@ -38,9 +45,9 @@ def _digits(number: int) -> str:
     return f"{xxh3_64_intdigest(b'%d' % number):016x}"
 
 
-def wishes(count: int) -> Wishes:
+def demand(count: int) -> AdapterDemand:
     """All of them have a channel, and none is in a rollout."""
-    return Wishes.of(WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count))
+    return AdapterDemand.of(WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count))
 
 
 class Clock(Protocol):
@@ -64,7 +71,7 @@ class Engine:
     id: ReplicaId
     core: EngineCore
     node: Node
-    wishes: Wishes
+    demand: AdapterDemand
     policy: AdapterPolicy
     clock: Clock
     loaded: Callable[["Engine", EngineName], None]  # hears of each load that somebody waited for
@@ -88,7 +95,7 @@ class Engine:
         """A gateway asks for it; `loaded` or `refused` follows."""
         now_s = self.clock.now_s
         wish = (name, Want(now_s, now_s + _WANT_S))
-        asked, self._state = agents.ask(self.wishes, self._now(), self._state, wish, self.policy)
+        asked, self._state = agents.ask(self.demand, self._now(), self._state, wish, self.policy)
         if asked == "loaded":
             self.clock.at(now_s, lambda: self.loaded(self, name))
         elif asked == "accepted":
@@ -99,7 +106,7 @@ class Engine:
 
     def plan(self) -> None:
         """One pass of the reconciler."""
-        plan = agents.plan(self.wishes, self._now(), self._state, self.clock.now_s, self.policy)
+        plan = agents.plan(self.demand, self._now(), self._state, self.clock.now_s, self.policy)
         self._state, self.advertised, self.room = plan.state, plan.advertise, plan.room
         for wanted in plan.load:
             self._loading[wanted.name] = None

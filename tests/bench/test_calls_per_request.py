@@ -13,8 +13,8 @@ from loadtests.bench.parts import body
 
 REPLICAS = 32
 REQUESTS = 16
-MOST_CALLS = 300  # 294, 17 of them for the replica that every gateway sends a conversation to
-MOST_CALLS_OF_ROUTING = 32  # 30, and not one a replica
+MOST_CALLS = 260  # 257, 17 of them for the replica that every gateway sends a conversation to
+MOST_CALLS_OF_ROUTING = 23  # 21, and not one a replica
 
 
 def _calls(replicas: int) -> dict[str, int]:

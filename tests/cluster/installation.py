@@ -4,7 +4,8 @@ Nothing here knows how the cluster was made. What it needs comes from the enviro
 
     KUBECONFIG            a user who may do what docs/how-to/kubernetes.md does
     SHOAL_CLUSTER_URL     where the ingress answers, such as http://10.96.1.2 or https://llm.example.com
-    SHOAL_CLUSTER_HOST    the Host header there; left out: the one that Knative gave the gateway
+    SHOAL_CLUSTER_HOST    the Host header there; left out: the one that Knative gave the gateway, or the URL's own
+                          where that is inside the cluster only (components/public-https)
     SHOAL_CLUSTER_KILL    a command that kills a container as the kernel does, with {node} and {container} for their
                           names; left out: the pod is deleted by force
     SHOAL_CLUSTER_GIT     where the installation follows git: the repository, as it can be pushed to from here
@@ -39,6 +40,8 @@ PROJECT = Path(__file__).parents[2]
 ANSWER_S = 60.0
 _FORWARDING = re.compile(r"127\.0\.0\.1:(\d+)")
 _FORWARD_S = 30.0
+_AUTHORITY = "SHOAL_CLUSTER_CA"
+_VISIBILITY = "networking.knative.dev/visibility"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,8 @@ class Installation:
 
     def shoal(self, *arguments: str, stdin: str | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
         """A command of shoal's on a machine without a fleet."""
-        environment = os.environ | {"SHOAL_STATE_DIR": "/nonexistent"} | variables
+        authority = {"SSL_CERT_FILE": os.environ[_AUTHORITY]} if os.environ.get(_AUTHORITY) else {}
+        environment = os.environ | {"SHOAL_STATE_DIR": "/nonexistent"} | authority | variables
         return subprocess.run(
             [*SHOAL, *arguments], cwd=PROJECT, env=environment, input=stdin,
             capture_output=True, text=True, timeout=300, check=False,
@@ -222,14 +226,21 @@ def found_installation() -> Installation | str:
     pools = bare.get("inferenceservices", "-l", "shoal.dev/pool", namespace=MODELS)["items"]
     if not pools:
         return f"no pool in {MODELS}: install shoal first (docs/how-to/kubernetes.md)"
-    own_host = urlsplit(bare.get("ksvc", "gateway")["status"]["url"]).hostname
-    host = os.environ.get("SHOAL_CLUSTER_HOST") or own_host or ""
-    return Installation(url, host, str(pools[0]["metadata"]["labels"]["shoal.dev/pool"]))
+    return Installation(
+        url, os.environ.get("SHOAL_CLUSTER_HOST") or _host(bare), str(pools[0]["metadata"]["labels"]["shoal.dev/pool"])
+    )
+
+
+def _host(bare: Installation) -> str:
+    """What the ingress knows the gateway by: its own name has no route from outside where it has a public one."""
+    gateway = bare.get("ksvc", "gateway")
+    is_inside = gateway["metadata"].get("labels", {}).get(_VISIBILITY) == "cluster-local"
+    return urlsplit(bare.url if is_inside else gateway["status"]["url"]).hostname or ""
 
 
 def _tls() -> ssl.SSLContext:
     """Of the ingress, where its authority is a private one: SHOAL_CLUSTER_CA names its file."""
-    return ssl.create_default_context(cafile=os.environ.get("SHOAL_CLUSTER_CA") or None)
+    return ssl.create_default_context(cafile=os.environ.get(_AUTHORITY) or None)
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every_s: float = 0.1) -> float:

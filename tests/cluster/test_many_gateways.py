@@ -5,7 +5,7 @@ tests/e2e/test_many_gateways.py is the same with processes, and says what the fi
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +14,12 @@ import httpx
 import pytest
 
 from tests.cluster.installation import ANSWER_S, Installation, wait_until
+from tests.cluster.pool_size import held
 from tests.e2e.prefix_turns import sentence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 GATEWAYS, TALKS, TURNS, AT_ONCE = 3, 12, 5, 4
+REPLICAS = 2
 _ROLLED_S = 600.0
 
 
@@ -32,6 +34,13 @@ def gateways(installation: Installation) -> Iterator[None]:
     wait_until("three gateways", lambda: len(installation.pods("gateway")) >= GATEWAYS, _ROLLED_S, every_s=1.0)
     yield
     _set_scale(installation, {"min-scale": _scale(former, "min"), "max-scale": _scale(former, "max")})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def held_pool(installation: Installation) -> Iterator[None]:
+    """Two replicas throughout: one that joins because of the load draws conversations to itself, as it should."""
+    with held(installation, REPLICAS):
+        yield
 
 
 @dataclass(slots=True)
@@ -61,11 +70,20 @@ class Talk:
         self.cached_tokens.append((content["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
 
-def talked(client: httpx.Client, model: str, name: str, *, names_session: bool, words: int) -> tuple[float, float]:
+def talked(
+    client: httpx.Client,
+    model: str,
+    name: str,
+    *,
+    names_session: bool,
+    words: int,
+    before_turn: Callable[[int], None] = lambda turn: None,
+) -> tuple[float, float]:
     """The share of later turns that went where the one before had gone, and of their prompts that was cached there."""
     talks = [Talk(f"{name}-{random.getrandbits(32):x}", names_session, words) for _ in range(TALKS)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for _ in range(TURNS):
+        for turn in range(TURNS):
+            before_turn(turn)
             list(threads.map(lambda talk: talk.say(client, model), talks))
     later = [(talk, turn) for talk in talks for turn in range(1, TURNS)]
     same = sum(talk.replicas[turn] == talk.replicas[turn - 1] for talk, turn in later)
@@ -91,6 +109,34 @@ def test_a_conversation_is_at_home_at_every_gateway(
         )  # fmt: skip
     assert at_home >= 0.99
     assert cached >= 0.95 * cached_alone
+
+
+@pytest.mark.parametrize("names_session", [True, False])
+def test_a_conversation_is_at_home_while_gateways_leave_and_join(
+    installation: Installation, gateways: None, key: str, names_session: bool
+) -> None:
+    """One goes after the second turn; the last two are asked of those that stayed and of the newcomer."""
+    gone: list[str] = []
+
+    def before_turn(turn: int) -> None:
+        if turn == 2:
+            pods = installation.pods("gateway")
+            gone.append(pods[0].name)
+            installation.kubectl("-n", pods[0].namespace, "delete", "pod", gone[0], "--wait=false")
+        if turn == 3:
+            wait_until("another has joined", lambda: _is_whole(installation, gone[0]), _ROLLED_S, every_s=1.0)
+
+    kind = f"joins-{'sessions' if names_session else 'nameless'}"
+    with installation.client(key) as client:
+        at_home, _ = talked(
+            client, installation.pool, kind, names_session=names_session, words=60, before_turn=before_turn
+        )  # fmt: skip
+    assert at_home >= 0.99
+
+
+def _is_whole(installation: Installation, gone: str) -> bool:
+    names = [pod.name for pod in installation.pods("gateway")]
+    return len(names) >= GATEWAYS and gone not in names
 
 
 def test_the_ingress_spreads_requests(installation: Installation, gateways: None, key: str) -> None:

@@ -1,5 +1,7 @@
 """Limits that several gateways share: what is allowed passes, no more, at every rate, and a polite client has it all.
 
+Also while one of the gateways leaves and another joins: what the leaver held is given back, the newcomer has its part.
+
 `tests.cluster.windows` says how it is counted; tests/manifests/test_fleet_as_shipped.py asks the same of processes.
 """
 
@@ -14,26 +16,41 @@ from tests.cluster.windows import RATES_PER_S, allowed_in, is_drained, offered, 
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 WINDOW_S = 60.0
+LEAVES_AFTER_S = 15.0
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["steady", "one-leaves"])
 @pytest.mark.parametrize("per_minute", [60, 300])
-async def test_a_shared_limit_is_exact(installation: Installation, accounts: Accounts, per_minute: int) -> None:
+async def test_a_shared_limit_is_exact(
+    installation: Installation, accounts: Accounts, per_minute: int, leaves: bool
+) -> None:
     """Every rate has a tenant of its own with the same limit, and all are measured at once."""
     names = [*(f"{rate:g}/s" for rate in RATES_PER_S), "polite"]
-    keys = [
-        accounts.add(f"acceptance-{per_minute}-{number}", requestsPerMinute=per_minute) for number in range(len(names))
-    ]
+    tenants = [f"acceptance-{per_minute}-{number}{'-leaves' * leaves}" for number in range(len(names))]
+    keys = [accounts.add(tenant, requestsPerMinute=per_minute) for tenant in tenants]
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(installation.async_client(key)) for key in keys]
-        windows = await asyncio.gather(
+        *windows, _ = await asyncio.gather(
             *(
                 offered(client, installation.pool, name, rate, WINDOW_S, drained=is_drained(per_minute, rate))
                 for client, name, rate in zip(clients, names, RATES_PER_S, strict=False)
             ),
             polite(clients[-1], installation.pool, names[-1], WINDOW_S),
+            _one_leaves(installation) if leaves else asyncio.sleep(0),
         )
     print(f"limit {per_minute} a minute, {len(installation.pods('gateway'))} gateways, {WINDOW_S:.0f} s")
     for window in windows:
         print("  " + window.words())
     for window, rate in zip(windows, [*RATES_PER_S, float("inf")], strict=True):
         assert window.is_exact(allowed_in(WINDOW_S, per_minute, rate)), window.words()
+
+
+async def _one_leaves(installation: Installation) -> None:
+    """A pod is deleted, and drains; its Deployment starts another, which joins within the window."""
+
+    def delete() -> None:
+        leaver = installation.pods("gateway")[0]
+        installation.kubectl("-n", leaver.namespace, "delete", "pod", leaver.name, "--wait=false")
+
+    await asyncio.sleep(LEAVES_AFTER_S)
+    await asyncio.to_thread(delete)  # real processes: requests go on meanwhile

@@ -6,44 +6,39 @@ not done here.
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.cluster.callers import Load, load, streams
-from tests.cluster.installation import MODELS, Body, Installation, wait_until
+from tests.cluster.installation import Body, Installation
+from tests.cluster.pool_size import AT_ONCE, MOVED_S, bounds, declare, is_at, least_of, policy_of, predictor, until_at
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 STREAMS, STREAM_WORDS = 20, 200
 OVERFLOW = 3  # times what the replicas have places for
 _SEATS = "--max-num-seqs="
-MOVED_S = 300.0
 
 
 @pytest.fixture
 def policy(installation: Installation) -> Iterator[Body]:
     if installation.source() != "kubernetes":
         pytest.skip("the pool's policy is git's")
-    found = [
-        body
-        for body in installation.get("autoscalingpolicies")["items"]
-        if body["spec"]["pool"] == installation.pool
-    ]  # fmt: skip
-    if not found:
+    found = policy_of(installation)
+    if found is None:
         pytest.skip(f"no AutoscalingPolicy of {installation.pool}")
-    yield found[0]
-    _declare(installation, found[0], found[0]["spec"])
-    _until(installation, int(found[0]["spec"]["replicas"]["min"]))
+    yield found
+    declare(installation, found, {**found["spec"], **bounds(least_of(found), least_of(found)), **AT_ONCE})
+    until_at(installation, least_of(found))
+    declare(installation, found, found["spec"])
 
 
 def test_bounds_move_the_pool_and_streams_end_whole(installation: Installation, key: str, policy: Body) -> None:
-    least = int(policy["spec"]["replicas"]["min"])
-    rules = {"scaleUp": ["queue_seconds > 100000: +1"], "scaleDown": ["utilization < 100%: -1"]}
-    _declare(installation, policy, {**policy["spec"], **_bounds(least + 1, least + 1)})
-    print(f"up to {least + 1} in {_until(installation, least + 1):.1f} s")
+    least = least_of(policy)
+    declare(installation, policy, {**policy["spec"], **bounds(least + 1, least + 1)})
+    print(f"up to {least + 1} in {until_at(installation, least + 1):.1f} s")
     with load(installation, key) as requests, streams(installation, key, STREAMS, STREAM_WORDS) as open_streams:
-        _declare(installation, policy, {**policy["spec"], **_bounds(least, least), **rules})
-        down_s = _until(installation, least)
+        declare(installation, policy, {**policy["spec"], **bounds(least, least), **AT_ONCE})
+        down_s = until_at(installation, least)
     serving = {call.replica for call in open_streams.calls}
     print(
         f"down to {least} in {down_s:.1f} s, {STREAMS} streams on {len(serving)} replicas: "
@@ -55,14 +50,14 @@ def test_bounds_move_the_pool_and_streams_end_whole(installation: Installation, 
 
 def test_load_scales_the_pool_up(installation: Installation, key: str, policy: Body) -> None:
     """Waves of streams, more than the replicas have places for: some wait, and the rule on waiting adds a replica."""
-    count = OVERFLOW * _seats(installation) * int(policy["spec"]["replicas"]["min"])
-    least = int(policy["spec"]["replicas"]["min"])
+    count = OVERFLOW * _seats(installation) * least_of(policy)
+    least = least_of(policy)
     rules = {"scaleUp": ["utilization > 20%: +1", "queue_seconds > 0.05: +1"]}
-    _declare(installation, policy, {**policy["spec"], **_bounds(least, least + 1), **rules})
+    declare(installation, policy, {**policy["spec"], **bounds(least, least + 1), **rules})
     began_s = time.monotonic()
     waves: list[Load] = []
     with load(installation, key) as requests:
-        while not _is_at(installation, least + 1):
+        while not is_at(installation, least + 1):
             assert time.monotonic() < began_s + MOVED_S, f"after {len(waves)} waves of {count} streams: no replica more"
             with streams(installation, key, count, STREAM_WORDS) as wave:
                 waves.append(wave)
@@ -73,38 +68,6 @@ def test_load_scales_the_pool_up(installation: Installation, key: str, policy: B
 
 def _seats(installation: Installation) -> int:
     """Of one replica, as its engine's arguments say: sequences that it computes at once."""
-    (seats,) = [
-        int(argument.removeprefix(_SEATS)) for argument in _model(installation)["args"] if argument.startswith(_SEATS)
-    ]
+    arguments = predictor(installation)["model"]["args"]
+    (seats,) = [int(argument.removeprefix(_SEATS)) for argument in arguments if argument.startswith(_SEATS)]
     return seats
-
-
-def _bounds(least: int, most: int) -> dict[str, Any]:
-    return {"replicas": {"min": least, "max": most}}
-
-
-def _declare(installation: Installation, policy: Body, spec: Body) -> None:
-    metadata = {name: policy["metadata"][name] for name in ("name", "namespace")}
-    installation.apply({**{name: policy[name] for name in ("apiVersion", "kind")}, "metadata": metadata, "spec": spec})
-
-
-def _until(installation: Installation, replicas: int) -> float:
-    """So many engines are ready, no more and no fewer wanted."""
-
-    return wait_until(f"{replicas} replicas", lambda: _is_at(installation, replicas), MOVED_S, every_s=1.0)
-
-
-def _is_at(installation: Installation, replicas: int) -> bool:
-    wanted = _predictor(installation).get("minReplicas")
-    return bool(wanted == replicas and len(installation.pods("engine")) == replicas)
-
-
-def _model(installation: Installation) -> Body:
-    model: Body = _predictor(installation)["model"]
-    return model
-
-
-def _predictor(installation: Installation) -> Body:
-    pool = installation.get("inferenceservices", "-l", f"shoal.dev/pool={installation.pool}", namespace=MODELS)
-    predictor: Body = pool["items"][0]["spec"]["predictor"]
-    return predictor

@@ -146,11 +146,11 @@ def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
     bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
     broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
     broken = [replace(each, versions=(renamed(each),)) for each in broken]
-    wishes = wanted_in(replace(OLD, models=(bot, *broken)), POOL)
+    demand = wanted_in(replace(OLD, models=(bot, *broken)), POOL)
     policy, state = AdapterPolicy(max_adapters=3), AdapterState()
     for each in broken:
         state = failed(state, each.versions[0].engine_name, "refused by the engine", 1e9, policy, refused=True)
-    made = plan(wishes, EngineAdapters(frozenset()), state, 0.0, policy)
+    made = plan(demand, EngineAdapters(frozenset()), state, 0.0, policy)
     status = make_status(adapters=Adapters(known=True, reason=made.reason, without_room=made.without_room))
     ((told,),) = serving_of([compose(status, sequence=0, sent_unix_s=0.0)]).values()
     assert told.without_room == {version("v3").engine_name}

@@ -26,7 +26,7 @@ from functions.fleet.snapshot_notices import SnapshotNotice
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.fleet.builders import beat
 from tests.fleet.conftest import PASSWORD
-from tests.fleet.test_quota_leases import wish
+from tests.fleet.test_quota_leases import request_for
 
 pytestmark = pytest.mark.servers
 NOTICE = SnapshotNotice(7)
@@ -118,7 +118,7 @@ async def test_what_each_role_does_works(url: str) -> None:
         assert await conversations.delete("shelf", "one")
         await conversations.close()
         quotas = ValkeyQuotaBroker(url, password=login("gateway", PASSWORD), timeout_s=5.0)
-        assert (await quotas.ask("gateway-1", [Group(False, (wish(5.0),))])).gateways >= 1
+        assert (await quotas.ask("gateway-1", [Group(False, (request_for(5.0),))])).gateways >= 1
         await quotas.close()
         regions = RegionBus(url, password=login("registry", PASSWORD))
         used = await regions.read()

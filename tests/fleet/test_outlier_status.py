@@ -8,65 +8,65 @@ POOL = PoolName("base")
 READY = [ReplicaId(name) for name in "abcd"]
 
 
-def out(standings: OutlierTracker, now_s: float = 0.0) -> list[str]:
-    return sorted(standings.of(POOL, READY, now_s).out)
+def out(outliers: OutlierTracker, now_s: float = 0.0) -> list[str]:
+    return sorted(outliers.of(POOL, READY, now_s).out)
 
 
 def test_most_of_a_pool_is_never_out() -> None:
-    standings = OutlierTracker()
+    outliers = OutlierTracker()
     for replica_id in READY[:2]:
-        standings.breaker(POOL, replica_id).eject(0.0)
-    assert out(standings) == ["a", "b"]
-    standings.breaker(POOL, READY[2]).eject(0.0)
-    found = standings.of(POOL, READY, 0.0)
+        outliers.breaker(POOL, replica_id).eject(0.0)
+    assert out(outliers) == ["a", "b"]
+    outliers.breaker(POOL, READY[2]).eject(0.0)
+    found = outliers.of(POOL, READY, 0.0)
     assert (found.out, found.panic) == (frozenset(), True)
     assert found.penalties_ms == dict.fromkeys(READY[:3], REFUSAL_MS)
 
 
 def test_those_that_are_not_ready_do_not_count() -> None:
-    standings = OutlierTracker()
+    outliers = OutlierTracker()
     for name in ("x", "y", "z"):
-        standings.breaker(POOL, ReplicaId(name)).eject(0.0)
-    standings.breaker(POOL, READY[0]).eject(0.0)
-    assert out(standings) == ["a"]
-    assert not standings.of(POOL, READY, 0.0).panic
+        outliers.breaker(POOL, ReplicaId(name)).eject(0.0)
+    outliers.breaker(POOL, READY[0]).eject(0.0)
+    assert out(outliers) == ["a"]
+    assert not outliers.of(POOL, READY, 0.0).panic
 
 
 def test_of_a_pool_that_is_well_the_same_answer_is_given() -> None:
-    standings = OutlierTracker()
-    assert standings.of(POOL, READY, 0.0) is standings.of(PoolName("other"), READY, 1.0)
+    outliers = OutlierTracker()
+    assert outliers.of(POOL, READY, 0.0) is outliers.of(PoolName("other"), READY, 1.0)
 
 
 def test_who_is_gone_takes_its_past_along() -> None:
-    standings = OutlierTracker()
-    standings.breaker(POOL, READY[0]).eject(0.0)
-    standings.forget(POOL, READY[0])
-    standings.forget(POOL, READY[1])
-    assert out(standings) == []
-    assert standings.breaker(POOL, READY[0]).eject(1.0) == EJECTION_BASE_S
+    outliers = OutlierTracker()
+    outliers.breaker(POOL, READY[0]).eject(0.0)
+    outliers.forget(POOL, READY[0])
+    outliers.forget(POOL, READY[1])
+    assert out(outliers) == []
+    assert outliers.breaker(POOL, READY[0]).eject(1.0) == EJECTION_BASE_S
 
 
 def test_who_has_been_well_for_long_is_forgotten() -> None:
-    standings = OutlierTracker()
-    standings.breaker(POOL, READY[0]).eject(0.0)
-    standings.answered(POOL, READY[0], 6.0, 7.0)
-    standings.judge([(POOL, 4)], 7.0)
-    assert standings.of(POOL, READY, 7.0).out == frozenset()
-    standings.judge([(POOL, 4)], 7.0 + FORGIVEN_AFTER_S)
-    assert standings.of(POOL, READY, 70.0) is OutlierTracker.of(standings, PoolName("other"), READY, 0.0)
+    outliers = OutlierTracker()
+    outliers.breaker(POOL, READY[0]).eject(0.0)
+    outliers.answered(POOL, READY[0], 6.0, 7.0)
+    outliers.judge([(POOL, 4)], 7.0)
+    assert outliers.of(POOL, READY, 7.0).out == frozenset()
+    outliers.judge([(POOL, 4)], 7.0 + FORGIVEN_AFTER_S)
+    assert outliers.of(POOL, READY, 70.0) is OutlierTracker.of(outliers, PoolName("other"), READY, 0.0)
 
 
 def test_outliers_are_ejected_up_to_the_cap_and_counted_until_they_are_back() -> None:
-    standings, many = OutlierTracker(), [ReplicaId(f"r{n}") for n in range(8)]
+    outliers, many = OutlierTracker(), [ReplicaId(f"r{n}") for n in range(8)]
 
     def misbehave(*names: int) -> None:
         for number, replica_id in enumerate(many):
-            seen = standings.seen(POOL, replica_id)
+            seen = outliers.seen(POOL, replica_id)
             seen.requests, seen.failures = 100, 90 if number in names else 0
 
     misbehave(0, 1)
-    assert standings.judge([(POOL, 8)], 0.0) == ["r0"], "of eight, one"
+    assert outliers.judge([(POOL, 8)], 0.0) == ["r0"], "of eight, one"
     misbehave(1)
-    assert standings.judge([(POOL, 8)], INTERVAL_S / 2) == []
-    assert standings.of(POOL, many, 1.0).out == {"r0"}
-    assert standings.judge([(POOL, 8)], INTERVAL_S) == ["r1"], "the first one is on probation by then"
+    assert outliers.judge([(POOL, 8)], INTERVAL_S / 2) == []
+    assert outliers.of(POOL, many, 1.0).out == {"r0"}
+    assert outliers.judge([(POOL, 8)], INTERVAL_S) == ["r1"], "the first one is on probation by then"

@@ -7,7 +7,7 @@ from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_heartbeat
 from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, NEEDS_FOR_S, GatewayNeeds, Lacking, PoolBoard
 from functions.fleet.pool_heartbeat import (
-    BEAT_MAX_BYTES,
+    HEARTBEAT_MAX_BYTES,
     MAX_DEMAND,
     MAX_NEEDS,
     PoolDemand,
@@ -114,15 +114,16 @@ def test_what_says_that_a_pool_is_too_small_is_added_apart() -> None:
 
 def test_a_message_over_its_bound_is_not_read() -> None:
     with pytest.raises(PoolHeartbeatInvalid, match="over the limit"):
-        decode(b" " * (BEAT_MAX_BYTES + 1))
+        decode(b" " * (HEARTBEAT_MAX_BYTES + 1))
 
 
 def test_the_longest_beat_stays_below_the_bound() -> None:
     every = dict.fromkeys(range(pool_heartbeat.FIRST_BUCKET, pool_heartbeat.LAST_BUCKET + 1), 10**6)
     largest = [
-        stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256) for _ in range(pool_heartbeat.MAX_POOLS_PER_BEAT)
+        stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256)
+        for _ in range(pool_heartbeat.MAX_POOLS_PER_HEARTBEAT)
     ]
-    assert len(encode(beat(*largest))) <= BEAT_MAX_BYTES
+    assert len(encode(beat(*largest))) <= HEARTBEAT_MAX_BYTES
 
 
 # what gateways lack

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.prefix_updates import (
     ASK_MAX_BYTES,
-    NEWS_MAX_BYTES,
+    UPDATE_MAX_BYTES,
     Bloom,
     Delta,
-    News,
-    NewsInvalid,
     PrefixRequest,
+    PrefixUpdate,
+    PrefixUpdateInvalid,
     State,
     decode,
     decode_ask,
@@ -26,12 +26,12 @@ NAMES = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 
 @given(NAMES, NAMES)
 def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
-    news: list[News] = [
+    updates: list[PrefixUpdate] = [
         Delta("r-0", "base", 7, 3, 16, pack(added), pack(removed)),
         State("r-0", "base", 7, 3, 16, 0, 2, pack(added)),
         Bloom("r-0", "base", 16, len(added), build(added)),
     ]
-    assert [decode(encode(item)) for item in news] == news
+    assert [decode(encode(item)) for item in updates] == updates
     assert list(unpack(pack(added))) == added
 
 
@@ -41,31 +41,31 @@ def test_a_question_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "news",
+    "update",
     [
         Delta("r 0", "base", 7, 3, 16),
         Delta("r-0", "base", -1, 3, 16),
         Delta("r-0", "base", 7, 2**60, 16),
         Delta("r-0", "base", 7, 3, 16, b"1234567"),
-        Delta("r-0", "base", 7, 3, 16, bytes(NEWS_MAX_BYTES)),
+        Delta("r-0", "base", 7, 3, 16, bytes(UPDATE_MAX_BYTES)),
         State("r-0", "base", 7, 3, 16, 0, 0),
         Bloom("r-0", "", 16, 0, b""),
     ],
 )
-def test_what_no_agent_says_is_refused(news: News) -> None:
-    with pytest.raises(NewsInvalid):
-        decode(encode(news))
+def test_what_no_agent_says_is_refused(update: PrefixUpdate) -> None:
+    with pytest.raises(PrefixUpdateInvalid):
+        decode(encode(update))
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_message_or_refused(content: bytes) -> None:
     for read in (decode, decode_ask):
-        with pytest.raises(NewsInvalid):
+        with pytest.raises(PrefixUpdateInvalid):
             read(content)
 
 
 def test_size_is_bounded() -> None:
-    with pytest.raises(NewsInvalid, match="over the limit"):
-        decode(bytes(NEWS_MAX_BYTES + 1))
-    with pytest.raises(NewsInvalid, match="over the limit"):
+    with pytest.raises(PrefixUpdateInvalid, match="over the limit"):
+        decode(bytes(UPDATE_MAX_BYTES + 1))
+    with pytest.raises(PrefixUpdateInvalid, match="over the limit"):
         decode_ask(bytes(ASK_MAX_BYTES + 1))

@@ -28,7 +28,7 @@ async def broker(valkey_port: int) -> AsyncIterator[ValkeyQuotaBroker]:
     await made.close()
 
 
-def wish(wanted: float, account: str = "acme", dimension: int = 2, burst: int = 100) -> LeaseRequest:
+def request_for(wanted: float, account: str = "acme", dimension: int = 2, burst: int = 100) -> LeaseRequest:
     return LeaseRequest(
         account, NO_LIMIT, 0, 0, (RateRequest(dimension, SLOW, burst * MICRO, SLOW, int(wanted * MICRO), 1),)
     )
@@ -39,7 +39,7 @@ def places(wanted: int, held: int = 0, limit: int = 5) -> LeaseRequest:
 
 
 async def tokens(broker: ValkeyQuotaBroker, wanted: float, gateway: str = "g0", *, urgent: bool = False) -> float:
-    answer = await broker.ask(gateway, [Group(urgent, (wish(wanted),))])
+    answer = await broker.ask(gateway, [Group(urgent, (request_for(wanted),))])
     return answer.granted[0].grants[0].granted_micro[0] / MICRO
 
 
@@ -51,7 +51,7 @@ async def test_a_round_is_granted_at_most_half_of_what_is_left(broker: ValkeyQuo
 
 async def test_an_urgent_ask_is_granted_in_full_or_not_at_all(broker: ValkeyQuotaBroker) -> None:
     assert await tokens(broker, 90, urgent=True) == 90
-    answer = await broker.ask("g0", [Group(True, (wish(50),))])
+    answer = await broker.ask("g0", [Group(True, (request_for(50),))])
     assert not answer.granted[0].ok and answer.granted[0].grants[0].granted_micro == (0,)
     assert 0 < answer.granted[0].wait_us <= 40_000_000
     left = answer.granted[0].grants[0].left_micro[0] / MICRO
@@ -59,8 +59,8 @@ async def test_an_urgent_ask_is_granted_in_full_or_not_at_all(broker: ValkeyQuot
 
 
 async def test_all_limits_of_all_accounts_or_none(broker: ValkeyQuotaBroker) -> None:
-    await broker.ask("g0", [Group(True, (wish(100, "acme/ci"),))])
-    both = Group(True, (wish(10), wish(60, "acme/ci")))
+    await broker.ask("g0", [Group(True, (request_for(100, "acme/ci"),))])
+    both = Group(True, (request_for(10), request_for(60, "acme/ci")))
     answer = await broker.ask("g0", [both])
     assert not answer.granted[0].ok
     assert await tokens(broker, 100, urgent=True) == 100, "nothing was taken of the account that had enough"
@@ -68,7 +68,7 @@ async def test_all_limits_of_all_accounts_or_none(broker: ValkeyQuotaBroker) -> 
 
 async def test_one_larger_than_a_burst_comes_when_all_is_there_and_leaves_a_debt(broker: ValkeyQuotaBroker) -> None:
     assert await tokens(broker, 150, urgent=True) == 150
-    answer = await broker.ask("g0", [Group(False, (wish(1),))])
+    answer = await broker.ask("g0", [Group(False, (request_for(1),))])
     assert answer.granted[0].grants[0].granted_micro == (0,)
     assert answer.granted[0].grants[0].left_micro[0] < 0
 
@@ -78,7 +78,7 @@ async def test_what_is_given_back_is_there_for_others(broker: ValkeyQuotaBroker)
     await tokens(broker, -100)
     assert await tokens(broker, 100, "g1", urgent=True) == 100
     await tokens(broker, -1000)
-    answer = await broker.ask("g0", [Group(False, (wish(0),))])
+    answer = await broker.ask("g0", [Group(False, (request_for(0),))])
     assert answer.granted[0].grants[0].left_micro[0] <= 100 * MICRO, "no more than there ever was"
 
 
@@ -127,7 +127,7 @@ async def test_a_clock_that_was_set_back_uses_up_nothing_and_holds_nothing_longe
     await broker._client.hset(account, "s:dead", f"5 {ahead_us}")  # type: ignore[misc]
     await broker._client.zadd("shoal:quota:gateways", {"dead": ahead_us})
     await broker._client.set("shoal:quota:born", ahead_us)
-    answer = await broker.ask("g0", [Group(False, (wish(0),)), Group(False, (places(1),))])
+    answer = await broker.ask("g0", [Group(False, (request_for(0),)), Group(False, (places(1),))])
     assert (answer.gateways, answer.learning) == (1, False)
     assert answer.granted[0].grants[0].left_micro[0] == pytest.approx(60 * MICRO, rel=0.01)
     assert answer.granted[1].grants[0].places == 0, "the dead one's places are its own for a while"
@@ -149,7 +149,7 @@ async def test_accounts_expire_when_they_are_as_good_as_new(broker: ValkeyQuotaB
 async def test_a_server_that_has_just_begun_says_so_and_grants_nobody_too_little(valkey_port: int) -> None:
     broker = connect(valkey_port)
     await broker._client.flushall()
-    answer = await broker.ask("g0", [Group(True, (wish(50),)), Group(False, (wish(50), places(4)))])
+    answer = await broker.ask("g0", [Group(True, (request_for(50),)), Group(False, (request_for(50), places(4)))])
     assert answer.learning, "so that gateways tell what they spent"
     assert answer.granted[0].ok and answer.granted[1].grants[0].granted_micro == (25 * MICRO,)
     assert answer.granted[1].grants[1].places == 4, "places are held, and told again"

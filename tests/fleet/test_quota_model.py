@@ -23,7 +23,7 @@ _PERIOD_S, _LIMIT = 1_000_000, 1_000  # a thousandth of a token a second, so tha
 _NEAR_MICRO = 60_000  # a minute of that
 
 
-def _draw_wish(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
+def _draw_request(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
     account = dice.choice(("acme", "globex", "acme/ci"))
     rates = tuple(
         RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO), one)
@@ -61,12 +61,14 @@ async def test_the_model_answers_as_the_script_does(valkey_port: int, learning: 
         gateway = dice.choice(("g0", "g1"))
         groups = []
         for _ in range(dice.randint(1, 2)):
-            wishes = [_draw_wish(dice, held, gateway) for _ in range(dice.randint(1, 2))]
-            groups.append(Group(dice.random() < 0.5, tuple({wish.account: wish for wish in wishes}.values())))
+            requests = [_draw_request(dice, held, gateway) for _ in range(dice.randint(1, 2))]
+            groups.append(
+                Group(dice.random() < 0.5, tuple({request.account: request for request in requests}.values()))
+            )
         real = await broker.ask(gateway, groups)
         _alike(real, model.ask(gateway, groups, time.time_ns() // 1000))
         for group, granted in zip(groups, real.granted, strict=True):
-            for wish, grant in zip(group.wishes, granted.grants, strict=True):
-                if wish.places_limit != NO_LIMIT:
-                    held[gateway, wish.account] = grant.places
+            for request, grant in zip(group.requests, granted.grants, strict=True):
+                if request.places_limit != NO_LIMIT:
+                    held[gateway, request.account] = grant.places
     await broker.close()

@@ -8,8 +8,8 @@ from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.fleet import rollout_heartbeat
 from functions.fleet.rollout_heartbeat import (
-    BEAT_MAX_BYTES,
-    MAX_STAGES_PER_BEAT,
+    HEARTBEAT_MAX_BYTES,
+    MAX_STAGES_PER_HEARTBEAT,
     RolloutHeartbeat,
     RolloutHeartbeatInvalid,
     StageStats,
@@ -39,7 +39,7 @@ def test_a_stage_at_its_worst_fits_its_estimate() -> None:
     full = dict.fromkeys(range(FIRST_BUCKET, LAST_BUCKET + 1), 10**6)
     worst = GroupWire(10**12, 0, full, full, full)
     encoded = rollout_heartbeat.encode(beat(rollouts=(StageStats(ROLLOUT, 0, worst, worst),)))
-    assert len(encoded) < BEAT_MAX_BYTES / 5
+    assert len(encoded) < HEARTBEAT_MAX_BYTES / 5
     rollout_heartbeat.decode(encoded)
 
 
@@ -58,7 +58,7 @@ def test_a_stage_at_its_worst_fits_its_estimate() -> None:
         {"rollouts": (StageStats(ROLLOUT, 0, group(1, 0, 5.0, 6.0), group()),)},
         {"rollouts": (StageStats(ROLLOUT, 0, GroupWire(2, 0, {LAST_BUCKET + 1: 1}), group()),)},
         {"rollouts": (StageStats(ROLLOUT, 0, GroupWire(2, 0, {5: 0}), group()),)},
-        {"rollouts": (StageStats(ROLLOUT, 0, group(), group()),) * (MAX_STAGES_PER_BEAT + 1)},
+        {"rollouts": (StageStats(ROLLOUT, 0, group(), group()),) * (MAX_STAGES_PER_HEARTBEAT + 1)},
     ],
 )
 def test_what_cannot_be_is_refused_whole(changes: dict[str, object]) -> None:
@@ -67,7 +67,8 @@ def test_what_cannot_be_is_refused_whole(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"{}", b"null", b"\xff", b"[" * 100_000, b" " * (BEAT_MAX_BYTES + 1), b'{"gateway_id":"a","x":1}']
+    "message",
+    [b"", b"{}", b"null", b"\xff", b"[" * 100_000, b" " * (HEARTBEAT_MAX_BYTES + 1), b'{"gateway_id":"a","x":1}'],
 )
 def test_bytes_that_are_no_beat(message: bytes) -> None:
     with pytest.raises(RolloutHeartbeatInvalid):

@@ -8,7 +8,7 @@ import valkey.asyncio as valkey
 from functions.fleet import snapshot_notices
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_notices import SnapshotNotice, announce, follow_notices
-from functions.fleet.valkey_bus import NEWS_CHANNEL, ValkeyBus
+from functions.fleet.valkey_bus import NOTICES_CHANNEL, ValkeyBus
 from tests.fleet.conftest import PASSWORD
 
 
@@ -31,7 +31,7 @@ async def test_who_listens_hears_and_rubbish_is_passed_over(valkey_port: int) ->
         listening = asyncio.create_task(follow_notices(bus, heard.put_nowait))
         async with asyncio.timeout(60):
             while heard.empty():  # a subscription takes a moment, and what is said before it is not heard
-                await rubbish.publish(NEWS_CHANNEL, b"rubbish")
+                await rubbish.publish(NOTICES_CHANNEL, b"rubbish")
                 await announce(other, SnapshotNotice(epoch=3))
                 await asyncio.sleep(0.05)
         assert heard.get_nowait() == SnapshotNotice(epoch=3)

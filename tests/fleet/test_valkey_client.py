@@ -148,8 +148,8 @@ async def _granted(broker: ValkeyQuotaBroker, requests: int) -> int:
     async with asyncio.timeout(_WAIT_S):
         while True:
             try:
-                wish = LeaseRequest("t:acme", NO_LIMIT, 0, 0, (rate,))
-                answer = await broker.ask("gw-0", [Group(False, (wish,))])
+                request = LeaseRequest("t:acme", NO_LIMIT, 0, 0, (rate,))
+                answer = await broker.ask("gw-0", [Group(False, (request,))])
                 return answer.granted[0].grants[0].granted_micro[0]
             except BusUnavailable:
                 await asyncio.sleep(0.2)

@@ -139,8 +139,8 @@ def test_faults_in_a_row_take_a_replica_out() -> None:
 def test_a_refusal_makes_it_look_slower() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.refuse(R0, 0.0)
-    standing = view.standing(BASE, 0.5)
-    assert (standing.out, list(standing.penalties_ms), standing.panic) == (frozenset(), [R0], False)
+    status = view.outlier_status(BASE, 0.5)
+    assert (status.out, list(status.penalties_ms), status.panic) == (frozenset(), [R0], False)
 
 
 def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
@@ -149,7 +149,7 @@ def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
     assert view.ejected(BASE, 0.0) == {R0}
     view.eject(R1, 0.0)
     assert view.ejected(BASE, 0.0) == frozenset()
-    assert view.standing(BASE, 0.0).panic
+    assert view.outlier_status(BASE, 0.0).panic
 
 
 def test_evidence_against_a_stranger_is_nothing() -> None:
@@ -159,7 +159,7 @@ def test_evidence_against_a_stranger_is_nothing() -> None:
     view.sent(who, 0.0)
     view.started(who, 0.0, 1.0, 10)
     view.answered(who, 0.0, 1.0)
-    assert view.standing(BASE, 0.0).out == frozenset()
+    assert view.outlier_status(BASE, 0.0).out == frozenset()
 
 
 def test_who_does_much_worse_than_the_others_is_out_for_a_while() -> None:
@@ -387,14 +387,14 @@ def test_a_zone_that_falls_silent_is_suspected_and_back_with_a_heartbeat() -> No
     for second in range(4):
         zoned(view, "a1 a2 b1 b2" if second else "a1 a2 b1 b2 c1 c2", float(second), second)
         assert not view.suspect(second + 0.5)[0] or second == 3
-    assert view.standing(BASE, 3.6).suspected == {"c1", "c2"}
+    assert view.outlier_status(BASE, 3.6).suspected == {"c1", "c2"}
     assert view.ejected(BASE, 3.6) == {"c1", "c2"}
     zoned(view, "c2", 4.0, 9)
     assert view.suspect(4.1) == (frozenset(), frozenset())
-    assert view.standing(BASE, 4.1).suspected == {"c1"}
+    assert view.outlier_status(BASE, 4.1).suspected == {"c1"}
     zoned(view, "c1", 4.2, 9)
     assert view.suspect(4.3)[1] == {("zone", "c")}
-    assert view.standing(BASE, 4.3).suspected == frozenset()
+    assert view.outlier_status(BASE, 4.3).suspected == frozenset()
 
 
 def test_after_a_pause_of_the_bus_nobody_is_suspected_by_who_speaks_first() -> None:

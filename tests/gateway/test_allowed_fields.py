@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import (
     CHAT,
@@ -48,8 +48,8 @@ def admit(route: Route, key: str = ACME_KEY, unknown: str | None = None, **field
     catalogue = world.catalogue(**sections)
     model = "acme/bot" if key == ACME_KEY else "globex/bot"
     body = {"model": model, **NEEDED.get(route.path, {}), **fields}
-    wire = WireRequest("req-1", world.headers(key), json.dumps(body).encode())
-    return INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+    raw = RawRequest("req-1", world.headers(key), json.dumps(body).encode())
+    return INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def sent(admitted: Admitted) -> dict[str, Any]:

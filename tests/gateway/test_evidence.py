@@ -6,7 +6,13 @@ import pytest
 from functions.api.ids import ModelId, RolloutId, TenantId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
-from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutHeartbeat, decode, encode
+from functions.fleet.rollout_heartbeat import (
+    HEARTBEAT_MAX_BYTES,
+    MAX_STAGES_PER_HEARTBEAT,
+    RolloutHeartbeat,
+    decode,
+    encode,
+)
 from functions.gateway.request.request import Timeline
 from functions.gateway.routing import rollout as evidence_module
 from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
@@ -137,15 +143,15 @@ def test_beats_are_numbered_and_cumulative() -> None:
 
 def test_many_stages_are_several_beats_each_within_its_bound() -> None:
     evidence = gathering()
-    for number in range(MAX_STAGES_PER_BEAT + 3):
+    for number in range(MAX_STAGES_PER_HEARTBEAT + 3):
         evidence.ended(msgspec.structs.replace(USE, stage=number), ACME, (200, ""), ANSWERED)
-    assert [len(part) for part in stages(evidence)] == [MAX_STAGES_PER_BEAT, 3]
+    assert [len(part) for part in stages(evidence)] == [MAX_STAGES_PER_HEARTBEAT, 3]
     for number in range(12):  # the heaviest that there can be
         heavy = gathered_everywhere(evidence, stage=1000 + number)
         assert heavy.requests > 0
     beats = evidence.heartbeats()
     assert sum(len(beat.rollouts) for beat in beats) == 12 and len(beats) > 1
-    assert max(len(encode(beat)) for beat in beats) < BEAT_MAX_BYTES
+    assert max(len(encode(beat)) for beat in beats) < HEARTBEAT_MAX_BYTES
 
 
 def gathered_everywhere(evidence: RolloutEvidence, stage: int) -> GroupStats:

@@ -17,7 +17,7 @@ from functions.decisions.routing.request import CachedPrompt
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
 from functions.gateway import feeds
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.metrics import ExactPrefixStats
@@ -38,9 +38,9 @@ BLOCK = 16
 def admit(content: str = CONTENT, *, key: str = ACME_KEY, source: str = "events", route: Route = CHAT) -> Admitted:
     body: dict[str, Any] = {"model": "acme/bot" if key == ACME_KEY else "globex/bot"}
     body["messages"] = [{"role": "user", "content": content}]
-    wire = WireRequest("r", world.headers(key), json.dumps(body).encode())
+    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
     catalogue = catalogue_by(source)
-    return INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+    return INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def catalogue_by(source: str) -> Catalogue:

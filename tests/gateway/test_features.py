@@ -10,7 +10,7 @@ import pytest
 from functions.api.snapshot import PoolEntry, Task
 from functions.decisions.request.length_model import UNKNOWN_OUTPUT_TOKENS
 from functions.gateway.intake.features import for_other_model
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, MESSAGES, RERANK, RESPONSES_ROUTE, TOKENIZE, Route
 from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted
@@ -33,8 +33,8 @@ def admit(
     if route is CHAT:
         body.setdefault("messages", [{"role": "user", "content": LONG}])
     catalogue = world.catalogue(quotas=(world.quota(**quota),)) if quota else world.catalogue()
-    wire = WireRequest("r", world.headers(key), json.dumps(body).encode())
-    return intake.admit(catalogue, route, wire, intake.recognise(catalogue, wire, NOW_UNIX_S))
+    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
+    return intake.admit(catalogue, route, raw, intake.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def test_a_prompts_size_is_its_texts_not_its_bodys(intake: Intake) -> None:
@@ -78,8 +78,8 @@ def test_the_most_that_may_be_generated(intake: Intake, route: Route, fields: di
 def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, task: Task, reads: int) -> None:
     catalogue = world.catalogue(pools=(PoolEntry(POOL, 2048, task=task),))
     body = {"model": POOL, "query": "q" * 100, "documents": ["a", "b", "c"]}
-    wire = WireRequest("r", world.headers(), json.dumps(body).encode())
-    features = intake.admit(catalogue, RERANK, wire, intake.recognise(catalogue, wire, NOW_UNIX_S)).features
+    raw = RawRequest("r", world.headers(), json.dumps(body).encode())
+    features = intake.admit(catalogue, RERANK, raw, intake.recognise(catalogue, raw, NOW_UNIX_S)).features
     assert 0 < features.prompt_bytes - reads < 20, "and the documents once"
 
 

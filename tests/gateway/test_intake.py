@@ -8,7 +8,7 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest, _upstream_body
+from functions.gateway.intake.intake import Intake, RawRequest, _upstream_body
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, ROUTES, TOKENIZE, Route
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
@@ -25,11 +25,11 @@ def admit(
 ) -> Admitted:
     document = body if body is not None else {"model": "acme/bot", "messages": MESSAGES}
     sent = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return through(WireRequest("req-1", world.headers(key, **headers), sent), route)
+    return through(RawRequest("req-1", world.headers(key, **headers), sent), route)
 
 
-def through(wire: WireRequest, route: Route = CHAT, catalogue: Catalogue = CATALOGUE) -> Admitted:
-    return INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+def through(raw: RawRequest, route: Route = CHAT, catalogue: Catalogue = CATALOGUE) -> Admitted:
+    return INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def refusal(*args: Any, **kwargs: Any) -> tuple[int, str]:
@@ -73,9 +73,9 @@ def sent(admitted: Admitted) -> dict[str, Any]:
 def test_every_wrong_key_gets_the_same_answer(authorization: str) -> None:
     headers = [*world.headers(None), (b"authorization", authorization.encode("latin-1"))]
     with pytest.raises(Refused) as refused:
-        through(WireRequest("r", headers, b"{}"))
+        through(RawRequest("r", headers, b"{}"))
     with pytest.raises(Refused) as without:
-        through(WireRequest("r", world.headers(None), b"{}"))
+        through(RawRequest("r", world.headers(None), b"{}"))
     assert refused.value.answer == without.value.answer
     assert refused.value.answer.status == 401
     assert ACME_KEY[10:] not in refused.value.answer.message
@@ -89,7 +89,7 @@ def test_a_key_is_known_by_its_whole_secret() -> None:
 def test_bearer_is_not_case_sensitive() -> None:
     headers = [*world.headers(None), (b"authorization", b"bearer " + ACME_KEY.encode())]
     body = json.dumps(chat()).encode()
-    assert through(WireRequest("r", headers, body)).caller.key_id == "acme-ci"
+    assert through(RawRequest("r", headers, body)).caller.key_id == "acme-ci"
 
 
 def test_a_key_without_the_scope_is_forbidden() -> None:
@@ -218,7 +218,7 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
     assert mine == again != "stolen"
     assert len(mine) == 32 and "acme" not in mine
     other = Intake(b"q" * 32, world.limits(), Splits(time.monotonic))
-    assert other._cache_salt(CATALOGUE, CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
+    assert other._salt_of(CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
@@ -297,5 +297,5 @@ def test_head_and_whole_request_are_refused_alike() -> None:
         [*world.headers(), (b"host", b"b")],
     ):
         with pytest.raises(Refused) as refused:
-            through(WireRequest("r", headers, b""))
+            through(RawRequest("r", headers, b""))
         assert precheck_refusal(headers) == (refused.value.answer.status, refused.value.answer.code)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from functions.gateway.errors import OverQuota
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, TOKENIZE, Route
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
@@ -22,9 +22,9 @@ def given(route: Route, body: dict[str, Any], caps: dict[str, int]) -> dict[str,
     """What the engine gets."""
     content = {COMPLETIONS: {"prompt": WORD}}.get(route, {"messages": [{"role": "user", "content": WORD}]})
     sent = json.dumps({"model": "acme/bot", **content, **body}).encode()
-    wire = WireRequest("r", world.headers(), sent)
+    raw = RawRequest("r", world.headers(), sent)
     catalogue = world.catalogue(quotas=(quota(**caps),))
-    admitted = INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+    admitted = INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
     forwarded: dict[str, Any] = json.loads(admitted.upstream_body)
     return forwarded
 

@@ -303,7 +303,7 @@ async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
             live.call(live.refill_retries)
             live.call(
                 lambda live=live: [
-                    live.gateway.services.fleet.standings.forget(it.pool, it.replica_id)
+                    live.gateway.services.fleet.outliers.forget(it.pool, it.replica_id)
                     for it, _ in live.gateway.services.fleet.heartbeats()
                 ]
             )  # type: ignore[misc]

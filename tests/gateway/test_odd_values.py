@@ -9,7 +9,7 @@ import pytest
 from functions.api.ids import TenantId
 from functions.api.snapshot import PoolEntry, TenantEntry
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
@@ -125,9 +125,9 @@ def test_no_value_is_our_mistake(route: Route) -> None:
     answers = {"taken": 0, "refused": 0}
     for path in paths(body):
         for odd in ODD:
-            wire = WireRequest("r", head, json.dumps(replaced(body, path, odd)).encode())
+            raw = RawRequest("r", head, json.dumps(replaced(body, path, odd)).encode())
             try:
-                intake.admit(catalogue, route, wire, intake.recognise(catalogue, wire, NOW_UNIX_S))
+                intake.admit(catalogue, route, raw, intake.recognise(catalogue, raw, NOW_UNIX_S))
                 answers["taken"] += 1
             except Refused as refused:
                 assert 400 <= refused.answer.status < 500, (path, odd)

@@ -14,7 +14,7 @@ from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_heartbeat
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolDemand, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_HEARTBEAT, PoolDemand, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
@@ -108,9 +108,9 @@ def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_for
 
 def test_many_pools_are_many_messages_of_one_second() -> None:
     figures = PoolActivity(Clock())
-    pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_BEAT + 1)]
+    pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_HEARTBEAT + 1)]
     beats = figures.heartbeats(SENDER, 1.0, pools, {})
-    assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_BEAT, 1]
+    assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_HEARTBEAT, 1]
     assert len({beat.sequence for beat in beats}) == 1
 
 

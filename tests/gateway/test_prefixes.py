@@ -10,7 +10,7 @@ import pytest
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.routing.request import CachedPrompt
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted
@@ -27,8 +27,8 @@ def chat(*turns: str, key: str = ACME_KEY, source: str = "sent") -> Admitted:
     messages = [SYSTEM, *({"role": "user", "content": turn} for turn in turns)]
     body = {"model": "acme/bot" if key == ACME_KEY else "globex/bot", "messages": messages, "max_tokens": 10}
     catalogue = world.catalogue(routing=(world.routing(prefix_source=source),))
-    wire = WireRequest("r", world.headers(key), json.dumps(body).encode())
-    return INTAKE.admit(catalogue, CHAT, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
+    return INTAKE.admit(catalogue, CHAT, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def prefixes(**arguments: Any) -> Prefixes:
@@ -112,7 +112,8 @@ def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> 
 def _features_of(messages: list[dict[str, Any]]) -> Any:
     model = world.catalogue().resolve(world.snapshot().tenants[0].name, "acme/bot")
     assert model is not None
-    return INTAKE.features.of({"messages": messages}, CHAT.output, model, world.snapshot().tenants[0].name, "s")
+    tenant = world.snapshot().tenants[0].name
+    return INTAKE.features.of({"messages": messages}, CHAT, model, tenant, "s", length_field="max_tokens")
 
 
 @pytest.mark.parametrize("source", ["events", "bloom"])

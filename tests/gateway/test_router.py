@@ -92,8 +92,8 @@ async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Play
     (refusing,) = p.gateway.services.router.load.in_flight
     engine = await p.connects()
     engine.refuses(503)
-    standing = p.gateway.services.fleet.standing(POOL, p.world.clock())
-    assert set(standing.penalties_ms) == {refusing} and not standing.out
+    status = p.gateway.services.fleet.outlier_status(POOL, p.world.clock())
+    assert set(status.penalties_ms) == {refusing} and not status.out
 
 
 async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Playing) -> None:

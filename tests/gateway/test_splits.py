@@ -7,7 +7,7 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.models import as_control
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.request.request import Admitted
@@ -36,9 +36,9 @@ class Door:
     ) -> Admitted:
         more = {"x_session_id": header} if header is not None else {}
         body = json.dumps({"model": model, "messages": MESSAGES, **fields}).encode()
-        wire = WireRequest(request_id, world.headers(ACME_KEY, **more), body)
-        known = self.intake.recognise(self.catalogue, wire, NOW_UNIX_S)
-        return self.intake.admit(self.catalogue, CHAT, wire, known)
+        raw = RawRequest(request_id, world.headers(ACME_KEY, **more), body)
+        known = self.intake.recognise(self.catalogue, raw, NOW_UNIX_S)
+        return self.intake.admit(self.catalogue, CHAT, raw, known)
 
     def groups(self, sessions: int = 2000) -> list[str]:
         return [split_of(self.admit(header=f"s{number}")).group for number in range(sessions)]

@@ -5,6 +5,8 @@ import pytest
 from tests.manifests.rendering import MANIFESTS, Rendering, render
 from tests.manifests.workloads import workloads
 
+PROGRESS_DEADLINE = "serving.knative.dev/progress-deadline"
+
 # Fields of a pod that Knative refuses until its feature is enabled (its config-features).
 GATED = {
     "affinity": "affinity",
@@ -65,3 +67,20 @@ def test_timeouts_are_below_the_ceiling(knative: Rendering, staging: Rendering, 
     ceiling_s = int(knative.one("ConfigMap", "config-defaults")["data"]["max-revision-timeout-seconds"])
     longest_s = [each.grace_s for rendering in (staging, production) for each in workloads(rendering) if each.knative]
     assert max(longest_s) == ceiling_s, "raised no further than it is needed"
+
+
+def test_a_first_revision_is_not_given_up_while_somebody_mends_the_installation(
+    staging: Rendering, production: Rendering
+) -> None:
+    """Knative takes the pods of a revision away that is not ready in time, and brings none back by itself."""
+    services = [
+        each
+        for rendering in (staging, production)
+        for each in rendering.of("Service")
+        if "template" in each["spec"]  # Knative's
+    ]
+    deadlines = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"].get(PROGRESS_DEADLINE)
+        for each in services
+    }
+    assert deadlines == {"gateway": "40m", "registry": "40m"}

@@ -32,9 +32,9 @@ class Controller:
             now = lambda: simulation.now_s  # noqa: E731 - the one clock
             self.health = FleetHealth(self.policy, now, lambda: simulation.now_s + 1000.0)
         beats = [
-            replica.last_beat
+            replica.last_heartbeat
             for replica in simulation.lifecycle.replicas.values()
-            if replica.last_beat is not None and replica.life in (Life.STARTING, Life.READY, Life.DRAINING)
+            if replica.last_heartbeat is not None and replica.life in (Life.STARTING, Life.READY, Life.DRAINING)
         ]
         for slow in self.health.step(PoolReport(True, {}, tuple(replica_report(each, 0.1) for each in beats))).restart:
             self.health.restarting(slow)

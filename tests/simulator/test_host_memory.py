@@ -49,7 +49,7 @@ def test_a_memory_no_larger_than_the_cache_gains_nothing() -> None:
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), max_size=40), st.integers(0, 12))
 def test_gateways_know_what_each_memory_holds(sent: list[tuple[int, int]], host_blocks: int) -> None:
     told = ToldPrefixes()
-    cache = PrefixCache(8 * 16, 16, told.news_of(A), host_tokens=host_blocks * 16)
+    cache = PrefixCache(8 * 16, 16, told.listener_of(A), host_tokens=host_blocks * 16)
     for chain, length in sent:
         cache.enter([chain * 100 + place for place in range(length)])
     for chain in range(5):

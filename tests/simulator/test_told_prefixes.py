@@ -28,7 +28,7 @@ chains = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 4), st.integ
 @given(chains)
 def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, int]]) -> None:
     told = ToldPrefixes()
-    caches = {name: PrefixCache(8 * 16, 16, told.news_of(name)) for name in (A, B)}
+    caches = {name: PrefixCache(8 * 16, 16, told.listener_of(name)) for name in (A, B)}
     for name, chain, length in sent:
         caches[name].enter([chain * 100 + place for place in range(length)])
     for chain in range(5):
@@ -39,13 +39,13 @@ def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, in
 
 def test_a_cache_that_is_cleared_or_begins_again_is_known_no_more() -> None:
     told = ToldPrefixes()
-    cache = PrefixCache(100 * 16, 16, told.news_of(A))
+    cache = PrefixCache(100 * 16, 16, told.listener_of(A))
     cache.enter((1, 2, 3))
     assert told.match((1, 2, 3, 4)).blocks == {A: 3}
     cache.clear()
     assert not told.match((1, 2, 3)).blocks
     cache.enter((1, 2))
-    PrefixCache(100 * 16, 16, told.news_of(A)).enter((1,))
+    PrefixCache(100 * 16, 16, told.listener_of(A)).enter((1,))
     assert told.match((1, 2)).blocks == {A: 1}, "the former engine's cache went with it"
 
 

@@ -4,7 +4,7 @@ The kind is KServe's, so keys that we do not know are KServe's business and igno
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +18,8 @@ from functions.api.snapshot import PoolRole, Task
 
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
+VERSION_OF_LABEL = "shoal.dev/version-of"  # the controller's own: a second service of that pool, with another version
+POOL_SERVICES = f"{POOL_LABEL},!{VERSION_OF_LABEL}"  # a label selector: what people declare
 TASK_LABEL = "shoal.dev/task"
 ACCELERATORS_ANNOTATION = "shoal.dev/accelerators-per-replica"
 PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
@@ -39,6 +41,11 @@ _PRICE = re.compile(r"\d{1,6}(?:\.\d{1,6})?")
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 Count = Annotated[int, Field(ge=0, le=100_000)]
+
+
+def is_pool(labels: Mapping[str, str]) -> bool:
+    """Of a service on a cluster: whether it is a pool's own."""
+    return POOL_LABEL in labels and VERSION_OF_LABEL not in labels
 
 
 class Foreign(BaseModel):

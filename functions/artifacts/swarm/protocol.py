@@ -61,14 +61,14 @@ class AnnounceAnswer(msgspec.Struct, frozen=True):
     nodes: Annotated[int, msgspec.Meta(ge=0)]
 
 
-def encode_announcement(news: Announcement, count: int, *, leaving: bool = False) -> bytes:
+def encode_announcement(announcement: Announcement, count: int, *, leaving: bool = False) -> bytes:
     body = AnnounceBody(
-        address=news.address,
+        address=announcement.address,
         chunks=count,
-        have=encode(news.have, count),
-        zone=news.zone,
-        room=news.room,
-        avoid=news.avoid[:MAX_AVOIDED],
+        have=encode(announcement.have, count),
+        zone=announcement.zone,
+        room=announcement.room,
+        avoid=announcement.avoid[:MAX_AVOIDED],
         leaving=leaving,
     )
     return msgspec.json.encode(body)
@@ -135,8 +135,8 @@ class TrackerClient:
     loopback_allowed: bool
     answer_within_s: float = ANSWER_WITHIN_S
 
-    async def announce(self, news: Announcement, *, leaving: bool = False) -> PeerAnswer:
-        body = encode_announcement(news, self.count, leaving=leaving)
+    async def announce(self, announcement: Announcement, *, leaving: bool = False) -> PeerAnswer:
+        body = encode_announcement(announcement, self.count, leaving=leaving)
         try:
             async with (
                 asyncio.timeout(self.answer_within_s),

@@ -12,6 +12,7 @@ from typing import Literal
 
 from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import ClusterFacts, Items
+from functions.controller.kubernetes import objects
 
 Level = Literal["ok", "warn", "fail", "unknown"]
 
@@ -36,14 +37,15 @@ def is_installed(facts: ClusterFacts, choice: ClusterChoice) -> bool:
     return bool(facts.services or facts.deployments) or choice.system in names_of(facts.namespaces or ())
 
 
-def condition(body: Body, kind: str) -> str | None:
-    conditions = body.get("status", {}).get("conditions", ())
-    return next((str(each.get("status")) for each in conditions if each.get("type") == kind), None)
+def condition(body: Body, type_: str) -> str | None:
+    """The status of the condition of that type."""
+    found = objects.condition(body, type_)
+    return str(found.get("status")) if found is not None else None
 
 
 def first_reason(body: Body) -> str:
     """Of `Ready` where it is False, else of any condition that is."""
-    conditions = [each for each in body.get("status", {}).get("conditions", ()) if each.get("status") == "False"]
+    conditions = [each for each in objects.list_at(body, "status", "conditions") if each.get("status") == "False"]
     conditions.sort(key=lambda each: each.get("type") != "Ready")
     if not conditions:
         return ""

@@ -5,7 +5,7 @@ Neighbours: `platform_checks` has those of the cluster below it, `doctor` puts b
 
 from collections.abc import Callable, Iterator
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import is_pool
 from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import ClusterFacts, Items
 from functions.cli.cluster.finding import (
@@ -122,7 +122,7 @@ def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
         words = f"no ServingRuntime shoal-vllm in {choice.models}: no agent would run beside engines"
         yield Finding("runtime", "fail", words, _APPLY)
     for each in facts.pools or ():
-        if POOL_LABEL not in labels_of(each):
+        if not is_pool(labels_of(each)):
             continue
         level: Level = "ok" if condition(each, "Ready") == "True" else "fail"
         words = "ready" if level == "ok" else first_reason(each) or "not ready"

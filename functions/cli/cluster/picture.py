@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import POOL_LABEL, is_pool
 from functions.cli.cluster.access import Body, Cluster, Forbidden
 from functions.cli.cluster.facts import Items, own_objects
 from functions.cli.cluster.finding import condition, labels_of, name_of
@@ -60,7 +60,7 @@ def _nodes(cluster: Cluster) -> Items:
 def picture(seen: Seen) -> dict[str, Any]:
     zones = {name_of(node): labels_of(node).get(_ZONE, "") for node in seen.nodes}
     processes = [_process(name, seen.pods, seen.leader) for name in PROCESSES]
-    objects = [_object("pool", each) for each in seen.pools if POOL_LABEL in labels_of(each)]
+    objects = [_object("pool", each) for each in seen.pools if is_pool(labels_of(each))]
     objects += [_object(_singular(each["kind"]), each) for each in seen.objects]
     replicas = [_replica(pod, zones) for pod in seen.pods if POOL_LABEL in labels_of(pod)]
     is_ready = all(each["ready"] for each in processes) and all(each["state"] == "Ready" for each in objects)

@@ -109,7 +109,7 @@ _ONE_EACH: Mapping[str, int] = MappingProxyType({})
 
 
 def granted(
-    wishes: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
+    demands: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
 ) -> dict[str, SlotDemand]:
     """What each pool may have of `most` accelerators; `present` is how many replicas serve now.
 
@@ -124,12 +124,12 @@ def granted(
     demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one. Where A's replicas
     take two accelerators each, those that are there are 5 already: nobody gets more.
     """
-    given = {name: min(wish.serving, max(wish.least, present.get(name, 0))) for name, wish in wishes.items()}
+    given = {name: min(demand.serving, max(demand.least, present.get(name, 0))) for name, demand in demands.items()}
     left = most - sum(count * costs.get(name, 1) for name, count in given.items())
-    left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left, costs)
-    warm = dict.fromkeys(wishes, 0)
-    _give(warm, {name: wish.warm for name, wish in wishes.items()}, left, costs)
-    return {name: SlotDemand(given[name], warm[name], wish.least) for name, wish in wishes.items()}
+    left = _give(given, {name: demand.serving for name, demand in demands.items()}, left, costs)
+    warm = dict.fromkeys(demands, 0)
+    _give(warm, {name: demand.warm for name, demand in demands.items()}, left, costs)
+    return {name: SlotDemand(given[name], warm[name], demand.least) for name, demand in demands.items()}
 
 
 def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:

@@ -26,6 +26,11 @@ AT_ONCE = 32
 _log = logging.getLogger(__name__)
 
 
+def agents_http() -> httpx.AsyncClient:
+    """A connection a call: agents come and go."""
+    return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 class RoleNotifier:
     """Sends replicas their roles: one short request each, to the port where gateways and peers reach the agent.
 

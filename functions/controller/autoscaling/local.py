@@ -190,15 +190,15 @@ class LocalScaling:
     def _next(
         self, seatings: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
     ) -> dict[str, Allocation]:
-        wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
-        allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
+        demands = {pool.name: self._demand(pool.name, pool.replicas) for pool in self._reconciler.declared}
+        allowed = self._fitting(demands, seated(demands, held, leaving, self._seats()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
         for name, pool in seatings.items():
             allocation, may_have = pool.allocation, allowed[name]
             ready = pool.awake | pool.asleep
             then = toward(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
-            if why := in_words(wishes[name], may_have, pool, self._seats()):
+            if why := in_words(demands[name], may_have, pool, self._seats()):
                 self._held[name] = why
             if then.count < allocation.count and not self._reconciler.wanted.settled:
                 then, self._held[name] = allocation, "replicas are still coming or going"
@@ -209,15 +209,15 @@ class LocalScaling:
             following[name] = then
         return following
 
-    def _fitting(self, wishes: Mapping[str, SlotDemand], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
+    def _fitting(self, demands: Mapping[str, SlotDemand], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
         """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
         if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
             return allowed
-        asked = {name: SlotDemand(each.serving, each.warm, wishes[name].least) for name, each in allowed.items()}
+        asked = {name: SlotDemand(each.serving, each.warm, demands[name].least) for name, each in allowed.items()}
         fitting = granted(asked, {}, MAX_SLOTS)
         return {name: Seated(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
 
-    def _wish(self, name: str, declared: int) -> SlotDemand:
+    def _demand(self, name: str, declared: int) -> SlotDemand:
         operators = self._reconciler.wanted.target.replicas
         if operators is not None:
             return SlotDemand(operators, 0, operators)

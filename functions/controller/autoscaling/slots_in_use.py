@@ -147,15 +147,15 @@ def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
     return sum(replica_id not in wanted for replica_id in engines)
 
 
-def in_words(wish: SlotDemand, seated: Seated, pool: SlotsInUse, seats: int) -> str:
+def in_words(demand: SlotDemand, seated: Seated, pool: SlotsInUse, seats: int) -> str:
     """Why a pool has less than it should; "" where it has not."""
-    if seated.serving < wish.serving and len(pool.asleep) > seated.wake:
+    if seated.serving < demand.serving and len(pool.asleep) > seated.wake:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
-    if seated.serving == wish.serving and seated.warm < wish.warm and pool.sleeps:
+    if seated.serving == demand.serving and seated.warm < demand.warm and pool.sleeps:
         return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(seats)}"
     if len(pool.allocation.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
         return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(seats)}"
-    if (seated.serving, seated.warm) == (wish.serving, wish.warm):
+    if (seated.serving, seated.warm) == (demand.serving, demand.warm):
         return ""
     return f"this machine runs {seats} engines at most (SHOAL_MAX_ENGINES)"
 

@@ -5,7 +5,7 @@ over restarts too (`refs/shoal/last-good` keeps its objects from being collected
 of one that is still being applied. Suspended, nothing is taken up; what runs goes on.
 
 A revision is applied once it is published (`published`) and the target is what it says (`converged`).
-Neighbours: `source` reads, `record` remembers; the process's loops wait on `subscribe()` and read `desired`.
+Neighbours: `branch` reads and judges, `record` remembers; the process's loops wait on `subscribe()` and read `desired`.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from pathlib import Path
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, SourceLocation
 from functions.controller.gitops import record as records
+from functions.controller.gitops.branch import Branch, Revision
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.record import FormerRevision, Result, RevisionRecord, Suspension
 from functions.controller.gitops.source import GitSource, Observed
@@ -59,22 +60,14 @@ class BranchFollower:
     ) -> None:
         self.desired: DesiredRevision | None = None
         self.record: RevisionRecord = records.read(record_file)
-        self.tip: Observed | None = None
-        self.refused: tuple[Problem, ...] = ()  # why the tip is not what is wanted
-        self.trouble = ""  # why the branch cannot be read
-        self.news = asyncio.Event()  # replaced each time: something here is another
-        self._source = source
+        self.branch = Branch(source, check=self._problems)
+        self.changed = asyncio.Event()  # replaced each time: something here is another
         self._record_file = record_file
         self._check = check
         self._clock = clock
         self._wall_clock = wall_clock
         self._subscribers: list[asyncio.Event] = []
-        self._woken = asyncio.Event()
         self._judged: str | None = None  # the commit that was judged last
-
-    @property
-    def branch(self) -> str:
-        return self._source.branch
 
     @property
     def suspended(self) -> bool:
@@ -88,78 +81,62 @@ class BranchFollower:
 
     async def start(self) -> None:
         """The first look; where the tip is no good (or suspended), what was good last."""
-        with contextlib.suppress(GitFailed):  # kept in `trouble`, and `watch` tries again
+        with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`, and `watch` tries again
             await self.look()
         if self.desired is None:
             await self._fall_back()
 
     async def watch(self, every_s: float) -> None:
         """Until cancelled; GitFailed where the branch cannot be read."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._woken.wait()
-            self._woken.clear()
-            await self.look()
-
-    def wake(self) -> None:
-        """Look now."""
-        self._woken.set()
+        await self.branch.watch(self.look, every_s)
 
     async def look(self) -> None:
         """Judge the tip, where it is another; GitFailed where the repository does not let us."""
+        had_trouble = bool(self.branch.trouble)
         try:
-            observed = await asyncio.to_thread(self._source.look)
-            self.tip = observed
+            observed = await self.branch.look()
             if observed.commit != self._judged:
-                self.refused = ()  # that was about another commit
+                self.branch.refused = ()  # that was about another commit
                 if not self.suspended:
                     await self._judge(observed)
         except GitFailed as error:
-            self.trouble = str(error)
+            self.branch.trouble = str(error)
             self._tell()
             raise
-        if self.trouble:
-            self.trouble = ""
+        if had_trouble:
             self._tell()
 
     async def _judge(self, observed: Observed) -> None:
-        self.refused = ()
-        if self.desired is None or self._revision(observed) != self.desired.revision:
-            problems = self._problems(observed)
-            if problems or observed.loaded is None:
-                self._refuse(observed, problems)
-            elif not await self._adopt(observed, observed.loaded):
+        if self.desired is None or self.branch.revision_of(observed) != self.desired.revision:
+            revision = self.branch.judge(observed)
+            if revision is None:
+                self._refuse(observed, self.branch.refused)
+            elif not await self._adopt(revision):
                 return
         self._judged = observed.commit
         self._tell()
 
-    def _problems(self, observed: Observed) -> tuple[Problem, ...]:
-        if observed.loaded is None:
-            return observed.problems
-        if not observed.loaded.objects and observed.commit not in self.record.allowed_empty:
+    def _problems(self, commit: str, loaded: Loaded) -> tuple[Problem, ...]:
+        if not loaded.objects and commit not in self.record.allowed_empty:
             return (Problem(SourceLocation("."), "", NOTHING_LEFT),)
-        return self._check(observed.loaded)
+        return self._check(loaded)
 
     def _refuse(self, observed: Observed, problems: tuple[Problem, ...]) -> None:
-        self.refused = problems
-        detail = f"{len(problems)} problem(s); the first: {problems[0]}"
+        revision, detail = self.branch.revision_of(observed), f"{len(problems)} problem(s); the first: {problems[0]}"
         now = self._wall_clock()
-        past = FormerRevision(self._revision(observed), observed.message, "refused", detail, now, now, 0.0)
-        self._keep(self.record.concluded(past))
-        _log.error("%s is refused: %s", self._revision(observed), detail)
+        self._keep(self.record.concluded(FormerRevision(revision, observed.message, "refused", detail, now, now, 0.0)))
+        _log.error("%s is refused: %s", revision, detail)
 
-    async def _adopt(self, observed: Observed, loaded: Loaded) -> bool:
+    async def _adopt(self, revision: Revision) -> bool:
         """False where the operator said to wait meanwhile."""
-        revision = self._revision(observed)
-        await asyncio.to_thread(self._source.git.run, "update-ref", LAST_GOOD, observed.commit)
+        await asyncio.to_thread(self.branch.source.git.run, "update-ref", LAST_GOOD, revision.commit)
         if self.suspended:
             return False
         if self.desired is not None and not self.desired.concluded:
-            self._note(self.desired, "superseded", f"by {revision}")
-        self._keep(self.record.adopted(revision))
-        self.desired = self._desire(observed, loaded)
-        _log.info("%s: %s", revision, observed.message)
+            self._note(self.desired, "superseded", f"by {revision.name}")
+        self._keep(self.record.adopted(revision.name))
+        self.desired = self._desire(revision)
+        _log.info("%s: %s", revision.name, revision.message)
         self._announce()
         return True
 
@@ -167,27 +144,23 @@ class BranchFollower:
         """To the revision that was good last, by the record or else by the reference."""
         commit: str | None = self.record.last_good.rpartition("@")[2]
         try:
-            commit = commit or await asyncio.to_thread(self._source.git.commit_of, LAST_GOOD)
-            if not commit:
-                return
-            observed = await asyncio.to_thread(self._source.at, commit)
+            commit = commit or await asyncio.to_thread(self.branch.source.git.commit_of, LAST_GOOD)
         except GitFailed as error:
-            self.trouble = self.trouble or str(error)
-            return
-        if observed.loaded is not None:
-            self.desired = self._desire(observed, observed.loaded)
+            self.branch.trouble = self.branch.trouble or str(error)
+        revision = await self.branch.recall(f"{self.branch.name}@{commit}") if commit else None
+        if revision is not None:
+            self.desired = self._desire(revision)
             self._announce()
 
-    def _desire(self, observed: Observed, loaded: Loaded) -> DesiredRevision:
-        revision = self._revision(observed)
+    def _desire(self, revision: Revision) -> DesiredRevision:
         return DesiredRevision(
-            revision=revision,
-            message=observed.message,
-            loaded=loaded,
-            empty_is_meant=observed.commit in self.record.allowed_empty,
+            revision=revision.name,
+            message=revision.message,
+            loaded=revision.loaded,
+            empty_is_meant=revision.commit in self.record.allowed_empty,
             began_s=self._clock(),
             # Only at the start: what was applied before something else was begun is to be applied once more.
-            concluded=self.desired is None and revision == self.record.last_applied,
+            concluded=self.desired is None and revision.name == self.record.last_applied,
         )
 
     # -- what became of it --------------------------------------------------------------------------------------------
@@ -215,7 +188,7 @@ class BranchFollower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
-                    await self.news.wait()
+                    await self.changed.wait()
         return condition()
 
     def _conclude_if_done(self) -> None:
@@ -244,15 +217,12 @@ class BranchFollower:
     def reconcile(self) -> None:
         """Look now, and make sure of what is there; what was refused is judged again."""
         self._judged = None
-        self.wake()
+        self.branch.wake()
         self._announce()
         self._tell()
 
     def allow_empty(self, commit: str) -> None:
         self._keep(self.record.allowing_empty(commit))
-
-    def _revision(self, observed: Observed) -> str:
-        return f"{self.branch}@{observed.commit}"
 
     def _keep(self, record: RevisionRecord) -> None:
         self.record = record
@@ -263,5 +233,5 @@ class BranchFollower:
             event.set()
 
     def _tell(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()

@@ -118,7 +118,7 @@ def render_budgets(
     for live in left_out:
         head = live["metadata"]
         pool, where = str(mapping_at(head, "labels").get(POOL_LABEL, "")), head.get("namespace") or namespace
-        budgets.append(DesiredObject(_budget_body(head["name"], pool, where, budget_kind), BUDGETS_WAVE, ""))
+        budgets.append(DesiredObject(budget_body(head["name"], pool, where, budget_kind), BUDGETS_WAVE, ""))
     return Desired(revision, (budget_kind,), in_order(budgets))
 
 
@@ -157,11 +157,11 @@ def _service(service: Declared[InferenceService], body: Body, policy_min: int | 
 
 
 def _budget(service: Declared[InferenceService], namespace: str, kind: Kind) -> DesiredObject:
-    body = _budget_body(service.value.metadata.name, str(service.value.pool), namespace, kind)
+    body = budget_body(service.value.metadata.name, str(service.value.pool), namespace, kind)
     return DesiredObject(body, BUDGETS_WAVE, service.source)
 
 
-def _budget_body(name: str, pool: str, namespace: str, kind: Kind) -> Body:
+def budget_body(name: str, pool: str, namespace: str, kind: Kind) -> Body:
     spec: Body = {"maxUnavailable": 1, "selector": {"matchLabels": {SERVICE_LABEL: name}}}
     if kind == BUDGET:  # engines that crash or load serve nobody, and must not hold up a node's drain for ever
         spec["unhealthyPodEvictionPolicy"] = "AlwaysAllow"

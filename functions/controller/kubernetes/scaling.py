@@ -92,12 +92,15 @@ def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) -> Written:
-    """Ask for so many. Blocks; Retryable, Terminal, LeadershipLost as `api` has them."""
+def write(
+    api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy, *, over: frozenset[str] = frozenset()
+) -> Written:
+    """Ask for so many. Blocks; Retryable, Terminal, LeadershipLost as `api` has them. `over`: managers that give the
+    number up, though they still declare it."""
     wanted = bounded(live, replicas)
     match way_of(live):
         case "minReplicas":
-            written = _write_field(api, live, wanted, policy)
+            written = _write_field(api, live, wanted, policy, over)
             return replace(written, contested=written.contested or kept_from_zero(live, replicas))
         case "scale":
             return _write_scale(api, live, wanted)
@@ -105,14 +108,14 @@ def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) 
             return _write_floors(api, live, wanted)
 
 
-def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy) -> Written:
+def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy, over: frozenset[str]) -> Written:
     number = at(live, *FIELD)
     if number == wanted and _owns_field(live):
         return Written(wanted)
     try:
         api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER)
     except Conflict as conflict:
-        declared = [each for each in conflict.conflicts if declares(live, each.manager)]
+        declared = [each for each in conflict.conflicts if declares(live, each.manager) and each.manager not in over]
         if declared and policy == "report":
             return _share(api, live, wanted, ", ".join(map(str, declared)))
         api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER, force=True)

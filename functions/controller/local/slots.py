@@ -21,8 +21,8 @@ def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: in
     Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B comes with 4:
     B gets its 4 and A keeps 16.
     """
-    wishes = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
-    return {name: wish.serving for name, wish in granted(wishes, {}, max_slots).items()}
+    demands = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
+    return {name: demand.serving for name, demand in granted(demands, {}, max_slots).items()}
 
 
 def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slots: int) -> dict[str, int]:

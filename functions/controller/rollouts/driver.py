@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from functions.api.ids import RolloutId, engine_name
@@ -34,7 +35,10 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
     if rollout.is_of_base:
         loaded = [heartbeat.weights_digest for heartbeat in ready]
         control_count, candidate_count = loaded.count(rollout.from_digest), loaded.count(rollout.to_digest)
-        return Residency(len(ready), control_count, candidate_count, since_unix_s=since_unix_s)
+        refusals = adapter_refusals(rollout, ready)
+        first = next(iter(refusals), "")
+        where = Residency(len(ready), control_count, candidate_count, since_unix_s=since_unix_s)
+        return replace(where, refusing=len(refusals), refusal=first)
     refusals = [
         heartbeat.adapter_failures[candidate]
         for heartbeat in ready
@@ -49,6 +53,15 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
         refusal=next(iter(refusals), ""),
         since_unix_s=since_unix_s,
     )
+
+
+def adapter_refusals(rollout: Rollout, ready: Iterable[Heartbeat]) -> list[str]:
+    """Of a base: what its new version's replicas cannot load, though replicas of the old one have it; one line each."""
+    replicas = tuple(ready)
+    loaded = {name for each in replicas if each.weights_digest == rollout.from_digest for name in each.adapters}
+    failed = [sorted(each.adapter_failures.items()) for each in replicas if each.weights_digest == rollout.to_digest]
+    missing = [[f"{name}: {reason}" for name, reason in failures if name in loaded] for failures in failed]
+    return [lines[0] for lines in missing if lines]
 
 
 INTERVAL_S = 1.0

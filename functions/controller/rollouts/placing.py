@@ -7,7 +7,7 @@ where they are, and the next pass tries again.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from functions.api.declared import Declared, of_kind
@@ -49,9 +49,9 @@ async def place(
     rows: RowsFollower,
     wire: RegistryWire,
     *,
-    bases: bool,
+    bases: Collection[ModelId] | None,
 ) -> Placed:
-    """RowsUnknown where nothing can be said yet. `bases`: whether they go by stages."""
+    """RowsUnknown where nothing can be said yet. `bases`: those that go by stages; None: all."""
     await rows.make_sure()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)

@@ -9,7 +9,6 @@ runs; so does, then, what their addresses resolve to.
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import DEFAULT_BUCKET, S3Settings, S3Store, load_credentials
-from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier, agents_http
 from functions.controller.local.context import PlanContext
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
@@ -32,6 +31,7 @@ from functions.controller.snapshot.registry_client import (
     RegistryRefused,
     RegistryUnavailable,
     RegistryWire,
+    registry_http,
 )
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 from functions.fleet.role_credentials import RoleCredentials, read_for
@@ -123,9 +123,6 @@ class Publication:
         return True
 
 
-REGISTRY_TIMEOUT_S = 10.0
-
-
 class SnapshotSource:
     """Clients of the registry, of S3 and of agents, made when first needed. Owned by one event loop."""
 
@@ -168,7 +165,7 @@ class SnapshotSource:
     async def role_notifier(self) -> RoleNotifier:
         """For agents on this machine, whose ports are open to who has a credential."""
         if self._agents is None:
-            self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+            self._agents = agents_http()
         return RoleNotifier(self._agents, (await self._credentials(self._context())).secret("standing"))
 
     async def close(self) -> None:
@@ -184,10 +181,7 @@ class SnapshotSource:
     async def _wire(self) -> RegistryWire:
         context = self._context()
         if self._client is None:
-            verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
-            # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
-            limits = httpx.Limits(max_keepalive_connections=0)
-            self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
+            self._client = registry_http(context.layout.ca_file)
         return RegistryWire(self._client, context.registry_url, (await self._credentials(context)).bearer("publish"))
 
     async def _credentials(self, context: PlanContext) -> RoleCredentials:

@@ -22,13 +22,15 @@ rollout has reached (`rollouts`).
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
-from functions.api.ids import Digest, RolloutId
+from functions.api.declared import Declared
+from functions.api.ids import Digest, ModelId, RolloutId
+from functions.api.kinds.catalogue import AnyObject
 from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_index import Indexed, indexed
@@ -74,6 +76,13 @@ class PublishOutcome:
         return (*self.problems, *self.refused, *self.left_out)
 
 
+StagedOf = Callable[[Iterable[Declared[AnyObject]]], Collection[ModelId]]
+
+
+def no_bases(_: Iterable[Declared[AnyObject]]) -> Collection[ModelId]:
+    return ()
+
+
 class Publisher:
     """Owned by one event loop; calls queue up behind each other, but `follow_rows` waits for no artifact store. Without
     `rows` there is git alone, and no rollout."""
@@ -85,14 +94,17 @@ class Publisher:
         resolver: Resolver,
         rows: RowsFollower | None = None,
         shares: Callable[[], Mapping[RolloutId, int]] | None = None,
+        staged: StagedOf | None = None,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`shares` are the percents of bases' rollouts, as their replicas bear them; without it no base goes by stages.
+        `staged` tells which do of those that are declared; without it, all."""
         self._wire = wire
         self._resolver = resolver
         self._rows = rows
-        self._bases = shares is not None  # they go by stages: the target gives their versions replicas of their own
-        self._shares = shares or dict  # the percents of bases' rollouts, as those replicas bear them
+        self._staged = staged if shares is not None else no_bases
+        self._shares = shares or dict
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._turn = asyncio.Lock()  # to publish what is declared
@@ -101,6 +113,11 @@ class Publisher:
         self._past_hash = ""
         self._knows_the_past = False
 
+    @property
+    def held(self) -> Snapshot | None:
+        """What the registry holds, as far as is known."""
+        return self._past.snapshot if self._past is not None else None
+
     async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
         """Compile and publish what changed; never raises for what may pass."""
         async with self._turn:
@@ -108,8 +125,7 @@ class Publisher:
                 message = f"{revision} declares no object at all; nothing was published"
                 return PublishOutcome("invalid", message, revision=revision)
             outcome = await self._publish_retrying(loaded, revision)
-            held = self._past.snapshot if self._past is not None else None
-            return replace(outcome, revision=revision, snapshot=held)
+            return replace(outcome, revision=revision, snapshot=self.held)
 
     async def follow_rows(self) -> PublishOutcome:
         """Publish what is published already, with the channels where their rollouts are by now and without revoked
@@ -205,7 +221,8 @@ class Publisher:
         if self._rows is None:
             return Placed(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
-        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire, bases=self._bases)
+        staged = self._staged(loaded.objects) if self._staged is not None else None
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire, bases=staged)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """What to publish now. Nobody is asked what is loaded where no channel moves."""

@@ -6,8 +6,10 @@ understood and said no is `RegistryRefused` (trying again changes nothing); `Epo
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -72,6 +74,15 @@ class LastHeartbeat:
     @property
     def is_silent(self) -> bool:
         return self.age_s >= SILENCE_LIMIT_S
+
+
+def registry_http(ca_file: Path | None) -> httpx.AsyncClient:
+    """A client for a registry whose certificate this authority has signed; None: one of the system's. Blocks: reads it.
+
+    No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
+    """
+    verify = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
+    return httpx.AsyncClient(verify=verify, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
 
 
 class RegistryWire:

@@ -40,7 +40,7 @@ class WantedAdapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class AdapterDemand:
     """All of a pool's adapters in order of rank, made once a snapshot: a plan a second must not walk ten thousand."""
 
     ranked: tuple[WantedAdapter, ...] = ()  # to be loaded ahead
@@ -50,7 +50,7 @@ class Wishes:
     named: tuple[EngineName, ...] = ()
 
     @classmethod
-    def of(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "Wishes":
+    def of(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "AdapterDemand":
         """`ranked` may name one adapter twice; the first counts. `on_demand`: never loaded before a request."""
         ahead: dict[EngineName, WantedAdapter] = {}
         for wanted in ranked:
@@ -65,7 +65,7 @@ class Wishes:
         )
 
 
-def wanted_in(snapshot: Snapshot, pool: PoolName) -> Wishes:
+def wanted_in(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
     """Every adapter version of the pool, the most important first."""
     entry = next((entry for entry in snapshot.pools if entry.name == pool), None)
     served = model_of(entry) if entry is not None else pool
@@ -95,7 +95,7 @@ def wanted_in(snapshot: Snapshot, pool: PoolName) -> Wishes:
         turns.setdefault(model.id.partition("/")[0], []).extend(pairs)
     rounds = zip_longest(*(turns[tenant] for tenant in sorted(turns)), fillvalue=())
     ranked = (*chain.from_iterable(chain.from_iterable(rounds)), *_in_order(still))
-    return Wishes.of(ranked, sorted(on_demand, key=lambda wanted: wanted.name))
+    return AdapterDemand.of(ranked, sorted(on_demand, key=lambda wanted: wanted.name))
 
 
 def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[WantedAdapter]:

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName
-from functions.decisions.adapters.demand import WantedAdapter, Wishes, wanted_in
+from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter, wanted_in
 from functions.decisions.adapters.state import (
     AdapterPolicy,
     AdapterState,
@@ -44,8 +44,18 @@ from functions.decisions.adapters.state import (
 )
 
 __all__ = [
-    "AdapterPlan", "AdapterPolicy", "AdapterState", "EngineAdapters", "Failure", "Want", "WantedAdapter", "Wishes",
-    "ask", "failed", "plan", "wanted_in",
+    "AdapterDemand",
+    "AdapterPlan",
+    "AdapterPolicy",
+    "AdapterState",
+    "EngineAdapters",
+    "Failure",
+    "Want",
+    "WantedAdapter",
+    "ask",
+    "failed",
+    "plan",
+    "wanted_in",
 ]  # fmt: skip
 
 _DRAINED = "waits for an adapter that is being drained"
@@ -76,12 +86,12 @@ class AdapterPlan:
 
 
 def plan(
-    wishes: Wishes, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
+    demand: AdapterDemand, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
 ) -> AdapterPlan:
     """The steps to take now, and the state to pass in next time."""
-    pinned, over = _pinned(wishes, policy)
-    state = _withdraw(_without_pins(observe(wishes, engine, state, now_s, policy), pinned), engine, now_s, policy)
-    pass_ = _Pass(wishes, engine, state, now_s, policy, pinned)
+    pinned, over = _pinned(demand, policy)
+    state = _withdraw(_without_pins(observe(demand, engine, state, now_s, policy), pinned), engine, now_s, policy)
+    pass_ = _Pass(demand, engine, state, now_s, policy, pinned)
     pass_.serve_wants()
     pass_.prefetch()
     victims = pass_.victims()
@@ -103,7 +113,7 @@ def plan(
         left_out=left_out,
         without_room=without_room,
         room=max(0, pass_.room - len(pass_.wants_waiting)),
-        cold=len(wishes.by_name) - sum(name in wishes.by_name for name in present),
+        cold=len(demand.by_name) - sum(name in demand.by_name for name in present),
         state=state,
     )
 
@@ -112,7 +122,7 @@ def plan(
 class _Pass:
     """One plan in the making."""
 
-    wishes: Wishes
+    demand: AdapterDemand
     engine: EngineAdapters
     state: AdapterState
     now_s: float
@@ -128,7 +138,7 @@ class _Pass:
 
     @property
     def headroom(self) -> int:
-        return self.policy.headroom if len(self.wishes.by_name) > self.policy.max_adapters else 0
+        return self.policy.headroom if len(self.demand.by_name) > self.policy.max_adapters else 0
 
     def serve_wants(self) -> None:
         wants = self.state.wants
@@ -136,7 +146,7 @@ class _Pass:
             if name in self.engine.loading:
                 continue
             if self.room > 0:
-                self._take(self.wishes.by_name[name])
+                self._take(self.demand.by_name[name])
             else:
                 self.wants_waiting.append(name)
 
@@ -149,9 +159,9 @@ class _Pass:
             if self.room <= 0:
                 self.pins_waiting.append(name)
             elif ahead > 0:
-                self._take(self.wishes.by_name[name])
+                self._take(self.demand.by_name[name])
                 ahead -= 1
-        for adapter in self.wishes.ranked:
+        for adapter in self.demand.ranked:
             if self.room <= self.headroom or ahead <= 0:
                 return
             if self._loadable(adapter.name) and adapter.name not in self.state.wants:
@@ -185,8 +195,8 @@ class _Pass:
 
     def _worth(self, name: EngineName) -> tuple[float, bool, float, int]:
         """The least first. What was never used goes by need, then by when it was loaded, which was by rank."""
-        named = self.wishes.by_name[name].need != "unnamed"
-        return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.wishes.rank[name])
+        named = self.demand.by_name[name].need != "unnamed"
+        return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.demand.rank[name])
 
     def _take(self, adapter: WantedAdapter) -> None:
         self.load.append(adapter)
@@ -205,17 +215,17 @@ class _Pass:
         """Here to stay, but not bound to."""
         if name in self.engine.busy or name in self.pinned or name in self.state.leaving_since_s:
             return False
-        return name in self.wishes.by_name
+        return name in self.demand.by_name
 
 
-def _pinned(wishes: Wishes, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
+def _pinned(demand: AdapterDemand, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
     """Who stays and is loaded ahead, in order; and the rollouts' versions that are too many for this replica."""
-    if len(wishes.by_name) <= policy.max_adapters:
-        return dict.fromkeys(wanted.name for wanted in wishes.ranked), ()
-    moving, over = wishes.moving[: policy.max_moving], wishes.moving[policy.max_moving :]
+    if len(demand.by_name) <= policy.max_adapters:
+        return dict.fromkeys(wanted.name for wanted in demand.ranked), ()
+    moving, over = demand.moving[: policy.max_moving], demand.moving[policy.max_moving :]
     room_for_others = max(1, policy.headroom)
-    if len(wishes.moving) + len(wishes.named) <= policy.max_adapters - room_for_others:
-        return dict.fromkeys((*moving, *over, *wishes.named)), ()
+    if len(demand.moving) + len(demand.named) <= policy.max_adapters - room_for_others:
+        return dict.fromkeys((*moving, *over, *demand.named)), ()
     return dict.fromkeys(moving), over
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from functions.api.ids import EngineName
-from functions.decisions.adapters.demand import Wishes
+from functions.decisions.adapters.demand import AdapterDemand
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 T = TypeVar("T")
@@ -106,28 +106,32 @@ Asked = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
 
 
 def ask(
-    wishes: Wishes, engine: EngineAdapters, state: AdapterState, want: tuple[EngineName, Want], policy: AdapterPolicy
+    demand: AdapterDemand,
+    engine: EngineAdapters,
+    state: AdapterState,
+    wanted: tuple[EngineName, Want],
+    policy: AdapterPolicy,
 ) -> tuple[Asked, AdapterState]:
     """A gateway needs the adapter now. One that is leaving stays: it is asked for again."""
-    name, wish = want
-    if name not in wishes.by_name:
+    name, want = wanted
+    if name not in demand.by_name:
         return ("loaded" if name in engine.loaded and name not in state.withdrawn_since_s else "unknown"), state
     if name in engine.loaded:
         kept = replace(
             state,
             leaving_since_s=_without(state.leaving_since_s, name),
             withdrawn_since_s=_without(state.withdrawn_since_s, name),
-            asked_s={**state.asked_s, name: wish.asked_s},
+            asked_s={**state.asked_s, name: want.asked_s},
         )
         return "loaded", kept
     failure = state.failures.get(name)
-    if failure is not None and wish.asked_s < failure.retry_at_s:
+    if failure is not None and want.asked_s < failure.retry_at_s:
         return ("refused" if failure.refused else "failed"), state
     former = state.wants.get(name)
     if former is None and len(state.wants) >= policy.max_wants:
         return "full", state
-    first_s = former.asked_s if former is not None else wish.asked_s
-    last_s = max(former.until_s, wish.until_s) if former is not None else wish.until_s
+    first_s = former.asked_s if former is not None else want.asked_s
+    last_s = max(former.until_s, want.until_s) if former is not None else want.until_s
     return "accepted", replace(state, wants={**state.wants, name: Want(first_s, last_s)})
 
 
@@ -147,10 +151,10 @@ def failed(
 
 
 def observe(
-    wishes: Wishes, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
+    demand: AdapterDemand, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
 ) -> AdapterState:
     """The state with what the engine shows now, and without what is over."""
-    loaded, known = engine.loaded, wishes.by_name
+    loaded, known = engine.loaded, demand.by_name
     all_fit = len(known) <= policy.max_adapters
 
     def kept_busy(name: EngineName, leaving_since_s: float) -> bool:

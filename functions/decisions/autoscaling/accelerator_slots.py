@@ -72,10 +72,10 @@ def without_seat(held: Mapping[str, HeldSlots], ending: int, seats: int) -> dict
 
 
 def seated(
-    wishes: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, seats: int
+    demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, seats: int
 ) -> dict[str, Seated]:
-    """What each may have; `held` has every pool that `wishes` has, `ending` engines keep seats beside those."""
-    pools = {name: _Pool(wish, held[name]) for name, wish in sorted(wishes.items())}
+    """What each may have; `held` has every pool that `demands` has, `ending` engines keep seats beside those."""
+    pools = {name: _Pool(demand, held[name]) for name, demand in sorted(demands.items())}
     free = free_slots(held, ending, seats)
     for pool in pools.values():
         free -= pool.keep(free)
@@ -91,7 +91,7 @@ def seated(
 class _Pool:
     """One pool while it is decided on; what takes seats returns how many."""
 
-    wish: SlotDemand
+    demand: SlotDemand
     held: HeldSlots
     serving: int = 0
     loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its seat
@@ -103,7 +103,7 @@ class _Pool:
     started: int = 0  # that begin to load, to be warm
 
     def __post_init__(self) -> None:
-        self.serving = min(self.wish.serving, self.held.serving)
+        self.serving = min(self.demand.serving, self.held.serving)
         too_many = self.held.serving - self.serving
         self.loaded, self.asleep = self.held.loaded + too_many, self.held.asleep
         self.loading, self.unheard = self.held.loading, self.held.unheard
@@ -111,7 +111,7 @@ class _Pool:
 
     @property
     def lacks(self) -> int:
-        return self.wish.serving - self.serving
+        return self.demand.serving - self.serving
 
     @property
     def present(self) -> int:
@@ -129,12 +129,12 @@ class _Pool:
 
     @property
     def warm(self) -> int:
-        return min(self.wish.warm, self.present) + self.started
+        return min(self.demand.warm, self.present) + self.started
 
     def keep(self, free: int) -> int:
         """Step 1: its YAML's, at once."""
         taken = 0
-        while self.serving < min(self.wish.serving, self.wish.least):
+        while self.serving < min(self.demand.serving, self.demand.least):
             taken += self.promote(max(1, free - taken))
         return taken
 
@@ -169,7 +169,7 @@ class _Pool:
 
     def wake_for_surplus(self, free: int) -> int:
         """One that sleeps may have to serve in the place of one with a higher number, which ends."""
-        if free > 0 and self.asleep and self.present > self.wish.warm and not self.lacks:
+        if free > 0 and self.asleep and self.present > self.demand.warm and not self.lacks:
             self.woken += 1
             return 1
         return 0
@@ -178,7 +178,7 @@ class _Pool:
 def _let_serve(pools: Sequence[_Pool], free: int) -> int:
     """Step 2, one at a time; what is free then."""
     while able := [pool for pool in pools if pool.can_promote(free)]:
-        free -= min(able, key=lambda pool: pool.serving / pool.wish.serving).promote(free)
+        free -= min(able, key=lambda pool: pool.serving / pool.demand.serving).promote(free)
     return free
 
 
@@ -204,8 +204,8 @@ def _let_load(pools: Sequence[_Pool], free: int) -> int:
 def _start(pools: Sequence[_Pool], most: int) -> int:
     """As many as were started, one at a time to the pool with the smallest part of what it wants."""
     for started in range(most):
-        lacking = [pool for pool in pools if pool.warm < pool.wish.warm]
+        lacking = [pool for pool in pools if pool.warm < pool.demand.warm]
         if not lacking:
             return started
-        min(lacking, key=lambda pool: pool.warm / pool.wish.warm).start()
+        min(lacking, key=lambda pool: pool.warm / pool.demand.warm).start()
     return most

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LEASE_S = 20.0  # four heartbeats of 5 s
-BEAT_S = 5.0
+HEARTBEAT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,24 +89,31 @@ class Board:
         wanted_s = len(self._members) / self.policy.announcements_per_s
         return min(self.policy.again_max_s, max(self.policy.again_min_s, wanted_s))
 
-    def announce(self, news: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
+    def announce(self, announcement: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
         """Take a node's news, and tell it what it needs; BoardFull for a newcomer too many."""
         self._excuse(now_s)
         self.heard_s = now_s
         self.expire(now_s)
-        member = self._members.get(news.address)
+        member = self._members.get(announcement.address)
         if member is None:
             if len(self._members) >= self.policy.max_nodes:
                 raise BoardFull(f"{len(self._members)} nodes take part already")
-            member = self._members[news.address] = _Member(news.address, news.zone, news.have, now_s)
-        member.zone, member.have, member.heard_s, member.avoid = news.zone, news.have, now_s, news.avoid
-        if member.grants or news.room > 0:
+            member = self._members[announcement.address] = _Member(
+                announcement.address, announcement.zone, announcement.have, now_s
+            )
+        member.zone, member.have, member.heard_s, member.avoid = (
+            announcement.zone,
+            announcement.have,
+            now_s,
+            announcement.avoid,
+        )
+        if member.grants or announcement.room > 0:
             held, is_accused = self._held_for(member), self._is_accused(member)
             self._settle(member, full(self.count) if is_accused else held, now_s)
             if not is_accused:
-                self._grant(member, news.room, held, now_s, rng)
+                self._grant(member, announcement.room, held, now_s, rng)
         grants = sum(1 << chunk for chunk in member.grants)
-        return PeerAnswer(self._sample(member, news, rng), grants, self.again_after_s, len(self._members))
+        return PeerAnswer(self._sample(member, announcement, rng), grants, self.again_after_s, len(self._members))
 
     def leave(self, address: str) -> None:
         """The node says that it goes; what it was granted is free again."""
@@ -168,10 +175,10 @@ class Board:
         """Whether several have no use for it: what it read from the store, others would have to read again."""
         return sum(member.address in one.avoid for one in self._members.values()) >= _ACCUSERS
 
-    def _sample(self, member: _Member, news: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
+    def _sample(self, member: _Member, announcement: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
         """Who has something for it, near ones and some far ones; then anybody, to be known when the tracker is away."""
         wanted = full(self.count) & ~member.have
-        avoid = {member.address, *news.avoid}
+        avoid = {member.address, *announcement.avoid}
         others = [one for one in self._members.values() if one.address not in avoid]
         near = [one for one in others if one.have & wanted and one.zone == member.zone]
         far = [one for one in others if one.have & wanted and one.zone != member.zone]

@@ -47,38 +47,38 @@ class Quarantine:
     def __init__(self, after_replicas: int = 2) -> None:
         """Held after so many replicas."""
         self._after_replicas = after_replicas
-        self._suspects: OrderedDict[bytes, _Suspect] = OrderedDict()
+        self.suspects: OrderedDict[bytes, _Suspect] = OrderedDict()  # by fingerprint
         self._answered = AnsweredLately()
 
     def struck(self, fingerprint: bytes, replica: ReplicaId, now_s: float) -> None:
         """A replica failed with this request in flight."""
-        known = self._suspects.pop(fingerprint, None)
+        known = self.suspects.pop(fingerprint, None)
         if known is None or now_s - known.struck_s >= HOLD_S:
             known = _Suspect((), 0, self._answered.has(fingerprint, now_s), now_s)
         if replica not in known.replicas:
             known.replicas = (*known.replicas, replica)[-self._after_replicas :]
         known.failures += 1
         known.struck_s = now_s
-        self._suspects[fingerprint] = known
-        if len(self._suspects) > MAX_SUSPECTS:
-            self._suspects.popitem(last=False)
+        self.suspects[fingerprint] = known
+        if len(self.suspects) > MAX_SUSPECTS:
+            self.suspects.popitem(last=False)
 
     def answered(self, fingerprint: bytes, now_s: float) -> None:
         """A replica has survived it."""
         self._answered.add(fingerprint, now_s)
-        if self._suspects:
-            self._suspects.pop(fingerprint, None)
+        if self.suspects:
+            self.suspects.pop(fingerprint, None)
 
     def held_for_s(self, fingerprint: bytes, now_s: float) -> float:
         """How much longer the request is refused; 0: it is not."""
-        suspect = self._suspects.get(fingerprint)
+        suspect = self.suspects.get(fingerprint)
         if suspect is None or not self._is_held(suspect):
             return 0.0
         hold_s = KNOWN_HOLD_S if suspect.is_known else HOLD_S
         return max(0.0, suspect.struck_s + hold_s / self._company(suspect) - now_s)
 
     def __len__(self) -> int:
-        return len(self._suspects)
+        return len(self.suspects)
 
     def _is_held(self, suspect: _Suspect) -> bool:
         enough = self._after_replicas * (_KNOWN_FAILURES_RATIO if suspect.is_known else 1)
@@ -90,7 +90,7 @@ class Quarantine:
             self._is_held(other)
             and other.replicas[-1] == suspect.replicas[-1]
             and abs(other.struck_s - suspect.struck_s) <= _TOGETHER_S
-            for other in self._suspects.values()
+            for other in self.suspects.values()
         )
 
 

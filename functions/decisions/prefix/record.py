@@ -27,6 +27,7 @@ Neighbours: `functions.gateway.prefix.index` has one for each pool.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 from functions.api.ids import ReplicaId
@@ -69,17 +70,18 @@ class PrefixRecord:
         self._capacity_bytes: dict[ReplicaId, int] = {}
         self._free_bits: list[int] = []
         self._retired: tuple[list[int], list[int]] = ([], [])  # forgotten in the time of this young part, of the old
-        self._rotate_at_s: float | None = None  # None: nothing was entered yet
+        self._rotate_at_s = inf  # while nothing was entered yet
 
     def match(self, blocks: Sequence[int], now_s: float) -> Mapping[ReplicaId, int]:
         """How many blocks of a chain each replica has, from the first on; absent: none.
 
         Where more than MOST_NAMED have equally many, some are named, chosen by the chain.
         """
-        self._turn_by_time(now_s)
+        if now_s >= self._rotate_at_s:
+            self._turn_by_time(now_s)
         if not blocks:
             return NOTHING
-        sought = self._having(blocks[0])
+        sought = (self._young.get(blocks[0], 0) | self._old.get(blocks[0], 0)) & self._alive
         if not sought:
             return NOTHING
         found: dict[ReplicaId, int] = {}
@@ -94,8 +96,9 @@ class PrefixRecord:
 
     def enter(self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float) -> None:
         """A prompt went to a replica: `text_bytes` long, which is at least what its blocks cover."""
-        self._turn_by_time(now_s)
-        if self._rotate_at_s is None:
+        if now_s >= self._rotate_at_s:
+            self._turn_by_time(now_s)
+        elif self._rotate_at_s == inf:
             self._rotate_at_s = now_s + self._ttl_s / 2
         bit = self._members.get(replica) or self._join(replica)
         young = self._young
@@ -130,9 +133,6 @@ class PrefixRecord:
     def __len__(self) -> int:
         """Blocks in memory, some twice."""
         return len(self._young) + len(self._old) + sum(map(len, self._forgotten))
-
-    def _having(self, block: int) -> int:
-        return (self._young.get(block, 0) | self._old.get(block, 0)) & self._alive
 
     def _deepest(self, blocks: Sequence[int], most: int, sought: int) -> tuple[int, int]:
         """The last of the first `most` blocks that one of `sought` has, counted from 1, and who has it.
@@ -182,8 +182,6 @@ class PrefixRecord:
         return bit
 
     def _turn_by_time(self, now_s: float) -> None:
-        if self._rotate_at_s is None or now_s < self._rotate_at_s:
-            return
         due_s = self._rotate_at_s
         self._turn(due_s)
         if now_s >= due_s + self._ttl_s / 2:

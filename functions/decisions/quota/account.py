@@ -22,6 +22,7 @@ Neighbours: `token_bucket` is one rate; `reservation` is one request's way throu
 from functions.api.snapshot import QuotaLimits
 from functions.decisions.quota.dimensions import (
     DIMENSIONS,
+    FREES_UP_S,
     GPU,
     INPUT,
     KV,
@@ -97,15 +98,16 @@ class QuotaAccount:
                         worst = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
         return worst
 
-    def lacks_request(self, now_us: int) -> OverLimit | None:
-        """The same of the requests a minute alone, before anything is known of one."""
+    def denies_entry(self, now_us: int) -> OverLimit | None:
+        """Why one more request may not come, before anything is known of it: too many at a time, or a minute."""
+        if self.slots is not None and self.in_flight >= self.slots:
+            return OverLimit("concurrent_requests", self.limits.concurrent_requests or 0, FREES_UP_S)
         bucket = self.buckets[REQUESTS]
         if bucket is None:
             return None
         bucket.advance(now_us)
-        if bucket.has_headroom(bucket.unit):
-            return None
-        return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, bucket.wait_us(bucket.unit) / US_PER_S)
+        wait_us = bucket.wait_us(bucket.unit) if bucket.level + bucket.unit > bucket.capacity else 0
+        return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, wait_us / US_PER_S) if wait_us else None
 
     def take(self, costs: Costs, now_us: int) -> None:
         """Spend; what is negative is given back."""
@@ -116,10 +118,6 @@ class QuotaAccount:
                     bucket.advance(now_us)
                 level = bucket.level + cost
                 bucket.level = level if level > 0 or bucket.leased else 0
-
-    def is_full(self) -> bool:
-        """Whether as many are under way as may be."""
-        return self.slots is not None and self.in_flight >= self.slots
 
     def leave(self) -> None:
         """A request that entered has ended, however it ended."""

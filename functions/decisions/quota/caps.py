@@ -1,14 +1,14 @@
 """Length caps of a tenant's tier: context and output of one request.
 
 A tier's context cap acts as a smaller context window and follows the engine's own rules: a prompt that fills it is
-refused, and so is a single wish beyond it; prompt and wish together are not refused but cut to the room that is left,
+refused, and so is a requested output beyond it; both together are not refused, but the output is cut to what is left,
 
-    granted = min(wished, max_output, max_context - prompt)
+    granted = min(requested, max_output, max_context - prompt)
 
-A wish beyond the output cap is refused rather than cut: the caller would take the cut answer for the whole one. Where
-nothing was wished, the engine's default stands in for the wish, and the cap quietly bounds it.
-Worked example (test_worked_example_from_the_prologue): max_output 512, max_context 4096, a prompt of 4000 tokens. A
-wish of 600 is refused; a wish of 300 becomes 96; no wish (the engine would go to its window's end) becomes 96 too.
+A request beyond the output cap is refused rather than cut: the caller would take the cut answer for the whole one.
+Where no length was requested, the engine's default stands in for it, and the cap quietly bounds it.
+Worked example (test_worked_example_from_the_prologue): max_output 512, max_context 4096, a prompt of 4000 tokens. 600
+requested are refused; 300 requested become 96; without a length (the engine would go to its window's end) it is 96 too.
 
 All caps are per choice, as max_tokens is: `n` choices are `n` answers of at most that length.
 """
@@ -26,7 +26,7 @@ class LengthRequest(NamedTuple):
 
     output_tokens: int | None
     min_output_tokens: int | None
-    engine_default_tokens: int  # how far the engine would go without a wish
+    engine_default_tokens: int  # how far the engine would go where none is requested
     prompt_tokens: int
 
 
@@ -38,20 +38,20 @@ class OverCap:
     cap_tokens: int
 
 
-def grant(wish: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
+def grant(request: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
     """The output tokens that the engine must be held to, None where the request stays within the caps by itself."""
     output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
-    over = _over(wish.output_tokens, "output", caps) or _over(wish.min_output_tokens, "min_output", caps)
+    over = _over(request.output_tokens, "output", caps) or _over(request.min_output_tokens, "min_output", caps)
     if over is not None:
         return over
-    if context_cap is not None and wish.prompt_tokens >= context_cap:
-        return OverCap("max_context_tokens", "prompt", wish.prompt_tokens, context_cap)
-    wished = granted = wish.output_tokens if wish.output_tokens is not None else wish.engine_default_tokens
+    if context_cap is not None and request.prompt_tokens >= context_cap:
+        return OverCap("max_context_tokens", "prompt", request.prompt_tokens, context_cap)
+    requested = granted = request.output_tokens if request.output_tokens is not None else request.engine_default_tokens
     if output_cap is not None and output_cap < granted:
         granted = output_cap
-    if context_cap is not None and context_cap - wish.prompt_tokens < granted:
-        granted = context_cap - wish.prompt_tokens
-    return granted if granted < wished else None
+    if context_cap is not None and context_cap - request.prompt_tokens < granted:
+        granted = context_cap - request.prompt_tokens
+    return granted if granted < requested else None
 
 
 def within_key(quota: QuotaEntry | None, key: KeyEntry | None) -> QuotaEntry | None:

@@ -19,6 +19,8 @@ Illegal moves (reserving twice, anything after the end) change nothing.
 
 from typing import Literal
 
+import msgspec
+
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import DIMENSIONS, GPU, INPUT, KV, NO_COST, OUTPUT, UNITS, Costs, OverLimit
 from functions.decisions.request.features import RequestFeatures
@@ -28,17 +30,14 @@ State = Literal["entered", "reserved", "extended", "settled"]
 _INPUT_GRAIN, _OUTPUT_GRAIN = UNITS[INPUT], UNITS[OUTPUT]
 
 
-class Reservation:
+class Reservation(msgspec.Struct, eq=False):
     """Of one request, in all accounts that it counts against."""
 
-    __slots__ = ("_accounts", "_held", "input_tokens", "output_tokens", "state")
-
-    def __init__(self, accounts: tuple[QuotaAccount, ...]) -> None:
-        self._accounts = accounts
-        self._held: Costs | None = None  # on arrival
-        self.input_tokens = 0
-        self.output_tokens = 0  # taken so far
-        self.state: State = "entered"
+    _accounts: tuple[QuotaAccount, ...]
+    _held: Costs | None = None  # on arrival
+    input_tokens: int = 0
+    output_tokens: int = 0  # taken so far
+    state: State = "entered"
 
     @property
     def held(self) -> Costs:

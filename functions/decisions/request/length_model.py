@@ -76,7 +76,7 @@ class AnswerLengths:
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 * _BUCKETS))
         self._count = 0
-        self._at = 0  # the bucket of the quantile
+        self._at = 0  # the bucket of the quantile: the smallest beyond which lie at most 5 in 100
         self._above = 0  # answers in buckets beyond it
         self.expected_tokens = UNKNOWN_OUTPUT_TOKENS
 
@@ -90,12 +90,6 @@ class AnswerLengths:
         self._above += bucket > self._at
         if self._count >= _HALVED_AT:
             self._fade()
-        self._settle()
-        longest = _UPPER_EDGE[self._at]
-        self.expected_tokens = longest if self._count >= _MIN_ANSWERS else max(UNKNOWN_OUTPUT_TOKENS, longest)
-
-    def _settle(self) -> None:
-        """The smallest bucket beyond which lie at most 5 in 100."""
         may_be_above = floor(self._count * (1 - _QUANTILE) + 1e-9)
         while self._above > may_be_above:
             self._at += 1
@@ -103,6 +97,8 @@ class AnswerLengths:
         while self._at > 0 and self._above + self._counts[self._at] <= may_be_above:
             self._above += self._counts[self._at]
             self._at -= 1
+        longest = _UPPER_EDGE[self._at]
+        self.expected_tokens = longest if self._count >= _MIN_ANSWERS else max(UNKNOWN_OUTPUT_TOKENS, longest)
 
     def _fade(self) -> None:
         self._counts = array("H", [count // 2 for count in self._counts])

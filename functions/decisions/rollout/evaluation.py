@@ -12,7 +12,8 @@ False alarms: a policy's `falseAlarmRate` is for the whole rollout, so each of i
 part (Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1 % and 6 conditions make alpha =
 1/600; with two tests each, a weight of 1,200 halts.
 
-A base's stage needs the replicas of the next one besides (`replica_shares`).
+A base's stage needs the replicas of the next one besides (`replica_shares`). While adapters that the old version has do
+not load on the new one, it neither begins nor passes a stage: their share of requests would be refused there.
 
 Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones; a
 base's, when as many replicas have it as its first stage needs. It
@@ -55,7 +56,7 @@ class Residency:
     with_control: int = 0
     with_candidate: int = 0
     with_both: int = 0
-    refusing: int = 0  # that say why they cannot load the candidate
+    refusing: int = 0  # that say why they cannot load the candidate; of a base, an adapter on the candidate
     refusal: str = ""  # what one of them says
     since_unix_s: float = 0.0  # when the oldest of them was started: a pool that slept could load nothing before
 
@@ -105,6 +106,8 @@ def evaluate(
     if rollout.state == "paused":
         return Verdict("hold", rollout.reason, findings)
     obstacle = next(_obstacles(rollout, evidence, findings, now_unix_s, patience), "")
+    if rollout.is_of_base and residency.refusing:
+        obstacle = f"an adapter does not load on {rollout.to_version}: {residency.refusal}"
     if obstacle:
         return Verdict("hold", f"{_stage_words(rollout)}: {obstacle}", findings)
     return _passed(rollout, residency, findings)
@@ -150,7 +153,8 @@ def _obstacles(
 
 def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:
     if rollout.is_of_base:
-        is_everywhere = is_borne(rollout.current.percent, where.with_candidate, where.with_control)
+        is_borne_now = is_borne(rollout.current.percent, where.with_candidate, where.with_control)
+        is_everywhere = is_borne_now and not where.refusing
     else:
         is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:

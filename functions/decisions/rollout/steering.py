@@ -27,7 +27,7 @@ missing does not.
 Neighbours: `lifecycle` has the rows' states; the controller carries out the commands and publishes the snapshot.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -98,10 +98,12 @@ def steer(
     declared: Mapping[ModelId, Mapping[str, str]],
     rows: Rows,
     *,
-    bases: bool = True,
+    bases: Collection[ModelId] | None = None,
 ) -> Steered:
     """`wanted` is what was compiled; `declared` the channels of each model in git, whether their artifacts are there
-    or not. `bases`: their versions have replicas of their own, so that they go by stages as adapters do."""
+    or not. `bases`: those whose versions have replicas of their own, so that they go by stages as adapters do; None:
+    all of them. One that is on its way stays there in any case."""
+    under_way = {model for (model, _), row in rows.latest.items() if row.is_active}
     before = {model.id: model for model in (previous.models if previous is not None else ())}
     policies = {entry.name: entry for entry in wanted.rollouts}
     models: list[ModelEntry] = []
@@ -109,7 +111,8 @@ def steer(
     for model in wanted.models:
         policy = policies.get(model.rollout, DEFAULT_ROLLOUT)
         steering = _Model(model, before.get(model.id), declared.get(model.id), policy, rows)
-        own = steering.places() if bases or model.type == "lora" else {}
+        by_stages = model.type == "lora" or bases is None or model.id in bases or model.id in under_way
+        own = steering.places() if by_stages else {}
         places += own.values()
         models.append(_shown(model, own))
     commands = [command for place in places for command in place.commands]

@@ -167,7 +167,8 @@ def route(
         fair = [row for row in rows if _outstanding(row, load) < share and not _reads_more(request, row, load)] or tied
         fair, _ = least(request, fair, load, kept, penalties_ms)
     found = _explained(request, heaviest(fair, request.tie_key), load, kept, is_first=is_first)
-    return _with_copy(request, pool, found, load, excluded) if request.is_adapter else found
+    elsewhere = copy_elsewhere(request, pool, found, load, excluded) if request.is_adapter else None
+    return found if elsewhere is None else msgspec.structs.replace(found, load_elsewhere=elsewhere)
 
 
 def fair_share(predictions: Sequence[Prediction], policy: RoutingEntry) -> int:
@@ -197,10 +198,3 @@ def _explained(request: RouteRequest, row: Row, load: OwnLoad, kept: float, *, i
     elif is_cached:
         reason = "prefix"
     return predict(request, row[6], load, reason)
-
-
-def _with_copy(
-    request: RouteRequest, pool: PoolIndex, found: Prediction, load: OwnLoad, excluded: Collection[ReplicaId]
-) -> Prediction:
-    elsewhere = copy_elsewhere(request, pool, found, load, excluded)
-    return found if elsewhere is None else msgspec.structs.replace(found, load_elsewhere=elsewhere)

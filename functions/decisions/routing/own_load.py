@@ -13,20 +13,19 @@ Neighbours: `functions.gateway.request.attempt` enters, starts and leaves; `choi
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from functions.api.ids import ReplicaId
 
 _NOBODY: Mapping[ReplicaId, int] = MappingProxyType({})
 
 
-class InFlightSlot:
+class InFlightSlot(msgspec.Struct, eq=False):  # a slot equals itself alone
     """One request at one replica."""
 
-    __slots__ = ("prefill_tokens", "replica_id", "sent_s")
-
-    def __init__(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float) -> None:
-        self.replica_id = replica_id
-        self.prefill_tokens = prefill_tokens  # still to be computed; 0 once its first token came
-        self.sent_s = sent_s  # monotonic
+    replica_id: ReplicaId
+    prefill_tokens: int  # still to be computed; 0 once its first token came
+    sent_s: float  # monotonic
 
 
 class OwnLoad:

@@ -20,7 +20,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolHeartbeat, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_HEARTBEAT, WHY_MAX_CHARS, PoolHeartbeat, PoolStats
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.fallback import Degraded
 from functions.telemetry.gap_histogram import SKETCH_BUCKETS
@@ -106,7 +106,7 @@ class PoolActivity:
         self._know(set(pools), now_s)
         self._sequence += 1
         told = [self._stats(pool, rooms.get(pool), ladders.get(pool, OFF), now_s) for pool in sorted(self._slots)]
-        parts = [told[at : at + MAX_POOLS_PER_BEAT] for at in range(0, len(told), MAX_POOLS_PER_BEAT)]
+        parts = [told[at : at + MAX_POOLS_PER_HEARTBEAT] for at in range(0, len(told), MAX_POOLS_PER_HEARTBEAT)]
         return [PoolHeartbeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
 
     # inside

@@ -19,7 +19,7 @@ from typing import TypeVar
 from functions.api.ids import KeyId, TenantId
 from functions.artifacts.errors import ArtifactMissing, StoreRefused, StoreUnavailable
 from functions.decisions.batch import record as batch_moves
-from functions.decisions.batch.choice import BEAT_S
+from functions.decisions.batch.choice import HEARTBEAT_S
 from functions.decisions.batch.pace import BatchPace
 from functions.decisions.batch.record import BatchRecord, LineProblem, Status
 from functions.gateway.batch.composing import Composing, forget_files
@@ -215,7 +215,7 @@ class BatchRun:
             except StoreUnavailable as error:
                 _log.warning("batch %s: its marker could not be touched: %s", self._record.id, error)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout(HEARTBEAT_S):
                     await self._has_news.wait()
             self._has_news.clear()
 

@@ -50,9 +50,9 @@ class _NotHot(Exception):
 class LaneProtocol(asyncio.Protocol):
     __slots__ = (
         "_app_state", "_body", "_body_bytes", "_close_after", "_completed", "_config", "_exchange",
-        "_expects_continue", "_gateway", "_head_bytes", "_headers", "_loop", "_parser", "_phase", "_pipelined",
-        "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_tenant", "_transport", "_unread_bytes",
-        "_upload", "_url", "_write_paused", "due_s", "stands_for",
+        "_expects_continue", "_gateway", "_head_bytes", "_headers", "_heeds_origins", "_loop", "_parser", "_phase",
+        "_pipelined", "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_tenant", "_transport",
+        "_unread_bytes", "_upload", "_url", "_write_paused", "due_s", "stands_for",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class LaneProtocol(asyncio.Protocol):
     ) -> None:
         self._gateway = gateway
         self._services = gateway.services
+        self._heeds_origins = bool(gateway.services.origins)
         self._config = config
         self._state = server_state
         self._app_state = app_state
@@ -196,7 +197,11 @@ class LaneProtocol(asyncio.Protocol):
         self._pipelined = self._phase == "busy" or self._completed
         if self._pipelined:
             raise _NotHot
-        self._reset_request()
+        self._url = b""
+        self._headers = []
+        self._body = b""
+        self._head_bytes = 0
+        self._expects_continue = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -220,7 +225,7 @@ class LaneProtocol(asyncio.Protocol):
         route = _HOT.get(self._url)
         if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
             raise _NotHot
-        if self._services.origins and names_origin(self._headers):  # a browser's: what it may read is said elsewhere
+        if self._heeds_origins and names_origin(self._headers):  # a browser's: what it may read is said elsewhere
             raise _NotHot
         if self._parser.should_upgrade():  # it comes again, without
             return
@@ -412,13 +417,6 @@ class LaneProtocol(asyncio.Protocol):
         """Go to a phase that may last so long."""
         self._phase = phase
         self.due_s = self._services.clock() + within_s
-
-    def _reset_request(self) -> None:
-        self._url = b""
-        self._headers = []
-        self._body = b""
-        self._head_bytes = 0
-        self._expects_continue = False
 
     def _is_counted(self) -> bool:
         connections, handshake = self._services.connections, self.stands_for

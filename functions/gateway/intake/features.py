@@ -27,7 +27,8 @@ from functions.decisions.prefix.block_names import block_bytes_for, seed_of, tex
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import MAX_ENTRIES, LengthModel
 from functions.gateway.intake.json_body import JsonObject
-from functions.gateway.intake.lengths import OutputFields, field_in_force, text_bytes
+from functions.gateway.intake.lengths import OutputFields, text_bytes
+from functions.gateway.intake.routes import Route
 from functions.gateway.prefix.prompt_text import MEDIA_TOKENS, prompt_text
 from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, Ended
@@ -67,20 +68,23 @@ class Features:
     def of(
         self,
         parsed: JsonObject,
-        output: OutputFields | None,
+        route: Route,
         model: ResolvedModel,
         tenant: TenantId,
         salt: str | None,
         *,
+        length_field: str,
         requested_tokens: int = 0,
-        pairs: bool = False,
     ) -> RequestFeatures:
         """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared.
 
-        `requested_tokens`: the length of answer that its caller named, before caps. `pairs`: the model scores texts.
+        `length_field`: the one in force, of those that say how long the answer may be. `requested_tokens`: the length
+        that its caller named, before caps.
         """
+        output = route.output
         text, ids, media = prompt_text(parsed, output)
-        prompt_bytes = len(text) + (read_again_bytes(parsed) if pairs else 0)
+        scores_pairs = model.task == "score" and route.is_read  # one that embeds reads each text once, a tokenizer too
+        prompt_bytes = len(text) + (read_again_bytes(parsed) if scores_pairs else 0)
         if ids is not None:
             prompt_tokens = ids
         else:
@@ -88,7 +92,9 @@ class Features:
         choices, most, expected = 1, 0, 0
         if output is not None:
             choices = _choices(parsed, output)
-            most = choices * _most_of_one(parsed, output, model.context_window_tokens)
+            wanted: int | None = parsed.get(length_field)
+            longest = wanted if wanted is not None else output.default_tokens or model.context_window_tokens
+            most = choices * min(longest, model.context_window_tokens)
             expected = min(most, choices * self.lengths.output_tokens(model.id, tenant))
         block_bytes = block_bytes_for(prompt_bytes)
         return RequestFeatures(
@@ -140,9 +146,3 @@ def _choices(parsed: JsonObject, output: OutputFields) -> int:
         if type(prompt) is list and type(prompt[0]) is not int:
             choices *= len(prompt)
     return choices
-
-
-def _most_of_one(parsed: JsonObject, output: OutputFields, window_tokens: int) -> int:
-    wished = parsed.get(field_in_force(parsed, output.names))
-    most: int = wished if wished is not None else output.default_tokens or window_tokens
-    return min(most, window_tokens)

@@ -32,7 +32,7 @@ from functions.gateway.intake.affinity import conversation_of
 from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
-from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
+from functions.gateway.intake.lengths import field_in_force, hold_to_caps
 from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
@@ -48,7 +48,7 @@ _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "b
 # One of each is made per request: as frozen dataclasses they would cost 2 us more.
 
 
-class WireRequest(msgspec.Struct, frozen=True):
+class RawRequest(msgspec.Struct, frozen=True):
     """A request to an engine route, as it came."""
 
     request_id: str
@@ -87,27 +87,29 @@ class Intake:
         check_json_body(headers)
         return self.identify(catalogue, read, now_unix_s)
 
-    def recognise(self, catalogue: Catalogue, wire: WireRequest, now_unix_s: float) -> Recognised:
+    def recognise(self, catalogue: Catalogue, raw: RawRequest, now_unix_s: float) -> Recognised:
         """Who calls; raises Refused where the headers are not in order or the key opens nothing."""
-        read = read_headers(wire.headers, wire.request_id, self.limits)
-        check_json_body(wire.headers)
+        read = read_headers(raw.headers, raw.request_id, self.limits)
+        check_json_body(raw.headers)
         caller = self.identify(catalogue, read, now_unix_s)
         key, tier = catalogue.keys.get(caller.key_id), catalogue.quota_of(caller.tenant)
         return Recognised(read, caller, key, tier, within_key(tier, key))
 
-    def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
+    def admit(self, catalogue: Catalogue, route: Route, raw: RawRequest, known: Recognised) -> Admitted:
         """The admitted request; raises Refused with the answer where one of the steps says no."""
-        parsed = self.read_body(route, wire.body)
+        parsed = self.read_body(route, raw.body)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
-        session = _session(known.read, parsed)
+        # What it belongs to, where it says so. No engine is told: tenants' ids must not meet there.
+        session = known.read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
         conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
-        model = models.resolve(catalogue, caller, parsed, len(wire.body))
-        models.check_task(catalogue, model, route)
+        model = models.resolve(catalogue, caller, parsed, len(raw.body))
+        if model.task not in route.tasks:
+            raise models.wrong_task(model, route)
+        tenant = catalogue.tenants[caller.tenant]
         if model.other_pools:
-            tokens = self.features.lengths.prompt_tokens(model.pool, caller.tenant, len(wire.body))
-            tier = catalogue.tenants[caller.tenant].tier
-            model = catalogue.placed(model, Placed(caller.tenant, tier, service_class, tokens))
+            tokens = self.features.lengths.prompt_tokens(model.pool, caller.tenant, len(raw.body))
+            model = catalogue.placed(model, Placed(caller.tenant, tenant.tier, service_class, tokens))
         routing = catalogue.routing_for(model.pool)
         table = self._tables[route.path]
         ignored: tuple[str, ...] = ()
@@ -116,24 +118,30 @@ class Intake:
         admit_media(parsed, self._pepper, caller.tenant, self.limits.media_hosts)
         split: SplitUse | None = None
         if model.split is not None:
-            sender = Sender(caller.tenant, session, wire.request_id)
+            sender = Sender(caller.tenant, session, raw.request_id)
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
         elif session is not None:
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
-        slid_turns = self._fit(catalogue, route, parsed, known, model)
-        asked = requested_tokens(parsed, route.output)
-        if known.quota is not None and route.output is not None:
-            hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
-        salt = self._cache_salt(catalogue, caller.tenant)
-        pairs = models.reads_pairs(catalogue, model, route)
+        slid_turns = 0
+        if route is CHAT and tenant.context_overflow != "refuse":
+            slid_turns = self._slide(parsed, known, model)
+        output, length_field, asked = route.output, "", 0
+        if output is not None:
+            length_field = field_in_force(parsed, output.names)
+            asked = parsed.get(length_field) or 0
+            if known.quota is not None:
+                window_tokens = model.context_window_tokens
+                hold_to_caps(parsed, output, length_field, known.quota, len(raw.body), window_tokens=window_tokens)
+        # Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks.
+        salt = None if tenant.cache_salt == "shared" else self._salt_of(caller.tenant)
         features = self.features.of(
-            parsed, route.output, model, caller.tenant, salt, requested_tokens=asked, pairs=pairs
+            parsed, route, model, caller.tenant, salt, length_field=length_field, requested_tokens=asked
         )
         stream = route.streams and parsed.get("stream") is True
         options = (parsed.get("stream_options") or {}) if stream and route.stream_options else {}
         wants_usage = options.get("include_usage") is True
         return Admitted(
-            request_id=wire.request_id,
+            request_id=raw.request_id,
             caller=caller,
             route=route,
             model=model,
@@ -158,24 +166,22 @@ class Intake:
         """A body whose fields are in order; raises Refused (400)."""
         parsed = parse_object(body, self.limits.json_depth, self.limits.json_values)
         fields.check_fields(parsed, self._tables[route.path])
-        _check_required(parsed, route)
+        for group in route.required:
+            if parsed.get(group[0]) is None and all(parsed.get(name) is None for name in group):
+                raise bad_request(f"'{' or '.join(group)}' is required.", param=group[0])
         return parsed
 
     def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
         """The model that a checked body names, where it answers this route; raises Refused (400, 404)."""
         model = models.resolve(catalogue, caller, parsed, 0)
-        models.check_task(catalogue, model, route)
+        if model.task not in route.tasks:
+            raise models.wrong_task(model, route)
         return model
 
-    def _fit(
-        self, catalogue: Catalogue, route: Route, parsed: JsonObject, known: Recognised, model: ResolvedModel
-    ) -> int:
-        """Make a chat fit its context window, where its tenant wants that; how many turns it lost."""
-        tenant = known.caller.tenant
-        if catalogue.tenants[tenant].context_overflow == "refuse" or route is not CHAT:
-            return 0
+    def _slide(self, parsed: JsonObject, known: Recognised, model: ResolvedModel) -> int:
+        """Make a chat fit its context window; how many turns it lost."""
         room = context_overflow.headroom_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
-        lengths = self.features.lengths
+        tenant, lengths = known.caller.tenant, self.features.lengths
         gone = context_overflow.overflow(
             parsed, room, lambda size_bytes: lengths.prompt_tokens(model.pool, tenant, size_bytes)
         )
@@ -199,23 +205,8 @@ class Intake:
             raise unauthorized()
         return caller
 
-    def _cache_salt(self, catalogue: Catalogue, tenant: TenantId) -> str | None:
-        """Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks."""
-        return None if catalogue.tenants[tenant].cache_salt == "shared" else self._salt_of(tenant)
-
     def _make_salt(self, tenant: TenantId) -> str:
         return hmac.digest(self._pepper, b"cache-salt\0" + tenant.encode(), hashlib.sha256).hex()[:32]
-
-
-def _check_required(parsed: JsonObject, route: Route) -> None:
-    for group in route.required:
-        if parsed.get(group[0]) is None and all(parsed.get(name) is None for name in group):
-            raise bad_request(f"'{' or '.join(group)}' is required.", param=group[0])
-
-
-def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
-    """What the request belongs to, where it says so. No engine is told: tenants' ids must not meet there."""
-    return read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
 
 
 def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> ServiceClass:
@@ -242,7 +233,8 @@ def _upstream_body(
         parsed["cache_salt"] = cache_salt
     if stream and route.stream_options:
         parsed["stream_options"] = _COUNTED
-    route.prepare(parsed)
+    if route.prepare is not None:
+        route.prepare(parsed)
     body = orjson.dumps(parsed)
     # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body until it begins.
     return bytes(memoryview(body)) if stream else body

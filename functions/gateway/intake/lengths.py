@@ -41,28 +41,23 @@ class OutputFields:
 
 
 def hold_to_caps(
-    parsed: JsonObject, output: OutputFields, body_bytes: int, quota: QuotaEntry, window_tokens: int
+    parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
-    """Bound the output that `parsed` asks for; raises OverQuota (400) where it asks for more than the tier allows."""
+    """Bound the output that `parsed` asks for in `field`, the one in force; raises OverQuota (400) where it asks for
+    more than the tier allows."""
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
-    field = field_in_force(parsed, output.names)
-    wish = LengthRequest(
+    request = LengthRequest(
         parsed.get(field), parsed.get("min_tokens"), output.default_tokens or window_tokens, prompt_tokens=0
     )
-    granted = quota_caps.grant(wish, caps)
-    if _prompt_matters(wish, granted, body_bytes, caps.max_context_tokens, window_tokens):
-        granted = quota_caps.grant(wish._replace(prompt_tokens=prompt_tokens(parsed, output.prompt)), caps)
+    granted = quota_caps.grant(request, caps)
+    if _prompt_matters(request, granted, body_bytes, caps.max_context_tokens, window_tokens):
+        granted = quota_caps.grant(request._replace(prompt_tokens=prompt_tokens(parsed, output.prompt)), caps)
     if isinstance(granted, OverCap):
         raise _over(granted, field, output.prompt, quota.name)
     if granted is not None:
         parsed[field] = granted
-
-
-def requested_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
-    """How long an answer the caller named; 0: none, or nothing is generated."""
-    return (parsed.get(field_in_force(parsed, output.names)) or 0) if output is not None else 0
 
 
 def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
@@ -74,13 +69,13 @@ def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
 
 
 def _prompt_matters(
-    wish: LengthRequest, granted: int | OverCap | None, body_bytes: int, context_cap: int | None, window_tokens: int
+    request: LengthRequest, granted: int | OverCap | None, body_bytes: int, context_cap: int | None, window_tokens: int
 ) -> bool:
     """Whether prompt and output together might pass a context cap that the engine does not see."""
     if context_cap is None or context_cap >= window_tokens or isinstance(granted, OverCap):
         return False
-    wished = wish.output_tokens if wish.output_tokens is not None else wish.engine_default_tokens
-    longest = granted if granted is not None else wished
+    requested = request.output_tokens if request.output_tokens is not None else request.engine_default_tokens
+    longest = granted if granted is not None else requested
     return body_bytes // _LEAST_BYTES_PER_TOKEN + longest >= context_cap
 
 

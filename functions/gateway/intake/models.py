@@ -11,10 +11,10 @@ from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.routing import classifier
 from functions.decisions.routing.classifier import Sketch
-from functions.gateway.errors import bad_request, model_not_found
+from functions.gateway.errors import Refused, bad_request, model_not_found
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.json_body import JsonObject
-from functions.gateway.intake.routes import RERANK, SCORE, Route, routes_for
+from functions.gateway.intake.routes import Route, routes_for
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 
@@ -34,19 +34,11 @@ def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes
     return model
 
 
-def check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
+def wrong_task(model: ResolvedModel, route: Route) -> Refused:
     """An engine answers a route that its model is not made for with 404, as if there were no such model."""
-    pool = catalogue.pools.get(model.pool)
-    if pool is not None and pool.task not in route.tasks:
-        usable = ", ".join(routes_for(pool.task))
-        message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
-        raise bad_request(message, param="model", code="wrong_model_type")
-
-
-def reads_pairs(catalogue: Catalogue, model: ResolvedModel, route: Route) -> bool:
-    """Whether the model reads a query with each of its documents; one that embeds reads each text once."""
-    pool = catalogue.pools.get(model.pool) if route is SCORE or route is RERANK else None
-    return pool is not None and pool.task == "score"
+    usable = ", ".join(routes_for(model.task))
+    message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
+    return bad_request(message, param="model", code="wrong_model_type")
 
 
 def as_control(admitted: Admitted, splits: Splits) -> Admitted:

@@ -7,7 +7,7 @@ Neighbours: `field_tables` has the tables, `dialects` what answers look like, `i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from functions.api.snapshot import Task
 from functions.gateway.intake import field_tables
@@ -24,10 +24,6 @@ _SCORE: frozenset[Task] = frozenset({"score", "embed"})  # of two embeddings, en
 _ANY: frozenset[Task] = frozenset({"generate", "embed", "classify", "score"})
 
 
-def _as_it_is(body: JsonObject) -> None:
-    """Nothing is to be said to the engine besides."""
-
-
 @dataclass(frozen=True, slots=True)
 class Route:
     """One engine route that the gateway offers."""
@@ -41,7 +37,7 @@ class Route:
     tasks: frozenset[Task] = _GENERATE  # of models that answer it
     dialect: Dialect = OPENAI
     stream_options: bool = True  # usage of a stream must be asked for
-    prepare: Callable[[JsonObject], None] = field(default=_as_it_is)  # last touches to a checked body
+    prepare: Callable[[JsonObject], None] | None = None  # last touches to a checked body
     is_read: bool = True  # a model reads it, rather than a tokenizer: tokens are used
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functions.api.ids import PoolName
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.request import NOT_CACHED, CachedPrompt
-from functions.fleet.prefix_updates import NewsInvalid, PrefixRequest, decode
+from functions.fleet.prefix_updates import PrefixRequest, PrefixUpdateInvalid, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
@@ -120,7 +120,7 @@ class ExactPrefixes:
         """One message from the bus; what is none is dropped and counted."""
         try:
             self.view.fold(decode(message), self._clock())
-        except (NewsInvalid, ValueError) as error:
+        except (PrefixUpdateInvalid, ValueError) as error:
             self.refused_total += 1
             _log.warning("dropped news of prefixes: %s", error)
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from functions.api.ids import TenantId
 from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
 from functions.decisions.quota.account import UNLIMITED, QuotaAccount
-from functions.decisions.quota.dimensions import FREES_UP_S, REQUESTS, UNITS, Costs, OverLimit
+from functions.decisions.quota.dimensions import REQUESTS, UNITS, Costs, OverLimit
 from functions.decisions.quota.outage import Regime
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
@@ -105,7 +105,7 @@ class RequestQuota:
         if over is not None and over.retry_after_s > 0.0:
             self._refuse(over, now_us)
         reservation.take(features, costs, now_us)
-        self._say_tokens()
+        self.headers += refusals.token_headers(self.accounts)
         return over is None
 
     def answered(self, over: OverLimit | None, now_s: float) -> None:
@@ -176,15 +176,18 @@ class RequestQuota:
         """What has to be waited for longest."""
         worst: OverLimit | None = None
         for account in self.accounts:
-            worst = _longer(worst, account.lacks(costs, now_us))
+            over = account.lacks(costs, now_us)
+            if over is not None:
+                worst = _longer(worst, over)
         return worst
 
     def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
         """The same over leases, where what is not here may still be had: then it says to come back in 0 s."""
         worst: OverLimit | None = None
         for account in self.accounts:
-            if account.lease is not None:
-                worst = _longer(worst, account.lease.short(account, costs, now_us))
+            over = account.lease.short(account, costs, now_us) if account.lease is not None else None
+            if over is not None:
+                worst = _longer(worst, over)
         return worst
 
     def _refuse(self, over: OverLimit, now_us: int) -> None:
@@ -199,11 +202,6 @@ class RequestQuota:
     def _give_back(self, now_us: int) -> None:
         for account in self.accounts:
             account.take(_NO_REQUEST, now_us)
-
-    def _say_tokens(self) -> None:
-        more = refusals.token_headers(self.accounts)
-        if more:
-            self.headers = (*self.headers, *more)
 
 
 class TenantQuotas:
@@ -318,10 +316,8 @@ class _LeaseReply:
             self._done(None)
 
 
-def _longer(one: OverLimit | None, other: OverLimit | None) -> OverLimit | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return other if other.retry_after_s > one.retry_after_s else one
+def _longer(one: OverLimit | None, other: OverLimit) -> OverLimit:
+    return other if one is None or other.retry_after_s > one.retry_after_s else one
 
 
 def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> str:
@@ -333,11 +329,8 @@ def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> st
 def _over_on_entry(accounts: tuple[QuotaAccount, ...], now_us: int, leased: bool) -> OverLimit | None:
     worst: OverLimit | None = None
     for account in accounts:
-        if leased and account.lease is not None:
-            over = account.lease.denies_entry(account, now_us)
-        elif account.is_full():
-            over = OverLimit("concurrent_requests", account.limits.concurrent_requests or 0, FREES_UP_S)
-        else:
-            over = account.lacks_request(now_us)
-        worst = _longer(worst, over)
+        lease = account.lease if leased else None
+        over = lease.denies_entry(account, now_us) if lease is not None else account.denies_entry(now_us)
+        if over is not None:
+            worst = _longer(worst, over)
     return worst

@@ -1,6 +1,6 @@
 """Lease requests of this gateway to the bus, and what becomes of the answers.
 
-    a round     wish_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
+    a round     request_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
     a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
 
 Amounts here are quota units, on the wire millionths. Neighbours: `leases` asks; `functions.decisions.quota.lease`
@@ -21,7 +21,7 @@ _SEEN_EACH_US = US_PER_S  # the bus takes back the places of a gateway that is s
 _BACK_S = 1.0  # where nobody has said when
 
 
-def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
+def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     """What is given back is gone from here at once: it must not be spent while the call is under way."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us)
@@ -41,29 +41,29 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     return LeaseRequest(key, limit, lease.places, places, tuple(rates))
 
 
-def is_asked(account: QuotaAccount, wish: LeaseRequest, now_us: int) -> bool:
+def is_asked(account: QuotaAccount, request: LeaseRequest, now_us: int) -> bool:
     """Whether a round has to ask for this: an account that wants nothing only says each second that it is there."""
     lease = _lease_of(account)
-    is_needed = wish.places_wanted or lease.is_idle(now_us) or any(rate.wanted_micro for rate in wish.rates)
+    is_needed = request.places_wanted or lease.is_idle(now_us) or any(rate.wanted_micro for rate in request.rates)
     if not is_needed and now_us - lease.asked_us < _SEEN_EACH_US:
         return False
     lease.asked_us = now_us
     return True
 
 
-def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_us: int) -> None:
+def take_round(account: QuotaAccount, request: LeaseRequest, granted: Granted, now_us: int) -> None:
     lease, grant = _lease_of(account), granted.grants[0]
-    _take_places(account, wish, grant.places)
-    for rate_wish, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
-        bucket = account.buckets[rate_wish.dimension]
+    _take_places(account, request, grant.places)
+    for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
+        bucket = account.buckets[rate.dimension]
         if bucket is not None:  # no snapshot took the limit away meanwhile
-            units = max(0, amount) * rate_wish.period_s
-            lease.rate(rate_wish.dimension).granted(bucket, units, left * rate_wish.period_s, now_us)
-            lease.rate(rate_wish.dimension).round_ended(now_us)
+            units = max(0, amount) * rate.period_s
+            lease.rate(rate.dimension).granted(bucket, units, left * rate.period_s, now_us)
+            lease.rate(rate.dimension).round_ended(now_us)
 
 
-def _take_places(account: QuotaAccount, wish: LeaseRequest, places: int) -> None:
-    if wish.places_limit != NO_LIMIT and account.slots is not None:
+def _take_places(account: QuotaAccount, request: LeaseRequest, places: int) -> None:
+    if request.places_limit != NO_LIMIT and account.slots is not None:
         _lease_of(account).places = account.slots = places
 
 
@@ -122,27 +122,27 @@ def _rate(account: QuotaAccount, index: int, bucket: TokenBucket, wanted_micro: 
 def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:
     """Put what was granted where it was missing, or remember what there is none of."""
     over: OverLimit | None = None
-    for wish, grant in zip(group.wishes, granted.grants, strict=True):
-        account = active.get(wish.account)
+    for request, grant in zip(group.requests, granted.grants, strict=True):
+        account = active.get(request.account)
         if account is None or account.lease is None:
             continue  # touch was lost and found again meanwhile
         lease = account.lease
         if granted.ok:
             # answers of calls that cross: a smaller one that comes last takes nothing back (the next round sets it)
-            _take_places(account, wish, max(account.slots or 0, grant.places))
-            for rate, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
+            _take_places(account, request, max(account.slots or 0, grant.places))
+            for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
                 bucket = account.buckets[rate.dimension]
                 if bucket is not None:
                     lease.rate(rate.dimension).granted(bucket, amount * rate.period_s, left * rate.period_s, now_us)
             continue
         denied = min(granted.wait_us, _DENIED_AT_MOST_US)
-        for rate, left in zip(wish.rates, grant.left_micro, strict=True):
+        for rate, left in zip(request.rates, grant.left_micro, strict=True):
             if left < min(rate.wanted_micro, rate.burst_micro):
                 lease.deny(rate.dimension, denied, now_us)
                 over = over or OverLimit(DIMENSIONS[rate.dimension], rate.limit, granted.wait_us / US_PER_S)
-        if over is None and wish.places_wanted:
+        if over is None and request.places_wanted:
             lease.deny(CONCURRENCY, denied, now_us)
-            over = OverLimit("concurrent_requests", wish.places_limit, FREES_UP_S)
+            over = OverLimit("concurrent_requests", request.places_limit, FREES_UP_S)
     return over
 
 

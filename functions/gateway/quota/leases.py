@@ -41,9 +41,9 @@ from functions.gateway.quota.lease_requests import (
     missing,
     owed,
     places_of,
+    request_of_round,
     take_asked,
     take_round,
-    wish_of_round,
 )
 
 _log = logging.getLogger(__name__)
@@ -131,34 +131,34 @@ class QuotaLeases:
         """
         try:
             now_us = self._now_us()
-            wishes = iter(self._wishes(now_us) if self.regime.step == "leased" else [])
-            await self._round_of(list(islice(wishes, _ACCOUNTS_PER_CALL)), now_us)
-            while chunk := list(islice(wishes, _ACCOUNTS_PER_CALL)):
+            requests = iter(self._requests(now_us) if self.regime.step == "leased" else [])
+            await self._round_of(list(islice(requests, _ACCOUNTS_PER_CALL)), now_us)
+            while chunk := list(islice(requests, _ACCOUNTS_PER_CALL)):
                 await self._round_of(chunk, now_us)
         except (BusUnavailable, TimeoutError) as error:
             self._lost(str(error) or "no answer in time")
 
-    def _wishes(self, now_us: int) -> Iterator[LeaseRequest]:
+    def _requests(self, now_us: int) -> Iterator[LeaseRequest]:
         """Of the accounts in use, each as its call is made; most that are used now and then want nothing."""
         for key in tuple(self._active):
             account = self._active.get(key)
             if account is not None:
-                wish = wish_of_round(key, account, now_us)
-                if is_asked(account, wish, now_us):
-                    yield wish
+                request = request_of_round(key, account, now_us)
+                if is_asked(account, request, now_us):
+                    yield request
 
-    async def _round_of(self, wishes: list[LeaseRequest], now_us: int) -> None:
+    async def _round_of(self, requests: list[LeaseRequest], now_us: int) -> None:
         async with asyncio.timeout(_ROUND_TIMEOUT_S):
-            answer = await self._broker.ask(self._gateway_id, [Group(False, (wish,)) for wish in wishes])
+            answer = await self._broker.ask(self._gateway_id, [Group(False, (request,)) for request in requests])
         if self.regime.step == "leased":  # nobody has lost touch meanwhile
-            for wish, granted in zip(wishes, answer.granted, strict=True):
-                account = self._active.get(wish.account)
+            for request, granted in zip(requests, answer.granted, strict=True):
+                account = self._active.get(request.account)
                 if account is None:
                     continue
-                take_round(account, wish, granted, self._now_us())
+                take_round(account, request, granted, self._now_us())
                 if account.is_idle(now_us):
                     account.regime = None  # the next request has it fitted, and so active, again
-                    del self._active[wish.account]
+                    del self._active[request.account]
         self._in_touch(answer)
 
     # asks

@@ -60,15 +60,10 @@ def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
 
 def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
     """As of the last time that the buckets were looked at, which was on this request's way in."""
-    least: TokenBucket | None = None
-    of: QuotaAccount | None = None
-    for account in accounts:
-        bucket = account.buckets[REQUESTS]
-        if bucket is not None and (least is None or bucket.headroom * least.limit < least.headroom * bucket.limit):
-            least, of = bucket, account
-    if least is None or of is None:
+    left = _left(accounts, (REQUESTS,))
+    if left is None:
         return ()
-    limit, remaining, reset_us = _left(of, REQUESTS, least)
+    limit, remaining, reset_us = left
     return (
         (b"x-ratelimit-limit-requests", b"%d" % limit),
         (b"x-ratelimit-remaining-requests", b"%d" % remaining),
@@ -77,15 +72,10 @@ def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
 
 
 def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
-    least: TokenBucket | None = None
-    of: QuotaAccount | None = None
-    for account in accounts:
-        for bucket in account.buckets[INPUT : OUTPUT + 1]:
-            if bucket is not None and (least is None or bucket.headroom * least.limit < least.headroom * bucket.limit):
-                least, of = bucket, account
-    if least is None or of is None:
+    left = _left(accounts, (INPUT, OUTPUT))
+    if left is None:
         return ()
-    limit, remaining, reset_us = _left(of, INPUT if least is of.buckets[INPUT] else OUTPUT, least)
+    limit, remaining, reset_us = left
     return (
         (b"x-ratelimit-limit-tokens", b"%d" % limit),
         (b"x-ratelimit-remaining-tokens", b"%d" % remaining),
@@ -93,15 +83,24 @@ def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
     )
 
 
-def _left(account: QuotaAccount, index: int, bucket: TokenBucket) -> tuple[int, int, int]:
-    """Limit, what may come at once, microseconds until all of that is there again.
-
-    Of a lease: what is in hand here, and what the bus should have left.
-    """
+def _left(accounts: Iterable[QuotaAccount], dimensions: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Of the limit that is nearest its end: the limit, what may come at once, microseconds until all of that is there
+    again. Of a lease: what is in hand here, and what the bus should have left. None where nothing is limited."""
+    nearest: tuple[QuotaAccount, int, TokenBucket] | None = None
+    least = least_limit = 0
+    for account in accounts:
+        for index in dimensions:
+            bucket = account.buckets[index]
+            if bucket is not None:
+                headroom = bucket.capacity - bucket.level
+                if nearest is None or headroom * least_limit < least * bucket.limit:
+                    nearest, least, least_limit = (account, index, bucket), headroom, bucket.limit
+    if nearest is None:
+        return None
+    account, index, bucket = nearest
     if not bucket.leased or account.lease is None:
-        headroom = bucket.capacity - bucket.level
-        return bucket.limit, headroom // bucket.unit if headroom > 0 else 0, bucket.full_again_us()
-    remaining = bucket.headroom + account.lease.rate(index).left(bucket, bucket.updated_us)
+        return bucket.limit, least // bucket.unit if least > 0 else 0, bucket.full_again_us()
+    remaining = least + account.lease.rate(index).left(bucket, bucket.updated_us)
     at_once = shared_burst(index, bucket)
     missing_us = max(0, at_once * bucket.unit - remaining) // max(1, bucket.limit)
     return bucket.limit, max(0, min(at_once, remaining // bucket.unit)), missing_us

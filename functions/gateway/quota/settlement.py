@@ -103,10 +103,9 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
     return _spent_on(usage, attempt, period, fleet, exchange.admitted.model)
 
 
-def prefill_spend(exchange: Served, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
+def prefill_spend(exchange: Served, split: Split, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
     """A prefill replica's work for the answer, or for a client that left before it; any other is the platform's."""
-    split = exchange.split
-    if split is None or not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
+    if not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
         return None
     return split.spend(exchange.timeline.ended_s)
 

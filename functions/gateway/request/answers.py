@@ -4,6 +4,7 @@ Pure. Streams pass through `relay` (and `named_events`), which uses the same cou
 engine writes is believed: counts are clamped, a body that is no JSON object is a `BadAnswer`.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import orjson
 
 _MAX_TOKENS = 10_000_000
 _LARGE_BYTES = 64 * 1024
+_RENAMINGS = 4096
 
 
 class BadAnswer(Exception):
@@ -74,14 +76,14 @@ def usage_in(usage: Any) -> Usage | None:
 
 def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
     """Counts as an engine wrote them, whatever they are."""
-    if type(prompt) is type(completion) is type(cached) is int and _are_sane(prompt, completion, cached):
+    if (
+        type(prompt) is type(completion) is type(cached) is int
+        and 0 <= prompt <= _MAX_TOKENS
+        and 0 <= completion <= _MAX_TOKENS
+        and 0 <= cached <= _MAX_TOKENS
+    ):
         return Usage(prompt, completion, cached)
     return Usage(_clamped(prompt), _clamped(completion), _clamped(cached))
-
-
-def _are_sane(prompt: int, completion: int, cached: int) -> bool:
-    """As all engines write them."""
-    return 0 <= prompt <= _MAX_TOKENS and 0 <= completion <= _MAX_TOKENS and 0 <= cached <= _MAX_TOKENS
 
 
 def _clamped(tokens: Any) -> int:
@@ -105,6 +107,12 @@ class Renaming:
     def everywhere(self, data: bytes) -> bytes:
         """For error texts, which name the model in prose."""
         return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
+
+
+@lru_cache(_RENAMINGS)
+def renaming_of(engine_name: str, requested: str) -> Renaming:
+    """One for all requests for a model."""
+    return Renaming(engine_name, requested)
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):

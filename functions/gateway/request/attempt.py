@@ -61,9 +61,9 @@ class Owner(Protocol):
 
 class Attempt:
     __slots__ = (
-        "_admitted", "_before_last", "_connection", "_content_type", "_hold", "_last", "_opening", "_owner", "_parts",
-        "_parts_bytes", "_relay", "_renaming", "_services", "_slot", "_status", "_was_reset", "begun", "connected_s",
-        "gaps", "over", "prediction", "replica", "retry_after_s", "waiting_since_s",
+        "_admitted", "_before_last", "_bound_bytes", "_connection", "_content_type", "_hold", "_last", "_opening",
+        "_owner", "_parts", "_parts_bytes", "_relay", "_renaming", "_services", "_slot", "_status", "_was_reset",
+        "begun", "connected_s", "gaps", "over", "prediction", "replica", "retry_after_s", "sent_s", "waiting_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -82,10 +82,11 @@ class Attempt:
         self._content_type = self._opening = b""
         self._parts: list[bytes] | None = None
         self._parts_bytes = 0
+        self._bound_bytes = services.limits.error_body_bytes  # of an answer that is collected
         self._hold: Hold | None = None  # of a large answer
         self._was_reset = False  # an idle connection broke as it was used
         self.begun = self.over = False  # begun: the owner has the opening of the stream
-        self.connected_s = self.waiting_since_s = 0.0  # monotonic
+        self.sent_s = self.connected_s = self.waiting_since_s = 0.0  # monotonic; sent: when it began
         self.retry_after_s = 0.0  # by an engine that is full
         self.gaps: Gaps | None = None  # between the pieces of a stream
         self._before_last = self._last = b""  # pieces that were passed on
@@ -93,6 +94,7 @@ class Attempt:
     def begin(self) -> None:
         """Take a slot at the replica, and send the request."""
         self._slot = self._services.router.sent(self._admitted, self.prediction)
+        self.sent_s = self._slot.sent_s
         self._connect()
 
     def drop(self) -> None:
@@ -106,11 +108,6 @@ class Attempt:
     def admitted(self) -> Admitted:
         """What was sent."""
         return self._admitted
-
-    @property
-    def sent_s(self) -> float:
-        """When it began; monotonic."""
-        return self._slot.sent_s if self._slot is not None else 0.0
 
     @property
     def done(self) -> bool:
@@ -206,6 +203,7 @@ class Attempt:
             self.retry_after_s = retry_after_s(self._connection.retry_after)
         stream = self._admitted.stream
         if status == 200:
+            self._bound_bytes = self._services.limits.answer_bytes
             expected = b"text/event-stream" if stream else b"application/json"
             if not content_type.lower().startswith(expected):
                 self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
@@ -307,8 +305,8 @@ class Attempt:
 
     def _collect(self, data: bytes) -> None:
         self._parts_bytes += len(data)
-        if self._parts_bytes > self._bound_bytes():
-            self._outgrown(f"an answer of over {self._bound_bytes()} bytes")
+        if self._parts_bytes > self._bound_bytes:
+            self._outgrown(f"an answer of over {self._bound_bytes} bytes")
         elif self._parts_bytes > FREE_BYTES and not self._has_room():
             return
         elif self._parts is None:
@@ -334,11 +332,6 @@ class Attempt:
             self._owner.attempt_refused(self, refused.answer)
             return False
         return True
-
-    def _bound_bytes(self) -> int:
-        """Of an answer that is collected."""
-        limits = self._services.limits
-        return limits.answer_bytes if self._status == 200 else limits.error_body_bytes
 
     def _outgrown(self, detail: str) -> None:
         if self._status == 200:

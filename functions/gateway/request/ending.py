@@ -135,11 +135,17 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)
     beside = exchange.cascade_spend
     split = exchange.split
-    prefill = settlement.prefill_spend(exchange, spent, client_left=status == CLIENT_LEFT or gave_up)
+    prefill = None
+    if split is not None:
+        prefill = settlement.prefill_spend(exchange, split, spent, client_left=status == CLIENT_LEFT or gave_up)
     if prefill is not None:
         spent = settlement.both(spent, prefill.spent)
     gaps = attempt.gaps if attempt is not None else None
-    is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
+    is_judged = beside is not None and beside.attempt is attempt
+    delivered_tokens = events = tokens = 0
+    if attempt is not None and admitted.stream:
+        events, tokens = attempt.events, attempt.tokens
+        delivered_tokens = settlement.delivered_tokens(exchange, attempt) if not is_judged else 0
     return Ended(
         admitted=admitted,
         timeline=exchange.timeline,
@@ -154,7 +160,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         failures=exchange.tries.all_failures,
         fingerprint=exchange.fingerprint,
         usage=exchange.usage,
-        delivered_tokens=0 if attempt is None or is_judged else settlement.delivered_tokens(exchange, attempt),
+        delivered_tokens=delivered_tokens,
         spent=spent if beside is None else settlement.both(spent, beside.spent),
         worked=spent is not NOTHING_SPENT,
         cost_tokens=settlement.fair_cost_tokens(exchange, attempt),
@@ -162,9 +168,9 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         prediction=attempt.prediction if attempt is not None else None,
         sent_s=attempt.sent_s if attempt is not None else 0.0,
         gaps=gaps,
-        token_gaps=gaps.between_tokens(attempt.tokens) if attempt is not None and gaps is not None else (),
-        events=attempt.events if attempt is not None else 0,
-        tokens=attempt.tokens if attempt is not None and admitted.stream else 0,
+        token_gaps=gaps.between_tokens(tokens) if gaps is not None else (),
+        events=events,
+        tokens=tokens,
         last=attempt.last if attempt is not None else (),
         cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
         degraded_from=plan.requested_model if plan is not None else "",

@@ -31,7 +31,7 @@ from functions.gateway.http.sink import Headers, Sink
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import ending, replies, second_tries, unserved
-from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
+from functions.gateway.request.answers import Usage, WholeAnswer, renaming_of
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
 from functions.gateway.request.split import Split
@@ -73,7 +73,7 @@ class Exchange:
         self.entry = entry
         allowed_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
         self.deadline_s = timeline.received_s + min(allowed_s, limits.answer_s)
-        self.renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
+        self.renaming = renaming_of(admitted.model.engine_name, admitted.model.requested)
         self._fingerprint: bytes | None = None
         self.tries = Tries(services)
         self.cold: ColdWait | None = None
@@ -113,7 +113,7 @@ class Exchange:
     def take(self, other: Admitted) -> None:
         self.fingerprint()
         self.admitted = other
-        self.renaming = Renaming(other.model.engine_name, other.model.requested)
+        self.renaming = renaming_of(other.model.engine_name, other.model.requested)
 
     def fingerprint(self) -> bytes:
         """Of the request as it came: taken before its body changes, or goes."""
@@ -262,7 +262,8 @@ class Exchange:
             services.admission.pools.degraded(requested)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = services.clock()
-        services.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
+        if self.admitted.stream:
+            services.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
 
     def _headers(self, attempt: Attempt, content_type: bytes) -> Headers:
         more = replies.more_headers(self.admitted, self.entry.headers)

@@ -25,9 +25,7 @@ class SentAttempt(Protocol):
     prediction: Prediction
     replica: ReplicaView
     begun: bool
-
-    @property
-    def sent_s(self) -> float: ...
+    sent_s: float
 
 
 class RetryBudgets:
@@ -81,9 +79,8 @@ class Hedging:
         return now_s - quiet_s + self._wait_s(admitted, attempt, MUTE_AFTER_S)
 
     def first_token(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> None:
-        """What the attempt's first token took."""
-        if admitted.stream:
-            self._pool(admitted.model.pool).took(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
+        """What a stream's first token took."""
+        self._pool(admitted.model.pool).took(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
 
     def _is_in_vain(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
         quiet_s = self._silence.quiet_s(attempt.replica.id, attempt.sent_s, now_s)

@@ -62,7 +62,7 @@ class PromptQuarantine:
 
     def check(self, admitted: Admitted, now_s: float) -> None:
         """Raises Refused (400) where the prompt is held."""
-        if not len(self._table):
+        if not self._table.suspects:
             return
         held_s = self._table.held_for_s(self.fingerprint(admitted), now_s)
         if held_s > 0.0:
@@ -71,7 +71,7 @@ class PromptQuarantine:
 
     def after_failures(self, sent: SentRequest, now_s: float) -> ErrorAnswer | None:
         """For the request whose last replica has just failed, where it is held from now on."""
-        held_s = self._table.held_for_s(sent.fingerprint(), now_s) if len(self._table) else 0.0
+        held_s = self._table.held_for_s(sent.fingerprint(), now_s) if self._table.suspects else 0.0
         if held_s <= 0.0:
             return None
         return errors.bad_gateway(

@@ -10,6 +10,8 @@ Neighbours: `exchange` says when to begin one and when to stop; `attempt` is one
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import Prediction
@@ -23,17 +25,14 @@ _log = logging.getLogger(__name__)
 _NEVER_S = float("inf")
 
 
-class Tries:
-    __slots__ = ("_services", "all_failures", "attempt", "count", "failures", "second", "tried")
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self.tried: dict[ReplicaId, Failure | None] = {}  # in this pool, and how it failed
-        self.failures: tuple[Failure, ...] = ()  # in this pool
-        self.all_failures: tuple[Failure, ...] = ()
-        self.attempt: Attempt | None = None  # the one under way, or the last one
-        self.second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
-        self.count = 0
+class Tries(msgspec.Struct, eq=False):
+    _services: Services
+    tried: dict[ReplicaId, Failure | None] = {}  # in this pool, and how it failed
+    failures: tuple[Failure, ...] = ()  # in this pool
+    all_failures: tuple[Failure, ...] = ()
+    attempt: Attempt | None = None  # the one under way, or the last one
+    second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
+    count: int = 0
 
     def begin(
         self,

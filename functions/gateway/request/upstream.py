@@ -214,7 +214,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._close()
 
     def _finish(self, answer: AnswerReceiver) -> None:
-        self.resume()  # the client may have stopped reading just as the answer ended
+        if self._paused:  # the client stopped reading just as the answer ended
+            self.resume()
         self._answer = None
         self._complete = False
         if self._keep:

@@ -29,7 +29,7 @@ from functions.api.ids import ModelId, RolloutId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
-from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutHeartbeat, StageStats
+from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_HEARTBEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
 from functions.telemetry.gap_histogram import SKETCH_BUCKETS, GapCounts
@@ -143,7 +143,7 @@ class RolloutEvidence:
         said = [self._said(key, stage) for key, stage in self._stages.items() if whole or stage.changed]
         if not self._stages:
             return []
-        return [self._beat(part) for part in _parts(said)] or [self._beat(())]
+        return [self._heartbeat(part) for part in _parts(said)] or [self._heartbeat(())]
 
     def forget_passed(self, is_split: Callable[[RolloutId, ModelId, int], bool]) -> None:
         """Drop stages that no snapshot has any more and that nothing ended in for a while.
@@ -185,7 +185,7 @@ class RolloutEvidence:
         stage.changed = False
         return StageStats(key[0], key[1], wire_of(stage.candidate), wire_of(stage.control))
 
-    def _beat(self, said: tuple[StageStats, ...]) -> RolloutHeartbeat:
+    def _heartbeat(self, said: tuple[StageStats, ...]) -> RolloutHeartbeat:
         self._sequence += 1
         return RolloutHeartbeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
 
@@ -254,7 +254,7 @@ def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
     buckets = 0
     for stats in said:
         weight = _buckets(stats.candidate) + _buckets(stats.control)
-        if part and (len(part) >= MAX_STAGES_PER_BEAT or buckets + weight > _MESSAGE_BUCKETS):
+        if part and (len(part) >= MAX_STAGES_PER_HEARTBEAT or buckets + weight > _MESSAGE_BUCKETS):
             yield tuple(part)
             part, buckets = [], 0
         part.append(stats)

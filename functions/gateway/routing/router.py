@@ -91,19 +91,23 @@ class Router:
         """Where it should go; `tried` are those that failed it already."""
         now_s, pool = self._clock(), admitted.model.pool
         self._assume_started(now_s)
-        standing = self._fleet.standing(pool, now_s)
-        out = standing.out.union(tried) if tried else standing.out
-        excluded = out.union(standing.resting_s) if standing.resting_s else out
-        if standing.suspected:  # with their node or zone: they have it only where nobody else can
-            avoiding = self._decide(admitted, standing, excluded | standing.suspected, now_s)
+        index, status = self._fleet.index(pool), self._fleet.outlier_status(pool, now_s)
+        out = status.out.union(tried) if tried else status.out
+        excluded = out.union(status.resting_s) if status.resting_s else out
+        if status.suspected:  # with their node or zone: they have it only where nobody else can
+            avoiding = self._decide(admitted, index, status, excluded | status.suspected, now_s)
             if not isinstance(avoiding, NoReplica):
                 return avoiding
-        return self._decide(admitted, standing, excluded, now_s)
+        return self._decide(admitted, index, status, excluded, now_s)
 
     def _decide(
-        self, admitted: Admitted, standing: OutlierStatus, excluded: Collection[ReplicaId], now_s: float
+        self,
+        admitted: Admitted,
+        index: PoolIndex,
+        status: OutlierStatus,
+        excluded: Collection[ReplicaId],
+        now_s: float,
     ) -> Prediction | NoReplica:
-        pool = admitted.model.pool
         if self._other is not None:
             features, model = admitted.features, admitted.model
             request = RouteRequest(
@@ -113,18 +117,18 @@ class Router:
                 admitted.request_id,
                 tenant=admitted.caller.tenant,
             )
-            return self._other.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
+            return self._other.choose(request, index, features.text_blocks, self.load, excluded)
         decision = route(
-            self._request(admitted, now_s),
-            self._fleet.index(pool),
+            self._request(admitted, index, now_s),
+            index,
             admitted.routing,
             self.load,
             excluded=excluded,
-            penalties_ms=standing.penalties_ms,
+            penalties_ms=status.penalties_ms,
         )
         if isinstance(decision, NoReplica):
-            return self._may_rest(decision, standing, admitted)
-        return msgspec.structs.replace(decision, reason="panic") if standing.panic else decision
+            return self._may_rest(decision, status, admitted)
+        return msgspec.structs.replace(decision, reason="panic") if status.panic else decision
 
     def choose_cold(
         self,
@@ -139,13 +143,13 @@ class Router:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
-    def _may_rest(self, decision: NoReplica, standing: OutlierStatus, admitted: Admitted) -> NoReplica:
+    def _may_rest(self, decision: NoReplica, status: OutlierStatus, admitted: Admitted) -> NoReplica:
         """Whether those who could take it are there, and have only asked to be left alone."""
-        resting_s, model = standing.resting_s, admitted.model
+        resting_s, model = status.resting_s, admitted.model
         if resting_s and model.is_adapter:
             holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
             resting_s = {each: rest_s for each, rest_s in resting_s.items() if each in holders}
-        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
+        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in status.out]
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
@@ -212,12 +216,12 @@ class Router:
             if slot.prefill_tokens:  # most have ended long since
                 self.load.start(slot)
 
-    def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
+    def _request(self, admitted: Admitted, index: PoolIndex, now_s: float) -> RouteRequest:
         model, features, conversation = admitted.model, admitted.features, admitted.conversation
         known, home, is_first_turn = self._prefixes.cached(admitted, now_s), None, False
         cached = known.tokens
         if conversation is not None and admitted.routing.session_ttl_s > 0.0:
-            home, is_first_turn, is_seen = self._home(admitted, conversation)
+            home, is_first_turn, is_seen = self._home(admitted, index, conversation)
             believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
             if home is not None and not is_first_turn and not is_seen and cached.get(home, 0) < believed:
                 cached = {**cached, home: believed}  # nobody here has sent it there
@@ -236,10 +240,9 @@ class Router:
             known.in_host,
         )
 
-    def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
+    def _home(self, admitted: Admitted, index: PoolIndex, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
         """The conversation's replica; whether nothing of it can be there yet; whether this gateway sent it there."""
         model = admitted.model
-        index = self._fleet.index(model.pool)
         home = self.homes.home_of(model.pool, conversation)
         if home is None:
             return self._assume(model, index, conversation), admitted.is_first_turn, False

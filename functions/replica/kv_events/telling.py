@@ -21,8 +21,8 @@ from functions.fleet.prefix_updates import (
     Bloom,
     Delta,
     Kind,
-    News,
     PrefixRequest,
+    PrefixUpdate,
     State,
     pack,
 )
@@ -73,7 +73,7 @@ class PrefixUpdates:
         self._bloom_is_old = True
         self._asked["events"].told_s = -1e9  # an empty set is news
 
-    def news(self, now_s: float) -> Iterator[News]:
+    def updates(self, now_s: float) -> Iterator[PrefixUpdate]:
         """What to send now; all of it, in this order."""
         changes = self._blocks.take_changes()
         self._bloom_is_old |= any(changes)
@@ -86,7 +86,7 @@ class PrefixUpdates:
         if now_s < self._asked["bloom"].until_s:
             yield from self._bloom(now_s)
 
-    def _events(self, changes: tuple[Changes, Changes], now_s: float) -> Iterator[News]:
+    def _events(self, changes: tuple[Changes, Changes], now_s: float) -> Iterator[PrefixUpdate]:
         asked = self._asked["events"]
         if self._state_wanted and now_s - self._state_told_s >= STATE_INTERVAL_S:
             self._state_wanted, self._state_told_s, asked.told_s = False, now_s, now_s
@@ -124,7 +124,7 @@ class PrefixUpdates:
                 pack(host_names[part * STATE_NAMES : (part + 1) * STATE_NAMES]),
             )
 
-    def _bloom(self, now_s: float) -> Iterator[News]:
+    def _bloom(self, now_s: float) -> Iterator[PrefixUpdate]:
         asked = self._asked["bloom"]
         since_s = now_s - asked.told_s
         if since_s >= (BLOOM_INTERVAL_S if self._bloom_is_old else LIFE_SIGN_INTERVAL_S):

@@ -19,7 +19,7 @@ from typing import Literal
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
-from functions.fleet.prefix_updates import NewsInvalid, decode_ask, encode
+from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode_ask, encode
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
@@ -145,15 +145,15 @@ class KvWatch:
             self.blocks.max_blocks = min(_MOST_BLOCKS, max(_LEAST_BLOCKS, _BLOCKS_FACTOR * self._kv_blocks_total()))
             if not len(self.blocks):  # before the first block is stored, so that its prompt is learnt already
                 self.blocks.block_tokens = self._kv_block_tokens() or self.blocks.block_tokens
-            for news in self._telling.news(self._clock()):
+            for update in self._telling.updates(self._clock()):
                 async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
-                    await self._bus.publish_prefixes(encode(news))
+                    await self._bus.publish_prefixes(encode(update))
 
     async def hear(self) -> None:
         async for message in self._bus.prefix_asks():
             try:
                 self._telling.heard(decode_ask(message), self._clock())
-            except NewsInvalid as error:
+            except PrefixUpdateInvalid as error:
                 _log.warning("dropped a question about prefixes: %s", error)
 
     async def _take(self, batch: Numbered) -> None:

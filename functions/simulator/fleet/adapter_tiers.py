@@ -1,11 +1,11 @@
 """The adapters of one replica: what its agent would load and unload, and how long that takes, tier by tier.
 
-    store -> disk of the node -> host memory of the engine (what a beat tells of) -> a slot of the accelerator
+    store -> disk of the node -> host memory of the engine (what a heartbeat tells of) -> a slot of the accelerator
 
 The agent's plans are `decisions.adapters.plan`, made once a second as there, and at once when a gateway asks. The
 engine's slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
 
-Neighbours: `replica` beats what this says; `cold_loads` asks; `lifecycle` lets a second pass.
+Neighbours: `replica` says so in its heartbeats; `cold_loads` asks; `lifecycle` lets a second pass.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName
-from functions.decisions.adapters.demand import WantedAdapter, Wishes
+from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter
 from functions.decisions.adapters.plan import ask, plan
 from functions.decisions.adapters.state import AdapterPolicy, AdapterState, Asked, EngineAdapters, Want
 from functions.decisions.distribution.bloom import build
@@ -35,16 +35,17 @@ def engine_name_of(adapter: str) -> EngineName:
     return EngineName(f"{adapter}@sha256:{hashlib.sha256(adapter.encode()).hexdigest()[:ENGINE_NAME_HEX_DIGITS]}")
 
 
-def wishes_of(times: AdapterTimes) -> Wishes:
+def demand_of(times: AdapterTimes) -> AdapterDemand:
     """All of a pool's adapters, reachable and never pinned."""
     names = map(engine_name_of, times.names)
-    return Wishes.of(WantedAdapter(name, _digest_of(name), "", "unnamed") for name in names)
+    return AdapterDemand.of(WantedAdapter(name, _digest_of(name), "", "unnamed") for name in names)
 
 
 class AdapterTiers:
     __slots__ = (
         "_bloom",
         "_busy",
+        "_demand",
         "_disk",
         "_is_settled",
         "_loaded",
@@ -54,19 +55,18 @@ class AdapterTiers:
         "_state",
         "_times",
         "_used",
-        "_wishes",
         "advertised",
         "loads",
         "room",
     )
 
-    def __init__(self, times: AdapterTimes, wishes: Wishes) -> None:
+    def __init__(self, times: AdapterTimes, demand: AdapterDemand) -> None:
         self._times = times
         self._policy = AdapterPolicy(max_adapters=times.cpu_slots)
         self._disk: OrderedDict[EngineName, None] = OrderedDict()
         self._bloom: str | None = ""  # None: the disk has changed
         self.loads = 0
-        self._wishes = wishes  # the same for all of a pool's replicas
+        self._demand = demand  # the same for all of a pool's replicas
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -129,7 +129,7 @@ class AdapterTiers:
     def ask(self, name: EngineName, until_s: float, now_s: float) -> tuple[Asked, list[Loading]]:
         """A gateway needs it: what it is told, and what begins to load because of that."""
         self._is_settled = False
-        answer, self._state = ask(self._wishes, self._engine(), self._state, (name, Want(now_s, until_s)), self._policy)
+        answer, self._state = ask(self._demand, self._engine(), self._state, (name, Want(now_s, until_s)), self._policy)
         return answer, self.tick(now_s) if answer == "accepted" else []
 
     def loaded(self, name: EngineName, now_s: float) -> list[Loading]:
@@ -149,7 +149,7 @@ class AdapterTiers:
         self._note_use(now_s)
         if self._is_settled:
             return []
-        made = plan(self._wishes, self._engine(), self._state, now_s, self._policy)
+        made = plan(self._demand, self._engine(), self._state, now_s, self._policy)
         self._state = made.state
         for name in made.unload:
             self._loaded.discard(name)
@@ -161,7 +161,7 @@ class AdapterTiers:
 
     @property
     def bloom(self) -> str:
-        """What a beat says of the disk; made when it is asked for, since a start changes it a dozen times."""
+        """What a heartbeat says of the disk; made when it is asked for, since a start changes it a dozen times."""
         if self._bloom is None:
             found = build([_digest_of(name) for name in self._disk])
             self._bloom = found.encode() if found is not None else ""
@@ -181,7 +181,7 @@ class AdapterTiers:
         state = self._state
         if self._loading or state.wants or state.leaving_since_s or state.withdrawn_since_s:
             return False
-        return self.room >= self._policy.headroom or len(self._wishes.by_name) <= self._policy.max_adapters
+        return self.room >= self._policy.headroom or len(self._demand.by_name) <= self._policy.max_adapters
 
     def _engine(self) -> EngineAdapters:
         return EngineAdapters(frozenset(self._loaded), frozenset(self._busy), frozenset(self._loading))

@@ -1,7 +1,7 @@
 """Drives the engines of all replicas: what gateways send arrives there, and gateways are told what comes of it.
 
-Each engine is looked at when it said that something would change, and at its replica's beats. A replica that refuses
-connections says so a round trip later; one that is unreachable, after the gateway's own time to connect.
+Each engine is looked at when it said that something would change, and at its replica's heartbeats. A replica that
+refuses connections says so a round trip later; one that is unreachable, after the gateway's own time to connect.
 
 Neighbours: `fluid_engine` is one engine; `lifecycle` says which replicas there are; `faults` makes them fail.
 """

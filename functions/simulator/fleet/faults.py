@@ -1,7 +1,7 @@
 """What goes wrong with replicas: crashes, hangs, slow nodes, lost zones; and what requests there notice of it.
 
-    crash          the process is gone: connections break at once, new ones are refused, beats stop
-    unreachable    its node or its network is gone: nothing breaks, nothing answers, beats stop
+    crash          the process is gone: connections break at once, new ones are refused, heartbeats stop
+    unreachable    its node or its network is gone: nothing breaks, nothing answers, heartbeats stop
     hang           it takes in and makes no step; its agent sees that and says so, unless it hangs as well (mute)
     slow           every step takes a multiple of its time
 

@@ -112,7 +112,7 @@ class SimulatedGateway:
         return self.services.fleet
 
     def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
-        """`view` is what all make of the beat, where it has been made already."""
+        """`view` is what all make of the heartbeat, where it has been made already."""
         self.core.receive_heartbeat(heartbeat, view)
 
     def cut_off(self, until_s: float) -> None:

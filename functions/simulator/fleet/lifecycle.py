@@ -1,11 +1,11 @@
 """Replica lifecycle: ordered, started, promoted, drained, lost and begun again, each in its time.
 
-Gateways learn of each step by beats, which take their time; a beat is made at once where something has changed, as an
+Gateways learn of each step by heartbeats, which take their time; one is sent at once where something has changed, as an
 agent's is. Accelerators cost from when there is one until the replica is gone or lost.
 Worked example (test_accelerators_cost_from_their_beginning_to_their_end): a replica that is ordered cold at 0 s, has
 its accelerator at 300 and is gone at 900 cost 600 accelerator seconds.
 
-Neighbours: `replica` has the states and what a beat says, `start_times` the seconds, `faults` makes replicas fail.
+Neighbours: `replica` has the states and what a heartbeat says, `start_times` the seconds, `faults` makes replicas fail.
 """
 
 from collections import Counter
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.adapters.demand import Wishes
+from functions.decisions.adapters.demand import AdapterDemand
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.events import Events
-from functions.simulator.fleet.adapter_tiers import AdapterTiers, wishes_of
+from functions.simulator.fleet.adapter_tiers import AdapterTiers, demand_of
 from functions.simulator.fleet.engine_room import EngineRoom
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.replica import Counts, Life, Replica
@@ -27,7 +27,7 @@ from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
 
 _LIVE = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
-_GOODBYE_AFTER_S = 1.0  # a beat: by then whoever routes has heard that it drains
+_GOODBYE_AFTER_S = 1.0  # a heartbeat: by then whoever routes has heard that it drains
 
 
 @dataclass(slots=True)
@@ -55,8 +55,9 @@ class ReplicaLifecycle:
         self._hear = hear
         self._settings = {pool.name: pool for pool in setting.all_pools}
         self._zones = {zone.name: zone for zone in setting.zones}
-        self._wishes = {
-            pool.name: wishes_of(pool.adapters) if pool.adapters is not None else Wishes() for pool in setting.all_pools
+        self._demand = {
+            pool.name: demand_of(pool.adapters) if pool.adapters is not None else AdapterDemand()
+            for pool in setting.all_pools
         }
         self._dealt: Counter[PoolName] = Counter()
         self._promoting: set[ReplicaId] = set()
@@ -76,8 +77,8 @@ class ReplicaLifecycle:
     # what is asked
 
     def begin(self) -> None:
-        """What is there from the beginning; their first beats are spread over a second."""
-        beat_s = self._setting.beat_s
+        """What is there from the beginning; their first heartbeats are spread over a second."""
+        heartbeat_s = self._setting.heartbeat_s
         for pool in self._setting.all_pools:
             for number in range(pool.replicas + pool.warm):
                 replica = self._new(pool)
@@ -87,9 +88,9 @@ class ReplicaLifecycle:
                     replica.adapters.hold(number, pool.replicas)
                 if replica.adapters is not None:
                     replica.adapters.load_ahead(0.0)
-                self._hear(replica, replica.beat(0.0))
-                first_s = beat_s * (number + 1) / (pool.replicas + pool.warm)
-                self._events.at(first_s, partial(self._beat, replica, replica.incarnation))
+                self._hear(replica, replica.heartbeat(0.0))
+                first_s = heartbeat_s * (number + 1) / (pool.replicas + pool.warm)
+                self._events.at(first_s, partial(self._heartbeat, replica, replica.incarnation))
 
     def start(self, pool_name: PoolName, source: StartSource | None, *, warm: bool) -> ReplicaId:
         pool = self._settings[pool_name]
@@ -117,7 +118,7 @@ class ReplicaLifecycle:
             self._leave(replica)
             return
         replica.move(Life.DRAINING)
-        self._beat_now(replica)
+        self._send_heartbeat(replica)
         self._later(replica, _GOODBYE_AFTER_S, partial(self._leave_if_empty, replica))
 
     def lost(self, replica: Replica) -> None:
@@ -171,7 +172,7 @@ class ReplicaLifecycle:
         zones = pool.zones or tuple(self._zones)
         zone = self._zones.get(zones[self._dealt[pool.name] % len(zones)]) or Zone(zones[0])
         self._dealt[pool.name] += 1
-        adapters = AdapterTiers(pool.adapters, self._wishes[pool.name]) if pool.adapters is not None else None
+        adapters = AdapterTiers(pool.adapters, self._demand[pool.name]) if pool.adapters is not None else None
         replica = Replica(
             ReplicaId(f"r{number:04d}"),
             pool,
@@ -188,13 +189,13 @@ class ReplicaLifecycle:
     def _on_node(self, replica: Replica, source: StartSource, warm: bool) -> None:
         replica.since_s = self._events.now_s
         replica.move(Life.STARTING)
-        self._beat(replica, replica.incarnation)
+        self._heartbeat(replica, replica.incarnation)
         takes_s = replica.pool.start.on_node_s(source)
         self._later(replica, takes_s, partial(self._up, replica, Life.WARM if warm else Life.READY))
 
     def _up(self, replica: Replica, life: Life) -> None:
         replica.move(life)
-        self._beat_now(replica)
+        self._send_heartbeat(replica)
 
     def _take_traffic(self, replica: Replica) -> None:
         self._promoting.discard(replica.id)
@@ -203,7 +204,7 @@ class ReplicaLifecycle:
     def _leave_if_empty(self, replica: Replica) -> None:
         engine = replica.engine
         if engine.running or engine.waiting:
-            self._later(replica, self._setting.beat_s, partial(self._leave_if_empty, replica))
+            self._later(replica, self._setting.heartbeat_s, partial(self._leave_if_empty, replica))
         else:
             self._leave(replica)
 
@@ -211,7 +212,7 @@ class ReplicaLifecycle:
         if replica.life in _LIVE:
             self._stop_costing(replica)
         replica.move(Life.GONE)
-        self._beat_now(replica)
+        self._send_heartbeat(replica)
         self._sum_up(replica)
         del self.replicas[replica.id], self.members[replica.pool.name][replica.id]
 
@@ -239,21 +240,21 @@ class ReplicaLifecycle:
         if replica.wakes == wakes:
             what()
 
-    # beats
+    # heartbeats
 
-    def _beat(self, replica: Replica, incarnation: int) -> None:
+    def _heartbeat(self, replica: Replica, incarnation: int) -> None:
         if replica.life in (Life.LOST, Life.GONE) or replica.incarnation != incarnation:
             return
-        self._beat_now(replica)
+        self._send_heartbeat(replica)
         if replica.is_condemned(self._events.now_s):
             self.condemn(replica)
         else:
-            self._events.after(self._setting.beat_s, partial(self._beat, replica, incarnation))
+            self._events.after(self._setting.heartbeat_s, partial(self._heartbeat, replica, incarnation))
 
-    def _beat_now(self, replica: Replica) -> None:
+    def _send_heartbeat(self, replica: Replica) -> None:
         self.engines.look(replica)
         if replica.adapters is not None and replica.life in _LIVE:
             self.adapters_tick(replica)
         if not replica.is_mute:
-            beat = replica.beat(self._events.now_s)
-            self._events.after(self._setting.beat_delay_s, partial(self._hear, replica, beat))
+            heartbeat = replica.heartbeat(self._events.now_s)
+            self._events.after(self._setting.heartbeat_delay_s, partial(self._hear, replica, heartbeat))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class CacheNews(Protocol):
+class CacheListener(Protocol):
     """Who is told what the cache holds, as engines tell by their events."""
 
     def stored(self, blocks: Sequence[int]) -> None: ...
@@ -27,19 +27,19 @@ class CacheNews(Protocol):
 
 class PrefixCache:
     __slots__ = (
-        *("_blocks", "_host", "_most", "_most_in_host", "_news"),
+        *("_blocks", "_host", "_most", "_most_in_host", "_listener"),
         *("asked_tokens", "block_tokens", "hit_tokens", "reloaded_tokens"),
     )
 
     def __init__(
-        self, kv_tokens: int, block_tokens: int, news: CacheNews | None = None, *, host_tokens: int = 0
+        self, kv_tokens: int, block_tokens: int, listener: CacheListener | None = None, *, host_tokens: int = 0
     ) -> None:
         self.block_tokens = block_tokens
         self.asked_tokens = 0
         self.hit_tokens = 0  # the reloaded ones among them
         self.reloaded_tokens = 0
         self._most = kv_tokens // block_tokens
-        self._news = news
+        self._listener = listener
         self._blocks: OrderedDict[int, None] = OrderedDict()
         self._host: OrderedDict[int, None] = OrderedDict()  # copies, whether or not they are on the accelerator, too
         self._most_in_host = host_tokens // block_tokens
@@ -78,22 +78,22 @@ class PrefixCache:
 
     def enter(self, blocks: Sequence[int]) -> None:
         """The last block first, so that a beginning outlives its ends."""
-        known, news = self._blocks, self._news
-        if news is not None:
+        known, listener = self._blocks, self._listener
+        if listener is not None:
             fresh = [block for block in blocks if block not in known]
-            news.stored(fresh)
+            listener.stored(fresh)
             if self._host:
-                news.left_host([block for block in fresh if block in self._host])
+                listener.left_host([block for block in fresh if block in self._host])
         for block in reversed(blocks):
             if block in known:
                 known.move_to_end(block)
             else:
                 known[block] = None
         forgotten = [known.popitem(last=False)[0] for _ in range(len(known) - self._most)]
-        if forgotten and news is not None:
-            news.removed(forgotten)
+        if forgotten and listener is not None:
+            listener.removed(forgotten)
             if self._host:
-                news.moved_to_host([block for block in forgotten if block in self._host])
+                listener.moved_to_host([block for block in forgotten if block in self._host])
         if self._most_in_host:
             self._copy(blocks)
 
@@ -103,12 +103,12 @@ class PrefixCache:
             host[block] = None
             host.move_to_end(block)
         gone = [host.popitem(last=False)[0] for _ in range(len(host) - self._most_in_host)]
-        if gone and self._news is not None:
-            self._news.left_host([block for block in gone if block not in self._blocks])
+        if gone and self._listener is not None:
+            self._listener.left_host([block for block in gone if block not in self._blocks])
 
     def clear(self) -> None:
-        if self._news is not None:
-            self._news.removed(list(self._blocks))
-            self._news.left_host(list(self._host))
+        if self._listener is not None:
+            self._listener.removed(list(self._blocks))
+            self._listener.left_host(list(self._host))
         self._blocks.clear()
         self._host.clear()

@@ -5,8 +5,9 @@
                   '-> warm --'   promoted
     lost: its process or its node is dead; it may be restarted, as another incarnation with an empty cache
 
-A beat is what a real agent would send: counts of the moment, rates that it measured (`decisions.health.engine_rates`),
-and whether the engine answers at all (`decisions.health.engine`, asked while there is reason to).
+A heartbeat is what a real agent would send: counts of the moment, rates that it measured
+(`decisions.health.engine_rates`), and whether the engine answers at all (`decisions.health.engine`, asked while there
+is reason to).
 Neighbours: `fluid_engine` is the engine; `lifecycle` moves replicas from one state to the next.
 """
 
@@ -72,9 +73,9 @@ class Counts:
 
 class Replica:
     __slots__ = (
-        "_beats",
         "_gaps",
         "_health",
+        "_heartbeats",
         "_link_free_s",
         "_pace",
         "_past_busy_s",
@@ -89,7 +90,7 @@ class Replica:
         "incarnation",
         "is_mute",
         "is_unreachable",
-        "last_beat",
+        "last_heartbeat",
         "life",
         "pool",
         "profile",
@@ -118,10 +119,10 @@ class Replica:
         self.life = Life.ORDERED
         self.since_s = 0.0  # of its costing something
         self.incarnation = 0
-        self.is_mute = False  # no beat gets out
+        self.is_mute = False  # no heartbeat gets out
         self.answers = True  # whoever connects is refused where it does not
         self.is_unreachable = False  # or is not even refused
-        self.last_beat: Heartbeat | None = None  # that reached the bus
+        self.last_heartbeat: Heartbeat | None = None  # that reached the bus
         self.wake_s = inf  # when the engine will be looked at next
         self.wakes = 0  # of so many changes of its life: what was to happen before is no longer
         self.adapters = adapters
@@ -162,14 +163,14 @@ class Replica:
     def kv_usage_ratio(self) -> float:
         return min(1.0, max(0.0, self.engine.kv_tokens / self.profile.kv_tokens))
 
-    def beat(self, now_s: float) -> Heartbeat:
+    def heartbeat(self, now_s: float) -> Heartbeat:
         """What gateways hear now. The engine has been brought up to this time."""
         engine, adapters = self.engine, self.adapters
         if not engine.is_frozen:
             self._measure()
             self._pace = observe(self._pace, self._work(), now_s)
         phase = self._phase(now_s)
-        self._beats += 1
+        self._heartbeats += 1
         waiting = engine.unscheduled
         return Heartbeat(
             replica_id=self.id,
@@ -177,7 +178,7 @@ class Replica:
             host="simulated",
             port=1,
             phase=phase,
-            sequence=self._beats,
+            sequence=self._heartbeats,
             incarnation=self.incarnation,
             sent_unix_s=now_s,
             running=engine.running + engine.waiting - waiting,
@@ -218,12 +219,12 @@ class Replica:
         profile = self.profile
         cache = None
         if self.block_tokens:
-            news = self._told.news_of(self.id) if self._told is not None else None
-            cache = PrefixCache(profile.kv_tokens, self.block_tokens, news, host_tokens=self.pool.host_kv_tokens)
+            listener = self._told.listener_of(self.id) if self._told is not None else None
+            cache = PrefixCache(profile.kv_tokens, self.block_tokens, listener, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
         self._health: EngineHealth | None = None  # None: there is no doubt
-        self._beats = 0
+        self._heartbeats = 0
         self._pace = PaceMeter()
 
     def _measure(self) -> None:

@@ -116,8 +116,8 @@ class Setting:
     pool_use: Mapping[TenantId, PoolUse] = field(default_factory=dict)
     """Of pools that are dedicated; whom it does not name uses shared ones."""
     timeouts: Timeouts = field(default_factory=Timeouts)
-    beat_s: float = 1.0
-    beat_delay_s: float = 0.05
+    heartbeat_s: float = 1.0
+    heartbeat_delay_s: float = 0.05
     signals_s: float = 10.0
     """What `Simulation.signals` looks back on."""
     signals_delay_s: float = 1.0

@@ -3,7 +3,7 @@
     simulate(Setting(replicas=8, profile=PROFILES["h100-8b"]), workload) -> Outcome
 
 Deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
-`functions.decisions` unchanged and see replicas through beats that are a second apart and arrive late.
+`functions.decisions` unchanged and see replicas through heartbeats that are a second apart and arrive late.
 
 An actor is called every so many seconds of virtual time with the `Simulation`, for the first time one period after the
 beginning: autoscalers, ladders, faults and recorders are actors. What they may ask and do is what is public here.
@@ -181,7 +181,7 @@ class Simulation:
         self._on(replica_id, lambda replica: self.faults.restart(replica, source))
 
     def hang(self, replica_id: ReplicaId, for_s: float, *, mute: bool = False) -> None:
-        """`mute`: no beat gets out either."""
+        """`mute`: no heartbeat gets out either."""
         self._on(replica_id, lambda replica: self.faults.hang(replica, for_s, mute=mute))
 
     def slow(self, replica_id: ReplicaId, factor: float, for_s: float) -> None:
@@ -282,9 +282,9 @@ class Simulation:
     # what happens by itself
 
     def _hear(self, replica: Replica, heartbeat: Heartbeat) -> None:
-        """A beat reaches the gateways of its region."""
+        """A heartbeat reaches the gateways of its region."""
         region, view = replica.zone.region, to_view(heartbeat)
-        replica.last_beat = heartbeat
+        replica.last_heartbeat = heartbeat
         for gateway in self.gateways:
             if gateway.is_up and not gateway.services.state.bus_down and gateway.zone.region == region:
                 gateway.heard(heartbeat, view)
@@ -347,7 +347,7 @@ class Simulation:
         return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
-        """It asks the bus for everybody's last beat, and hears on."""
+        """It asks the bus for everybody's last heartbeat, and hears on."""
         if self.gateways[number].is_up:
             return  # somebody has been sooner
         gateway = self.gateways[number] = self._new_gateway(number)
@@ -360,7 +360,7 @@ class Simulation:
 
     def _catch_up(self, gateway: SimulatedGateway) -> None:
         for replica in list(self.lifecycle.replicas.values()):
-            last = replica.last_beat
+            last = replica.last_heartbeat
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
                 continue
             if replica.zone.region == gateway.zone.region:

@@ -21,7 +21,7 @@ class ToldPrefixes:
         self._replica_of: dict[int, ReplicaId] = {}
         self._live = 0
 
-    def news_of(self, replica_id: ReplicaId) -> "_News":
+    def listener_of(self, replica_id: ReplicaId) -> "_Listener":
         """For the cache of a replica that starts, whose former one is known no more."""
         for former in [slot for slot, known in self._replica_of.items() if known == replica_id]:
             self._forget(former)
@@ -30,7 +30,7 @@ class ToldPrefixes:
             raise RuntimeError("too many replicas have started: give the policy prefix.source sent")
         self._replica_of[slot] = replica_id
         self._live |= 1 << slot
-        return _News(self._index, slot)
+        return _Listener(self._index, slot)
 
     def _forget(self, slot: int) -> None:
         del self._replica_of[slot]
@@ -47,7 +47,7 @@ class ToldPrefixes:
         return held_by(self._replica_of, anywhere, index.depths(blocks, bits_of(anywhere)))
 
 
-class _News:
+class _Listener:
     def __init__(self, index: BlockIndex, slot: int) -> None:
         self._index = index
         self._slot = slot

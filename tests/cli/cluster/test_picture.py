@@ -78,6 +78,14 @@ def test_an_installation_that_is_ready() -> None:
     assert "led by controller-2" in told
 
 
+def test_a_second_service_for_a_version_that_loads_makes_nothing_unready() -> None:
+    """Its pool has all of its replicas; that a version is on its way is its rollout's to tell."""
+    labels = {"shoal.dev/pool": "llama", "shoal.dev/version-of": "llama"}
+    second = body("llama-v2-1a2b3c", MODELS, not_ready("PredictorNotReady", "x"), labels=labels)
+    it = picture(seen(pools=(POOL, second)))
+    assert it["ready"] and it["counts"]["pool"] == 1
+
+
 def test_what_is_not_ready_is_told_with_its_reason() -> None:
     broken = {**body("globex", SYSTEM, not_ready("Invalid", "unknown tier")), "kind": "tenants"}
     it = picture(seen(pods=(*PODS[1:], process("gateway", ready=False)), objects=(broken,)))

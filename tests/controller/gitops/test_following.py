@@ -73,7 +73,7 @@ async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(
     bad = bench.force(BAD)
     await following.look()
     assert desired(following) == good
-    assert any("tenants.yaml:1" in str(problem) for problem in following.refused)
+    assert any("tenants.yaml:1" in str(problem) for problem in following.branch.refused)
     assert (following.record.last_attempted, following.record.last_good) == (f"main@{bad}", f"main@{good}")
     assert results(following) == ["refused", "applied"]
     for _ in range(3):
@@ -88,7 +88,7 @@ async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, fo
     successor = follow(bench)
     await successor.start()
     assert desired(successor) == good
-    assert successor.refused
+    assert successor.branch.refused
 
 
 async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: BranchFollower) -> None:
@@ -120,7 +120,7 @@ async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following
     await following.look()
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
     await following.look()
-    assert (desired(following), following.refused) == (fixed, ())
+    assert (desired(following), following.branch.refused) == (fixed, ())
 
 
 async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Bench, following: BranchFollower) -> None:
@@ -141,8 +141,8 @@ async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, fol
     new = bench.force({"more.yaml": tenant("globex", "g")})
     await following.look()
     assert desired(following) == before
-    assert following.tip is not None
-    assert following.tip.commit == new
+    assert following.branch.tip is not None
+    assert following.branch.tip.commit == new
     successor = follow(bench)
     await successor.start()
     assert (desired(successor), successor.suspended) == (before, True)
@@ -160,7 +160,7 @@ async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked
         GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), lambda loaded: tuple(wrong)
     )
     await following.start()
-    assert (following.desired, following.refused) == (None, tuple(wrong))
+    assert (following.desired, following.branch.refused) == (None, tuple(wrong))
     wrong.clear()
     await following.look()
     assert following.desired is None
@@ -174,7 +174,7 @@ async def test_removing_everything_needs_to_be_meant(bench: Bench, following: Br
     empty = bench.force(dict.fromkeys(GOOD))
     await following.look()
     assert desired(following) == good
-    assert "allow-empty" in str(following.refused[0])
+    assert "allow-empty" in str(following.branch.refused[0])
     following.allow_empty(empty)
     following.reconcile()
     await following.look()
@@ -188,10 +188,10 @@ async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, fo
     away = bench.repository.path.rename(bench.repository.path.with_name("away.git"))
     with pytest.raises(GitFailed):
         await following.look()
-    assert (desired(following), bool(following.trouble)) == (before, True)
+    assert (desired(following), bool(following.branch.trouble)) == (before, True)
     away.rename(bench.repository.path)
     await following.look()
-    assert following.trouble == ""
+    assert following.branch.trouble == ""
 
 
 async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, following: BranchFollower) -> None:
@@ -210,11 +210,11 @@ async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFoll
 async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
     await following.look()
-    assert following.refused
+    assert following.branch.refused
     following.suspend("")
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
     await following.look()
-    assert following.refused == ()
+    assert following.branch.refused == ()
     following.resume()
     await following.look()
     assert desired(following) == fixed
@@ -232,7 +232,7 @@ async def test_what_was_refused_before_a_suspension_is_told_again_after_it(
     await following.look()
     following.resume()
     await following.look()
-    assert following.refused
+    assert following.branch.refused
 
 
 async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(

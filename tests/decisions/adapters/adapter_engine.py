@@ -7,13 +7,13 @@ from functions.api.ids import Digest, EngineName
 from functions.decisions.adapters import plan as adapters
 from functions.decisions.adapters.demand import Need
 from functions.decisions.adapters.plan import (
+    AdapterDemand,
     AdapterPlan,
     AdapterPolicy,
     AdapterState,
     EngineAdapters,
     Want,
     WantedAdapter,
-    Wishes,
 )
 
 POLICY = AdapterPolicy(max_adapters=3, grace_s=30.0, withdraw_s=3.0)
@@ -23,9 +23,9 @@ def digest(text: str) -> Digest:
     return Digest("sha256:" + hashlib.sha256(text.encode()).hexdigest())
 
 
-def wanted(*names: str, need: Need = "named") -> Wishes:
+def wanted(*names: str, need: Need = "named") -> AdapterDemand:
     """By rank. `moving:b` is a rollout's, `unnamed:c` no channel's."""
-    return Wishes.of(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
+    return AdapterDemand.of(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
 
 
 def one(need: str, name: str) -> WantedAdapter:
@@ -48,7 +48,7 @@ class Engine:
     now_s: float = 0.0
     history: list[str] = field(default_factory=list)
 
-    def step(self, want: Wishes, seconds: float = 1.0) -> AdapterPlan:
+    def step(self, want: AdapterDemand, seconds: float = 1.0) -> AdapterPlan:
         self.now_s += seconds
         plan = adapters.plan(want, self._now(), self.state, self.now_s, self.policy)
         self.state = plan.state
@@ -60,7 +60,7 @@ class Engine:
             self.history.append(f"{self.now_s:.0f} load {adapter.name}")
         return plan
 
-    def ask(self, want: Wishes, name: str, wait_s: float = 15.0) -> str:
+    def ask(self, want: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
         wish = (EngineName(name), Want(self.now_s, self.now_s + wait_s))
         answer, self.state = adapters.ask(want, self._now(), self.state, wish, self.policy)
         return answer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import EngineName
 from functions.decisions.adapters import plan as adapters
-from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter, Wishes
+from functions.decisions.adapters.plan import AdapterDemand, AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter
 from tests.decisions.adapters.adapter_engine import POLICY, Engine, names, one, wanted
 
 ROOMY = AdapterPolicy(max_adapters=4, grace_s=30.0, withdraw_s=3.0, hold_s=5.0)  # headroom 1
@@ -136,12 +136,12 @@ def test_one_that_is_wanted_while_it_cannot_be_unloaded_stays() -> None:
 
 
 def test_of_the_never_used_the_longest_loaded_leaves_as_in_the_engine_and_the_unnamed_before_the_named() -> None:
-    wishes = wanted("a", "b", "c", "d", "unnamed:x", "unnamed:y")
+    demand = wanted("a", "b", "c", "d", "unnamed:x", "unnamed:y")
     for first, second, leaves in (("b", "a", "b"), ("a", "x", "x"), ("y", "x", "y")):
         engine = Engine(ROOMY, loaded=set(names(first)), busy=set(names("c", "d")))
-        engine.step(wishes)
+        engine.step(demand)
         engine.loaded = set(names(first, second, "c", "d"))
-        hidden = engine.loaded - set(engine.step(wishes).advertise)
+        hidden = engine.loaded - set(engine.step(demand).advertise)
         assert hidden == names(leaves)
 
 
@@ -168,12 +168,12 @@ def test_a_rollouts_new_version_pushes_the_idle_out() -> None:
 
 
 def test_every_channels_version_stays_where_they_leave_a_place_free() -> None:
-    wishes = wanted("a", "b", "c", "unnamed:x", "unnamed:y")
+    demand = wanted("a", "b", "c", "unnamed:x", "unnamed:y")
     engine = Engine(ROOMY)
     for name in ("x", "y", "x", "y"):
-        engine.ask(wishes, name)
+        engine.ask(demand, name)
         for _ in range(10):
-            engine.step(wishes)
+            engine.step(demand)
         assert {"a", "b", "c"} <= engine.loaded
         assert engine.loaded <= names("a", "b", "c", "x", "y")
     assert "7 unload x" not in engine.history[:3]
@@ -244,8 +244,8 @@ def test_the_laws_hold_for_any_history(
     policy = replace(POLICY, max_adapters=places)
     engine = Engine(policy)
     withdrawn_s: dict[EngineName, float] = {}
-    for wishes, busy, asked, seconds, heard in steps:
-        want = Wishes.of(one(need, name) for need, name in sorted(wishes))
+    for demand, busy, asked, seconds, heard in steps:
+        want = AdapterDemand.of(one(need, name) for need, name in sorted(demand))
         engine.busy, engine.heard = {EngineName(name) for name in busy}, heard
         for name in asked:
             engine.ask(want, name)

@@ -8,7 +8,7 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import EngineName, ModelId, PoolName, RolloutId, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.adapters import plan as adapters
-from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Wishes
+from functions.decisions.adapters.plan import AdapterDemand, AdapterPolicy, AdapterState, EngineAdapters
 from tests.decisions.adapters.adapter_engine import POLICY, Engine, digest, names, wanted
 from tests.pools_world import ACME, LLAMA, adapter, base, pool
 from tests.pools_world import snapshot as pools_snapshot
@@ -50,10 +50,10 @@ def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
     """And brings the rest when they call it: never another tenant's adapter before that, nor as a pin."""
     its = PoolEntry(PoolName("acmes"), 2048, model=LLAMA, dedicated_to=(ACME,))
     small = pools_snapshot(pools=(its, pool(LLAMA)), models=(adapter("acme"), adapter("globex"), base(LLAMA)))
-    wishes = adapters.wanted_in(small, its.name)
-    assert sorted(name.partition("@")[0] for name in wishes.by_name) == ["acme/bot", "globex/bot"]
-    assert [each.name.partition("@")[0] for each in wishes.ranked] == ["acme/bot"]
-    made = adapters.plan(wishes, EngineAdapters(frozenset()), AdapterState(), 100.0, AdapterPolicy(max_adapters=8))
+    demand = adapters.wanted_in(small, its.name)
+    assert sorted(name.partition("@")[0] for name in demand.by_name) == ["acme/bot", "globex/bot"]
+    assert [each.name.partition("@")[0] for each in demand.ranked] == ["acme/bot"]
+    made = adapters.plan(demand, EngineAdapters(frozenset()), AdapterState(), 100.0, AdapterPolicy(max_adapters=8))
     assert [each.name.partition("@")[0] for each in made.load] == ["acme/bot"]
 
 
@@ -88,16 +88,16 @@ def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() 
 def test_one_tenants_rollouts_do_not_keep_anothers_out() -> None:
     greedy = [model(f"acme/a{n}", ["v1", "v2"], {"stable": "v1", "incoming": "v2"}) for n in range(40)]
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
-    wishes = adapters.wanted_in(snapshot(*greedy, bot), PoolName("base"))
+    demand = adapters.wanted_in(snapshot(*greedy, bot), PoolName("base"))
     both = ("v1", "v2")
     first = [("acme/a0", both), ("globex/bot", both), ("acme/a1", both), ("acme/a10", both)]
-    assert wishes.moving[:8] == tuple(_name(id_, version) for id_, versions in first for version in versions)
+    assert demand.moving[:8] == tuple(_name(id_, version) for id_, versions in first for version in versions)
     made = adapters.plan(
-        wishes, EngineAdapters(frozenset()), AdapterState(), 0.0, AdapterPolicy(max_adapters=16, max_prefetches=16)
+        demand, EngineAdapters(frozenset()), AdapterState(), 0.0, AdapterPolicy(max_adapters=16, max_prefetches=16)
     )
     assert _name("globex/bot", "v2") in {adapter.name for adapter in made.load}
     assert _name("acme/a10", "v2") not in made.without_room
-    assert made.without_room == wishes.moving[8:]
+    assert made.without_room == demand.moving[8:]
 
 
 def test_a_models_many_versions_do_not_tear_the_next_ones_apart() -> None:
@@ -106,8 +106,8 @@ def test_a_models_many_versions_do_not_tear_the_next_ones_apart() -> None:
     zoo = model("acme/zoo", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     cat = model("globex/cat", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
-    wishes = adapters.wanted_in(snapshot(zoo, many, cat, bot), PoolName("base"))
-    ids = [name.partition("@")[0] for name in wishes.moving]
+    demand = adapters.wanted_in(snapshot(zoo, many, cat, bot), PoolName("base"))
+    ids = [name.partition("@")[0] for name in demand.moving]
     assert ids == ["acme/ant"] * 2 + ["globex/bot"] * 2 + ["acme/ant"] + ["globex/cat"] * 2 + ["acme/zoo"] * 2
 
 
@@ -197,7 +197,7 @@ def test_a_failure_is_forgotten_once_it_is_loaded_or_no_longer_wanted() -> None:
     state = adapters.failed(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
     loaded = adapters.plan(wanted("a"), EngineAdapters(names("a")), state, 1.0, POLICY)
     assert (loaded.state.failures, loaded.reason) == ({}, "")
-    dropped = adapters.plan(Wishes(), EngineAdapters(frozenset()), state, 1.0, POLICY)
+    dropped = adapters.plan(AdapterDemand(), EngineAdapters(frozenset()), state, 1.0, POLICY)
     assert dropped.state.failures == {}
 
 

@@ -59,11 +59,12 @@ def test_a_policy_may_allow_longer_bursts() -> None:
 def test_as_many_at_a_time_as_the_limit_says_whatever_was_under_way() -> None:
     account = account_of()
     account.in_flight = 3
-    assert not account.is_full()
+    assert account.denies_entry(0) is None
     account.hold(QuotaLimits(concurrent_requests=3), 0)
-    assert account.is_full()
+    denied = account.denies_entry(0)
+    assert denied is not None and (denied.dimension, denied.limit) == ("concurrent_requests", 3)
     account.hold(QuotaLimits(concurrent_requests=4), 0)
-    assert not account.is_full()
+    assert account.denies_entry(0) is None
     for _ in range(3):
         account.leave()
     with pytest.raises(ValueError, match="more requests ended"):

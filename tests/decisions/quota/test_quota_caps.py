@@ -10,35 +10,37 @@ from functions.decisions.quota.caps import LengthRequest, OverCap, grant
 CAPS = QuotaLimits(max_output_tokens=512, max_context_tokens=4096)
 
 
-def wish(output: int | None = None, prompt: int = 0, least: int | None = None, default: int = 131_072) -> LengthRequest:
+def length(
+    output: int | None = None, prompt: int = 0, least: int | None = None, default: int = 131_072
+) -> LengthRequest:
     return LengthRequest(
         output_tokens=output, min_output_tokens=least, engine_default_tokens=default, prompt_tokens=prompt
     )
 
 
 def test_worked_example_from_the_prologue() -> None:
-    assert grant(wish(600, prompt=4000), CAPS) == OverCap("max_output_tokens", "output", 600, 512)
-    assert grant(wish(300, prompt=4000), CAPS) == 96
-    assert grant(wish(None, prompt=4000), CAPS) == 96
+    assert grant(length(600, prompt=4000), CAPS) == OverCap("max_output_tokens", "output", 600, 512)
+    assert grant(length(300, prompt=4000), CAPS) == 96
+    assert grant(length(None, prompt=4000), CAPS) == 96
 
 
 @pytest.mark.parametrize(
     ("asked", "caps", "granted"),
     [
-        (wish(), QuotaLimits(), None),
-        (wish(10), CAPS, None),
-        (wish(512), CAPS, None),
-        (wish(0), CAPS, None),  # a completion that only scores its prompt
-        (wish(), CAPS, 512),
-        (wish(default=16), CAPS, None),  # the engine stops earlier by itself
-        (wish(default=16), QuotaLimits(max_output_tokens=4), 4),
-        (wish(), QuotaLimits(max_context_tokens=100), 100),
-        (wish(prompt=99), QuotaLimits(max_context_tokens=100), 1),
-        (wish(513), CAPS, OverCap("max_output_tokens", "output", 513, 512)),
-        (wish(least=513), CAPS, OverCap("max_output_tokens", "min_output", 513, 512)),
-        (wish(101), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "output", 101, 100)),
-        (wish(prompt=100), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "prompt", 100, 100)),
-        (wish(1), QuotaLimits(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
+        (length(), QuotaLimits(), None),
+        (length(10), CAPS, None),
+        (length(512), CAPS, None),
+        (length(0), CAPS, None),  # a completion that only scores its prompt
+        (length(), CAPS, 512),
+        (length(default=16), CAPS, None),  # the engine stops earlier by itself
+        (length(default=16), QuotaLimits(max_output_tokens=4), 4),
+        (length(), QuotaLimits(max_context_tokens=100), 100),
+        (length(prompt=99), QuotaLimits(max_context_tokens=100), 1),
+        (length(513), CAPS, OverCap("max_output_tokens", "output", 513, 512)),
+        (length(least=513), CAPS, OverCap("max_output_tokens", "min_output", 513, 512)),
+        (length(101), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "output", 101, 100)),
+        (length(prompt=100), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "prompt", 100, 100)),
+        (length(1), QuotaLimits(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
     ],
 )
 def test_each_case(asked: LengthRequest, caps: QuotaLimits, granted: int | OverCap | None) -> None:
@@ -53,7 +55,7 @@ cap = st.none() | st.integers(1, 300)
 def test_what_is_granted_never_passes_a_cap_and_is_never_more_than_was_wished(
     output: int | None, prompt: int, least: int | None, default: int, output_cap: int | None, context_cap: int | None
 ) -> None:
-    asked = wish(output, prompt, least, default)
+    asked = length(output, prompt, least, default)
     granted = grant(asked, QuotaLimits(max_output_tokens=output_cap, max_context_tokens=context_cap))
     if isinstance(granted, OverCap):
         assert granted.found_tokens >= granted.cap_tokens

@@ -126,6 +126,18 @@ def test_a_base_begins_when_its_first_stages_replicas_have_it() -> None:
     assert evaluate(of_base(), Evidence(), Residency(4, 4, 0), 1.0).kind == "hold"
 
 
+def test_adapters_that_do_not_load_on_the_new_base_hold_it_in_words() -> None:
+    """It has replicas and good evidence, and a share of those adapters' requests would be refused there."""
+    where = Residency(5, 4, 1, refusing=1, refusal="acme/bot: its rank 64 is over the engine's 16")
+    loading = evaluate(of_base(), Evidence(), where, 1.0)
+    assert (loading.kind, loading.reason.endswith(where.refusal)) == ("hold", True)
+    assert evaluate(of_base(), Evidence(), where, 10_000.0).kind == "load_failed", "at its deadline it is taken back"
+    good = evidence((200, Traffic()), (2000, Traffic()), heard_unix_s=70.0)
+    running = evaluate(of_base(Loaded()), good, where, 70.0)
+    assert (running.kind, running.widens) == ("hold", False)
+    assert running.reason.endswith(f"an adapter does not load on v2: {where.refusal}")
+
+
 @pytest.mark.parametrize(("candidates", "kind"), [(1, "hold"), (2, "advance")])
 def test_a_stage_that_has_passed_waits_for_the_next_ones_replicas(candidates: int, kind: str) -> None:
     row = of_base(Loaded())

@@ -406,3 +406,25 @@ def test_a_channel_that_was_flipped_since_stays() -> None:
     assert moved_with(snapshot(workshop), rows(rollout(Loaded()))).models == (workshop,), "v2 means something else now"
     elsewhere = model("v1", "v2", stable="v1", pool="other")
     assert moved_with(snapshot(elsewhere), rows(rollout(Loaded()))).models == (elsewhere,)
+
+
+def of_base(stable: str) -> ModelEntry:
+    versions = tuple(VersionEntry(name, digest(name), EngineName(POOL), f"s3://x/{name}") for name in ("v1", "v2"))
+    return ModelEntry(ModelId(POOL), POOL, "base", versions, {"stable": stable}, "models.yaml", "careful")
+
+
+@pytest.mark.parametrize(("bases", "stands"), [(None, "v1"), ({POOL}, "v1"), (set(), "v2"), ({"other"}, "v2")])
+def test_only_bases_whose_versions_have_replicas_go_by_stages(bases: set[ModelId] | None, stands: str) -> None:
+    """The others' channels move as a whole; a target may have some of both."""
+    declared = {ModelId(POOL): {"stable": "v2"}}
+    made = steer(snapshot(of_base("v1")), snapshot(of_base("v2")), declared, NONE, bases=bases)
+    assert only(made).channels == {"stable": stands}
+    assert bool(made.commands) == (stands == "v1")
+
+
+def test_a_base_that_is_on_its_way_stays_there_whatever_became_of_its_service() -> None:
+    """Else its rollout would be under way for ever, of a channel that has left it."""
+    row = rollout(Loaded(), model=POOL)
+    declared = {ModelId(POOL): {"stable": "v2"}}
+    made = steer(snapshot(of_base("v1")), snapshot(of_base("v2")), declared, rows(row), bases=())
+    assert (only(made).channels, [split.rollout for split in only(made).splits]) == ({"stable": "v1"}, [row.id])

@@ -7,7 +7,7 @@ import orjson
 
 from functions.api.ids import KeyId, TenantId
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import WireRequest
+from functions.gateway.intake.intake import RawRequest
 from functions.gateway.intake.routes import ROUTES
 from tests.fuzz.inputs import Input
 from tests.gateway.world import BOT_V1, NOW_UNIX_S, POOL, World, headers
@@ -32,17 +32,17 @@ _catalogue = _gateway.services.state.catalogue
 def check(data: bytes) -> None:
     given = Input(data)
     route = given.one_of(ROUTES)
-    wire = WireRequest("req-1", headers(), given.rest())
+    raw = RawRequest("req-1", headers(), given.rest())
     assert _catalogue is not None
     intake = _gateway.services.intake
-    known = intake.recognise(_catalogue, wire, NOW_UNIX_S)
+    known = intake.recognise(_catalogue, raw, NOW_UNIX_S)
     assert (known.caller.tenant, known.caller.key_id) == (TenantId("acme"), KeyId("acme-ci"))
     try:
-        admitted = intake.admit(_catalogue, route, wire, known)
+        admitted = intake.admit(_catalogue, route, raw, known)
     except Refused as refused:
         assert 400 <= refused.answer.status < 500, refused.answer
         orjson.loads(route.dialect.error_body(refused.answer, "req-1"))
         return
     sent = orjson.loads(admitted.upstream_body)
     assert sent["model"] in {BOT_V1, POOL, admitted.model.engine_name} and "session_id" not in sent
-    assert sent["cache_salt"] == intake._cache_salt(_catalogue, known.caller.tenant)
+    assert sent["cache_salt"] == intake._salt_of(known.caller.tenant)

@@ -11,7 +11,7 @@ import msgspec
 
 from functions.fleet import heartbeat, session_homes, session_pins, snapshot_notices
 from functions.fleet.pool_board import PoolBoard
-from functions.fleet.prefix_updates import NewsInvalid, decode, decode_ask
+from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode, decode_ask
 from functions.fleet.prefix_view import PrefixView
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.gateway.feeds import _take_homes, _take_line, _take_pins
@@ -94,9 +94,9 @@ def _homes(kept: _Kept, message: bytes) -> None:
 def _prefixes(kept: _Kept, message: bytes) -> None:
     """As MessagePack; JSON of the same shape is turned into it, since mutations find their way in text."""
     for packed in (message, _packed(message)):
-        with contextlib.suppress(NewsInvalid):
+        with contextlib.suppress(PrefixUpdateInvalid):
             kept.prefixes.fold(decode(packed), 1000.0)
-        with contextlib.suppress(NewsInvalid):
+        with contextlib.suppress(PrefixUpdateInvalid):
             decode_ask(packed)
 
 

@@ -6,7 +6,7 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.fleet import prefix_updates
-from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, News, PrefixRequest, State, unpack
+from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, PrefixRequest, PrefixUpdate, State, unpack
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Removed, Stored
 from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
@@ -30,45 +30,45 @@ class Agent:
             names |= set(chain(scope_seed("", ""), array("q", [number]), 1))
         return names
 
-    def news(self, now_s: float) -> list[News]:
-        return list(self.telling.news(now_s))
+    def updates(self, now_s: float) -> list[PrefixUpdate]:
+        return list(self.telling.updates(now_s))
 
 
-def kinds(news: list[News]) -> list[str]:
-    return [type(item).__name__ for item in news]
+def kinds(updates: list[PrefixUpdate]) -> list[str]:
+    return [type(item).__name__ for item in updates]
 
 
 def test_worked_example_of_an_afternoon() -> None:
     agent = Agent()
     agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
-    assert kinds(agent.news(0.0)) == ["State"]
+    assert kinds(agent.updates(0.0)) == ["State"]
     names = agent.store(1) | agent.store(1)
-    (delta,) = agent.news(0.2)
+    (delta,) = agent.updates(0.2)
     assert isinstance(delta, Delta) and delta.sequence == 1
     assert set(unpack(delta.added)) == names
-    assert agent.news(0.4) == agent.news(5.1) == []
-    (sign,) = agent.news(5.2)
+    assert agent.updates(0.4) == agent.updates(5.1) == []
+    (sign,) = agent.updates(5.2)
     assert isinstance(sign, Delta) and (sign.sequence, sign.added) == (1, b"")
     agent.store(1)
-    assert agent.news(ASKED_FOR_S) == []
+    assert agent.updates(ASKED_FOR_S) == []
 
 
 def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
     agent = Agent()
     agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
-    agent.news(0.0)
+    agent.updates(0.0)
     names = agent.store(3)
     agent.blocks.take(Stored([0, 1], [], 0, medium="CPU"))
-    agent.news(0.2)
+    agent.updates(0.2)
     agent.blocks.take(Removed([0]))
-    (delta,) = agent.news(0.4)
+    (delta,) = agent.updates(0.4)
     assert isinstance(delta, Delta) and delta.removed == delta.host_added and len(unpack(delta.host_added)) == 1
     agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
-    (state,) = agent.news(2.0)
+    (state,) = agent.updates(2.0)
     assert isinstance(state, State) and state.host_names == delta.host_added
     assert set(unpack(state.names)) | set(unpack(state.host_names)) == names
     agent.telling.heard(BLOOM, 3.0)
-    bloom = agent.news(3.0)[-1]
+    bloom = agent.updates(3.0)[-1]
     assert isinstance(bloom, Bloom) and bloom.names == 3
     assert (bloom.filter, bloom.anywhere) == (build(unpack(state.names)), build(names))
 
@@ -76,34 +76,34 @@ def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
 def test_nobody_asked_nothing_is_told() -> None:
     agent = Agent()
     agent.store(5)
-    assert agent.news(0.0) == []
+    assert agent.updates(0.0) == []
     agent.telling.heard(PrefixRequest("another", "events", everyone=True), 0.0)
-    assert agent.news(0.2) == []
+    assert agent.updates(0.2) == []
 
 
 def test_a_state_is_told_to_whoever_wants_it_and_not_too_often() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
-    assert kinds(agent.news(0.0)) == ["State"], "whoever asks for the first time knows nothing"
+    assert kinds(agent.updates(0.0)) == ["State"], "whoever asks for the first time knows nothing"
     agent.telling.heard(EVENTS, 5.0)
-    assert kinds(agent.news(5.0)) == ["Delta"]
+    assert kinds(agent.updates(5.0)) == ["Delta"]
     agent.telling.heard(PrefixRequest("base", "events", states_of=("r-1",)), 6.0)
-    assert agent.news(6.0) == [], "that is another replica"
+    assert agent.updates(6.0) == [], "that is another replica"
     wanted = PrefixRequest("base", "events", states_of=("r-0",))
     agent.telling.heard(wanted, 7.0)
-    assert kinds(agent.news(7.0)) == ["State"]
+    assert kinds(agent.updates(7.0)) == ["State"]
     agent.telling.heard(wanted, 7.1)
-    assert agent.news(7.2) == []
-    assert kinds(agent.news(8.0)) == ["State"]
+    assert agent.updates(7.2) == []
+    assert kinds(agent.updates(8.0)) == ["State"]
 
 
 def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
-    agent.news(0.0)
+    agent.updates(0.0)
     names = agent.store(prefix_updates.STATE_NAMES + 1)
     agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
-    delta, first, second = agent.news(2.0)
+    delta, first, second = agent.updates(2.0)
     assert isinstance(delta, Delta) and isinstance(first, State) and isinstance(second, State)
     assert delta.sequence == first.sequence == second.sequence == 1
     assert [(part.part, part.parts) for part in (first, second)] == [(0, 2), (1, 2)]
@@ -113,22 +113,22 @@ def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
 def test_too_much_at_once_is_a_new_beginning() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
-    agent.news(0.0)
+    agent.updates(0.0)
     agent.store(prefix_updates.DELTA_NAMES + 1)
-    delta, *states = agent.news(2.0)
+    delta, *states = agent.updates(2.0)
     assert isinstance(delta, Delta) and delta.added == b"" and delta.generation == 101
     assert all(isinstance(part, State) and part.generation == 101 for part in states)
-    assert all(len(prefix_updates.encode(news)) <= prefix_updates.NEWS_MAX_BYTES for news in (delta, *states))
+    assert all(len(prefix_updates.encode(update)) <= prefix_updates.UPDATE_MAX_BYTES for update in (delta, *states))
 
 
 def test_another_engine_is_told_at_once() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
     agent.store(3)
-    agent.news(0.0)
+    agent.updates(0.0)
     agent.blocks.clear()
     agent.telling.begin_anew(50)
-    (delta,) = agent.news(0.2)
+    (delta,) = agent.updates(0.2)
     assert isinstance(delta, Delta)
     assert (delta.generation, delta.sequence, delta.added) == (101, 0, b""), "a generation only grows"
 
@@ -136,9 +136,9 @@ def test_another_engine_is_told_at_once() -> None:
 def test_blooms_while_something_changes() -> None:
     agent = Agent()
     agent.telling.heard(BLOOM, 0.0)
-    assert kinds(agent.news(0.0)) == ["Bloom"]
+    assert kinds(agent.updates(0.0)) == ["Bloom"]
     agent.store(1)
-    assert agent.news(BLOOM_INTERVAL_S - 0.1) == []
-    (bloom,) = agent.news(BLOOM_INTERVAL_S)
+    assert agent.updates(BLOOM_INTERVAL_S - 0.1) == []
+    (bloom,) = agent.updates(BLOOM_INTERVAL_S)
     assert isinstance(bloom, Bloom) and bloom.names == 1
-    assert agent.news(BLOOM_INTERVAL_S * 2) == [], "it still says the same"
+    assert agent.updates(BLOOM_INTERVAL_S * 2) == [], "it still says the same"

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from functions.controller.kubernetes import objects
 from functions.controller.unobeyed.findings import Unobeyed
 
 MESSAGE_MAX_CHARS = 1024
@@ -66,15 +67,13 @@ def waiting(reason: str, message: str) -> ObjectStatus:
 def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
     """It is wrong as written; `stands_in` says whether its last good version is in force."""
     meanwhile = "its last good version stays in force" if stands_in else "it is left out"
-    text = _bounded(f"{'; '.join(problems)} (until that is changed, {meanwhile})")
     reason = "InvalidKeepsLastGood" if stands_in else "Invalid"
-    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+    return _stalled(reason, f"{'; '.join(problems)} (until that is changed, {meanwhile})")
 
 
 def versions_do_not_change(message: str) -> ObjectStatus:
     """It would give a version that is served another content; what is served stays until it is changed."""
-    text, reason = _bounded(message), "VersionsDoNotChange"
-    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+    return _stalled("VersionsDoNotChange", message)
 
 
 def rolling_out(message: str) -> ObjectStatus:
@@ -108,10 +107,7 @@ def _with_obeyed(standing: ObjectStatus, condition: Condition) -> ObjectStatus:
 
 def halted(message: str) -> ObjectStatus:
     """A channel was taken back: it is not where it is written to be, until that is changed or somebody resumes it."""
-    text = _bounded(message)
-    return ObjectStatus(
-        (Condition("Ready", "False", "RolloutHalted", text), Condition("Stalled", "True", "RolloutHalted", text))
-    )
+    return _stalled("RolloutHalted", message)
 
 
 def held(message: str) -> ObjectStatus:
@@ -132,13 +128,17 @@ def status_of(standing: ObjectStatus, generation: int, known: Mapping[str, Any],
 
 def is_published(status: Mapping[str, Any], generation: int) -> bool:
     """Whether this generation was in force when its status was written."""
-    conditions = status.get("conditions") or []
-    ready = next((each for each in conditions if isinstance(each, Mapping) and each.get("type") == "Ready"), {})
+    ready = objects.condition({"status": status}, "Ready") or {}
     return (
         status.get("observedGeneration") == generation
         and ready.get("status") == "True"
         and ready.get("observedGeneration") == generation
     )
+
+
+def _stalled(reason: str, message: str) -> ObjectStatus:
+    text = _bounded(message)
+    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
 
 
 def _written(condition: Condition, generation: int, before: Mapping[str, Any], now: str) -> dict[str, Any]:

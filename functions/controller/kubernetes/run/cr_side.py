@@ -12,7 +12,7 @@ import orjson
 
 from functions.api.kinds.base import API_VERSION
 from functions.api.kinds.catalogue import OUR_KINDS
-from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
+from functions.api.kinds.inference_service import POOL_SERVICES, InferenceService
 from functions.api.schema.crd import plural
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
@@ -47,7 +47,7 @@ def watched_kinds(settings: KubernetesSettings) -> tuple[WatchedKind, ...]:
     ours = tuple(WatchedKind(API_VERSION, kind, name, settings.namespace) for kind, name in PLURALS.items())
     service = INFERENCE_SERVICE
     pools = WatchedKind(
-        service.api_version, service.kind, "inferenceservices", settings.models_namespace, label_selector=POOL_LABEL
+        service.api_version, service.kind, "inferenceservices", settings.models_namespace, label_selector=POOL_SERVICES
     )
     return (*ours, pools)
 

@@ -13,10 +13,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from functions.api.ids import RolloutId
-from functions.api.loader import Loaded
+from functions.controller.gitops.branch import Branch, Revision
 from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
@@ -25,7 +26,7 @@ from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Re
 from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryRecord, ReconcileAttempt, RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
-from functions.controller.kubernetes.render import Rendered, render
+from functions.controller.kubernetes.render import Desired, Rendered, render
 from functions.controller.kubernetes.run.branch_side import of_git
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -38,6 +39,7 @@ from functions.controller.kubernetes.run.event_notes import (
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import release_finalizers
+from functions.controller.kubernetes.run.version_side import VersionSide
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.branch_report import BranchReport
 
@@ -45,12 +47,6 @@ _NAMED_MAX = 3
 _FETCH_APART_S = 1.0  # at least, however many pushes are told
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _DesiredRevision:
-    revision: str
-    loaded: Loaded
 
 
 class GitSide:
@@ -62,8 +58,11 @@ class GitSide:
         publishing: Publishing,
         on_change: Callable[[], None],
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+        *,
+        versions: VersionSide | None = None,
     ) -> None:
-        """`on_notes` is told what became of a revision."""
+        """`on_notes` is told what became of a revision. `versions` has the pools whose base is in several."""
+        self._versions = versions
         self._on_notes = on_notes
         self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
         self._record = InventoryRecord()  # as of the last pass
@@ -72,63 +71,53 @@ class GitSide:
         self._settings = settings
         self._publishing = publishing
         self._on_change = on_change
-        self._remote = Remote(
+        remote = Remote(
             settings.git_url,
             settings.git_branch,
             settings.git_askpass_file,
             settings.git_ssh_command,
             settings.git_ca_file,
         )
-        self._source = GitSource(settings.git_dir, settings.git_branch)
-        self._looking = asyncio.Lock()
-        self._pushed = asyncio.Event()
+        source = GitSource(settings.git_dir, settings.git_branch)
+        self._branch = Branch(source, fetch=partial(remote.fetch, settings.git_dir))
+        self._branch.trouble = "the branch was not read yet"
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
-        self._observed: Observed | None = None
-        self._wanted: _DesiredRevision | None = None
-        self._good: _DesiredRevision | None = None  # what the API server took last
+        self._wanted: Revision | None = None
+        self._good: Revision | None = None  # what the API server took last
         self._applying = ""  # the revision
         self._published = ""  # the revision
-        self._trouble = "the branch was not read yet"
         self._appliers: tuple[KubeApi, Applier] | None = None
 
     def word(self) -> BranchReport:
         """For whoever has the console open."""
-        desired = self._wanted.revision if self._wanted is not None else ""
-        return of_git(self._settings.git_branch, self._observed, desired, self._trouble, self._record)
+        branch, desired = self._branch, self._wanted.name if self._wanted is not None else ""
+        return of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
 
     def not_ready_reason(self) -> str:
-        return self._trouble if self._observed is None else ""
+        return self._branch.trouble if self._branch.tip is None else ""
 
     async def follow(self) -> None:
         """Until cancelled: fetch, look, and tell when there is another tip."""
-        while True:
-            before = self._observed
-            self._pushed.clear()
-            await self.look()
-            if before is None or self._observed is None or before.commit != self._observed.commit:
-                self._on_change()
-            apart_s = min(_FETCH_APART_S, self._settings.git_poll_s)
-            await asyncio.sleep(apart_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.git_poll_s - apart_s):
-                    await self._pushed.wait()
+        every_s = self._settings.git_poll_s
+        await self._look_and_tell()
+        await self._branch.watch(self._look_and_tell, every_s, min(_FETCH_APART_S, every_s))
 
     def fetch_soon(self) -> None:
         """Somebody tells of a push: `follow` looks as soon as it may, once for all that were told meanwhile."""
-        self._pushed.set()
+        self._branch.wake()
 
     async def look(self) -> None:
         """Fetch, and look at the tip; where that fails, what was seen before stays."""
-        async with self._looking:
-            try:
-                await asyncio.to_thread(self._remote.fetch, self._settings.git_dir)
-                self._observed = await asyncio.to_thread(self._source.look)
-                self._trouble = ""
-            except GitFailed as error:
-                if str(error) != self._trouble:
-                    _log.warning("the branch cannot be followed: %s", error)
-                self._trouble = str(error)
+        with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`
+            await self._branch.look()
+
+    async def _look_and_tell(self) -> None:
+        before = self._branch.tip
+        await self.look()
+        tip = self._branch.tip
+        if before is None or tip is None or before.commit != tip.commit:
+            self._on_change()
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         store = RecordStore(api, self._settings.namespace)
@@ -160,18 +149,18 @@ class GitSide:
                 return PassResult("waiting", ahead)
             await self._release(api)
             self._looked_for, self._published = guard.token, ""
-        observed = self._observed
-        if observed is None:
-            return PassResult("waiting", self._trouble)
-        refused = self._adopt(observed)
-        self.refused = len({problem.place.file for problem in observed.problems}) if refused else 0
+        tip = self._branch.tip
+        if tip is None:
+            return PassResult("waiting", self._branch.trouble)
+        refused = self._adopt(tip)
+        self.refused = len({problem.place.file for problem in self._branch.refused})
         if refused:
-            await asyncio.to_thread(self._record_refusal, api, self._revision_of(observed), refused.message)
+            await asyncio.to_thread(self._record_refusal, api, self._branch.revision_of(tip), refused.message)
         if self._wanted is None and refused:
             await self._fall_back(api)
         wanted = self._wanted
         if wanted is None:
-            return refused or PassResult("waiting", self._trouble)
+            return refused or PassResult("waiting", self._branch.trouble)
         kept = [PassResult("refused", refused.message)] if refused else []
         result, taken = await self._converge(guard, api, wanted)
         if taken:
@@ -193,19 +182,17 @@ class GitSide:
         if released:
             _log.info("%d custom resources from before the git source may be deleted", released)
 
-    def _adopt(self, observed: Observed) -> PassResult | None:
+    def _adopt(self, tip: Observed) -> PassResult | None:
         """Take the tip as wanted where it is good; why not, otherwise."""
-        revision = self._revision_of(observed)
-        if observed.loaded is None:
-            first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
-            return PassResult("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
-        if self._wanted is None or self._wanted.revision != revision:
-            self._wanted = _DesiredRevision(revision, observed.loaded)
-            _log.info("%s: %s", revision, observed.message)
+        revision = self._branch.judge(tip)
+        if revision is None:
+            problems = self._branch.refused
+            first = "; ".join(str(problem) for problem in problems[:_NAMED_MAX])
+            return PassResult("stalled", f"{self._branch.revision_of(tip)} has {len(problems)} problem(s): {first}")
+        if self._wanted is None or self._wanted.name != revision.name:
+            self._wanted = revision
+            _log.info("%s: %s", revision.name, revision.message)
         return None
-
-    def _revision_of(self, observed: Observed) -> str:
-        return f"{self._settings.git_branch}@{observed.commit}"
 
     def _record_refusal(self, api: KubeApi, revision: str, message: str) -> None:
         """Blocks. In the record, where everybody looks for what became of a push; written once."""
@@ -220,63 +207,55 @@ class GitSide:
         """At the beginning of a term: why what this process knows may be older than what an earlier leader applied. A
         standby that could not fetch for a week must not take the fleet back by a week."""
         await self.look()
-        if not self._trouble or self._observed is None:
+        if not self._branch.trouble or self._branch.tip is None:
             return ""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
-        commit = record.last_applied.rpartition("@")[2]
-        if not commit or await asyncio.to_thread(self._knows, commit):
+        if not record.last_applied or await self._branch.knows(record.last_applied):
             return ""
-        return f"{record.last_applied} was applied and is newer than what was fetched here: {self._trouble}"
-
-    def _knows(self, commit: str) -> bool:
-        try:
-            self._source.at(commit)
-        except GitFailed:
-            return False
-        return True
+        return f"{record.last_applied} was applied and is newer than what was fetched here: {self._branch.trouble}"
 
     async def _fall_back(self, api: KubeApi) -> None:
         """To what was applied last, by an earlier leader, where the clone still has it."""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
-        commit = record.last_applied.rpartition("@")[2]
-        if not commit:
-            return
-        try:
-            observed = await asyncio.to_thread(self._source.at, commit)
-        except GitFailed as error:
-            _log.warning("the revision that was applied last cannot be read: %s", error)
-            return
-        if observed.loaded is not None:
-            self._wanted = _DesiredRevision(record.last_applied, observed.loaded)
+        if record.last_applied:
+            self._wanted = await self._branch.recall(record.last_applied)
 
-    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _DesiredRevision) -> tuple[PassResult, bool]:
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: Revision) -> tuple[PassResult, bool]:
         """How it ended, and whether the API server took it."""
-        self._applying = wanted.revision
+        self._applying = wanted.name
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
-            message = f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            message = f"{wanted.name}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
             self.refused += len({problem.place.file for problem in rendered.problems})
-            await asyncio.to_thread(self._record_refusal, api, wanted.revision, message)
+            await asyncio.to_thread(self._record_refusal, api, wanted.name, message)
             return PassResult("stalled", message), False
-        outcome = await asyncio.to_thread(self._apply, api, rendered)
+        outcome = await self._apply_in_turn(api, wanted, rendered.desired)
         if outcome.result == "refused":
             self.refused += len(outcome.refusals)
             return result_of_apply(outcome), False
         guard.check()
-        publication = await self._publishing.publish(wanted.loaded, wanted.revision)
-        if publication.kind in ("published", "unchanged") and self._published != wanted.revision:
-            self._published = wanted.revision
-            outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
+        publication = await self._publishing.publish(wanted.loaded, wanted.name)
+        if publication.kind in ("published", "unchanged") and self._published != wanted.name:
+            self._published = wanted.name
+            outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now it may prune
         return together([result_of_apply(outcome), result_of(publication)]), True
 
-    def _render(self, api: KubeApi, wanted: _DesiredRevision) -> Rendered:
+    def _render(self, api: KubeApi, wanted: Revision) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
-        return render(wanted.loaded, wanted.revision, namespace=self._settings.models_namespace, budget_kind=kind)
+        return render(wanted.loaded, wanted.name, namespace=self._settings.models_namespace, budget_kind=kind)
 
-    def _apply(self, api: KubeApi, rendered: Rendered) -> ApplyOutcome:
+    async def _apply_in_turn(self, api: KubeApi, wanted: Revision, desired: Desired) -> ApplyOutcome:
+        """Pools whose base is in several versions have a second writer, with whom this takes turns."""
+        if self._versions is None:
+            return await asyncio.to_thread(self._apply, api, desired)
+        async with self._versions.turn:
+            applicable = await asyncio.to_thread(self._versions.applicable, api, wanted.loaded, desired)
+            return await asyncio.to_thread(self._apply, api, applicable)
+
+    def _apply(self, api: KubeApi, desired: Desired) -> ApplyOutcome:
         began_s = time.monotonic()
-        outcome = self._applier(api).reconcile(rendered.desired)
+        outcome = self._applier(api).reconcile(desired)
         if outcome.written or outcome.pruned:
             what = f"{len(outcome.written)} written, {len(outcome.pruned)} pruned"
             _log.info("%s: %s in %.1f s", outcome.revision, what, time.monotonic() - began_s)

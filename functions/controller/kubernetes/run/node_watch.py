@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from functions.controller.kubernetes.objects import Body, Kind, at, mapping_at
+from functions.controller.kubernetes.objects import Body, Kind, at, condition, mapping_at
 from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.watch_wire import WatchWire
@@ -30,9 +30,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 def facts_of(body: Body) -> NodeFacts:
-    conditions = at(body, "status", "conditions")
-    ready = [each for each in conditions if each.get("type") == "Ready"] if isinstance(conditions, list) else []
-    status = str(ready[0].get("status")) if ready else "True"  # one that has just joined says nothing yet
+    ready = condition(body, "Ready")
+    status = str(ready.get("status")) if ready is not None else "True"  # one that has just joined says nothing yet
     is_tainted = any(each.get("key") == TAINT for each in taints_of(body))
     return NodeFacts(
         _TROUBLES.get(status), is_tainted, CLEARED_ANNOTATION in mapping_at(body, "metadata", "annotations")

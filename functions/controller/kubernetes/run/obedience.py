@@ -4,22 +4,22 @@ What gateways and agents say counts once it has lasted (`LASTING_S`): a gateway 
 answered its first request, is no finding. What nobody says any more is gone at once; while the bus is away, what was
 heard last stays.
 
-    BaseStagesNotObeyed    stages of a base that has several versions: here its channel moves as a whole
+    BaseStagesNotObeyed    stages of a base that has several versions: its channel moves as a whole
+    StorageUriElsewhere    a pool's service names another version than its base's channel
 
-Neighbours: `functions.controller.unobeyed` finds the rest, `writes` puts it on the objects.
+Neighbours: `functions.controller.unobeyed` finds the rest, `kubernetes.versions.staged` these two, `writes` puts it on
+the objects.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from functions.api.consistency.everything import sorted_out
-from functions.api.declared import Accepted, Declared
-from functions.api.kinds.catalogue import AnyObject
 from functions.api.loader import Loaded
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.versions.staged import stage_findings
 from functions.controller.unobeyed.declared import declared_findings
-from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason, unobeyed
+from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
 from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, FleetWord, observed_findings
 from functions.fleet.pool_board import PoolReport
 
@@ -43,8 +43,12 @@ NOTHING_KNOWN = Judgement()
 class Obedience:
     """Owned by one event loop. Times are monotonic seconds, arguments."""
 
-    def __init__(self, metrics: ControllerMetrics, on_change: Callable[[Sequence[Unobeyed]], None]) -> None:
-        """`on_change` is told that the judgement is another, and what has come."""
+    def __init__(
+        self, metrics: ControllerMetrics, on_change: Callable[[Sequence[Unobeyed]], None], *, delivers: bool = False
+    ) -> None:
+        """`on_change` is told that the judgement is another, and what has come. `delivers`: the InferenceServices are
+        this controller's to write."""
+        self._delivers = delivers
         self.judgement = NOTHING_KNOWN
         self._metrics = metrics
         self._on_change = on_change
@@ -68,7 +72,8 @@ class Obedience:
 
     def _of_declarations(self, revision: str, loaded: Loaded) -> tuple[Unobeyed, ...]:
         if self._declared[0] != revision:
-            self._declared = (revision, (*declared_findings(loaded.objects), *_base_stages(loaded.objects)))
+            stages = stage_findings(loaded.objects, delivers=self._delivers)
+            self._declared = (revision, (*declared_findings(loaded.objects), *stages))
         return self._declared[1]
 
     def _take(self, judgement: Judgement) -> None:
@@ -83,19 +88,3 @@ class Obedience:
             _log.info("%s is obeyed again", key)
         self._metrics.disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
         self._on_change(new)
-
-
-def _base_stages(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobeyed]:
-    """Replicas of two versions beside each other are the local target's alone."""
-    everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
-    policies = {policy.value.metadata.name: policy.value for policy in everything.rollouts}
-    for model in everything.models:
-        spec = model.value.spec
-        policy = policies.get(spec.rollout)
-        if spec.type == "base" and len(spec.versions) > 1 and policy is not None and len(policy.spec.stages) > 1:
-            message = (
-                f"found {spec.rollout}, whose stages a base does not take on Kubernetes: its channel moves as a whole "
-                "once half of its replicas have loaded the new version, without a control group and without autoHalt; "
-                "change storageUri in the same commit, watch it, and push the old version to go back"
-            )
-            yield unobeyed(model, ("spec", "rollout"), "BaseStagesNotObeyed", message)

@@ -51,8 +51,10 @@ from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.version_side import VersionSide
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.kubernetes.run.zone_side import ZoneSide
+from functions.controller.kubernetes.versions.staged import staged_ids
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
@@ -105,10 +107,15 @@ class KubernetesController:
         self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
         self._report: PoolReport | None = None  # what the registry has heard of the fleet
         self._events = EventRecorder(self._name, self._metrics.event)
-        self._obedience = Obedience(self._metrics, self._judged_anew)
+        is_git = settings.source == "git"
+        self._obedience = Obedience(self._metrics, self._judged_anew, delivers=is_git)
         self._elector = self._make_elector()
         self._publishing = Publishing(
-            settings, self._elector.guard, self._elector.outranked, on_rows=self._rows_changed
+            settings,
+            self._elector.guard,
+            self._elector.outranked,
+            on_rows=self._rows_changed,
+            staged=staged_ids if is_git else None,
         )
         self._nodes_changed = asyncio.Event()
         self._nodes = NodeInformer(WatchWire(self._client.client), self._from_thread(self._nodes_changed.set))
@@ -118,7 +125,9 @@ class KubernetesController:
             self._publishing.wire.fleet,
             patience=settings.patience,
             may_go_on=lambda: not self._pacer.suspended,
+            on_share=self._rows_moved.set,
         )
+        self._publishing.shares = lambda: self._driver.shares
         self._pacer = Loop(
             self._reconcile,
             settings.namespace,
@@ -129,6 +138,7 @@ class KubernetesController:
             on_suspended=self._forget_pending,
             on_request=self._fetch_now,
         )
+        self._versions = self._make_versions() if is_git else None
         self._side: CustomResourceSide | GitSide = self._make_side()
 
     async def run(self) -> None:
@@ -160,7 +170,9 @@ class KubernetesController:
 
     def _make_side(self) -> CustomResourceSide | GitSide:
         if self._settings.source == "git":
-            return GitSide(self._settings, self._publishing, self._pacer.wake, self._events.record)
+            return GitSide(
+                self._settings, self._publishing, self._pacer.wake, self._events.record, versions=self._versions
+            )
         wire = WatchWire(self._client.client)
         wake = self._from_thread(self._pacer.wake)
         return CustomResourceSide(
@@ -171,6 +183,18 @@ class KubernetesController:
             scaling=lambda: self._scaled,
             judgement=lambda: self._obedience.judgement,
             on_notes=self._events.record,
+        )
+
+    def _make_versions(self) -> VersionSide:
+        publishing = self._publishing
+        return VersionSide(
+            self._settings,
+            publishing.rows,
+            wanted=lambda: publishing.published,
+            published=lambda: publishing.in_force,
+            widening=lambda: self._driver.widening,
+            is_suspended=lambda: self._pacer.suspended,
+            wake=self._pacer.wake,
         )
 
     def _pushes(self, side: GitSide) -> Pushes:
@@ -230,6 +254,8 @@ class KubernetesController:
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
                 parts.create_task(self._scaling().run(api))
+                if self._versions is not None:
+                    parts.create_task(self._versions.run(api))
                 parts.create_task(self._zones().run(api))
                 parts.create_task(self._health().run(api))
                 parts.create_task(self._events.run(api))
@@ -279,6 +305,7 @@ class KubernetesController:
             on_standing=self._scaling_changed,
             on_report=self._fleet_reported,
             on_notes=self._events.record,
+            totals=self._versions,
         )
 
     def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:

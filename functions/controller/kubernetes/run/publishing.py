@@ -4,13 +4,12 @@ A publication outside a term is refused here, before anything is sent; one that 
 refused by the registry, which has seen the next leader's token by then.
 """
 
-import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-import httpx
-
+from functions.api.ids import RolloutId
 from functions.api.loader import Loaded
+from functions.api.snapshot import Snapshot
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.outcome import PassResult
@@ -18,11 +17,10 @@ from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
-from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.publish import Publisher, PublishOutcome, StagedOf
+from functions.controller.snapshot.registry_client import RegistryWire, registry_http
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 
-_TIMEOUT_S = 10.0
 _NAMED_MAX = 3
 
 
@@ -35,15 +33,13 @@ class Publishing:
         guard: Callable[[], TermGuard | None],
         outranked: Callable[[int], None],
         on_rows: Callable[[], None] = lambda: None,
+        *,
+        staged: StagedOf | None = None,
     ) -> None:
         """Blocks: reads the token, the credentials, the certificate authority and the copy of the registry's rows.
-        `on_rows` is told when these are others, `outranked` of the registry's highest token where ours is below it."""
-        verify = ssl.create_default_context(
-            cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None
-        )
-        # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
+        `on_rows` is told when these are others, `outranked` of the registry's highest token where ours is below it.
+        `staged` tells which bases go by stages; without it none does."""
+        self._client = registry_http(settings.registry_ca_file)
         self._guard = guard
         token = partial(credentials_of(settings).bearer, "publish")
         self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence, outranked=outranked)
@@ -51,14 +47,25 @@ class Publishing:
         self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows
         self.rows = RowsFollower(self.rows_wire, settings.registry_rows_file, on_rows)
         self.rows.load()
+        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
+        self._published_by = 0  # the token of the term in which that was
         resolver = Resolver(DigestReader(_store(settings), settings.models_root))
-        self._publisher = Publisher(wire=self.wire, resolver=resolver, rows=self.rows)
+        shares = self._shares_now if staged is not None else None
+        self._publisher = Publisher(wire=self.wire, resolver=resolver, rows=self.rows, shares=shares, staged=staged)
+
+    @property
+    def in_force(self) -> Snapshot | None:
+        """What the registry holds, where this term has published: before that, another leader may have since."""
+        guard = self._guard()
+        return self._publisher.held if guard is not None and guard.token == self._published_by else None
 
     async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         """As `Publisher.publish`."""
+        guard = self._guard()
         outcome = await self._publisher.publish(loaded, revision)
         if outcome.kind in ("published", "unchanged"):
             self.published = (revision, loaded)
+            self._published_by = guard.token if guard is not None else 0
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
 
@@ -73,6 +80,9 @@ class Publishing:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    def _shares_now(self) -> Mapping[RolloutId, int]:
+        return self.shares()
 
     def _fence(self) -> int:
         guard = self._guard()

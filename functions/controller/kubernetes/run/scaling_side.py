@@ -7,6 +7,9 @@ One pass, every few seconds while this process leads and nobody has told it to w
     4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
     5  agents are told which replicas serve and which are warm, so that as many serve as should
 
+While versions of a pool's base follow one another, its number is written by `version_side` alone: what is wanted here
+is what that has to keep up in all, and all of its replicas serve.
+
 Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
 one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
 """
@@ -16,13 +19,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Protocol
 
-import httpx
-
+from functions.api.kinds.inference_service import POOL_LABEL, POOL_SERVICES
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.allocation import SlotDemand, granted, orders_for_counts
-from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
+from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, granted, orders_for_counts
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier, agents_http
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.kubernetes import scaling
@@ -38,11 +42,42 @@ from functions.controller.snapshot.registry_client import EpochTaken, RegistryRe
 from functions.decisions.capacity.service import accelerators_of
 from functions.fleet.pool_board import PoolReport
 
-POOL_LABEL = "shoal.dev/pool"
 _NO_BOUND = 10**9
 _KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
 
 _log = logging.getLogger(__name__)
+
+
+class Totals(Protocol):
+    """Who writes the numbers of pools whose base is in several versions."""
+
+    turn: asyncio.Lock
+
+    def learn(self, api: KubeApi) -> None: ...
+
+    def total(self, pool: str) -> int | None: ...
+
+    def ask(self, pool: str, total: int) -> Written: ...
+
+    @property
+    def surges(self) -> Mapping[str, int]: ...
+
+
+class NoTotals:
+    """Where there are no such pools."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.surges: Mapping[str, int] = MappingProxyType({})
+
+    def learn(self, api: KubeApi) -> None:
+        """Nothing."""
+
+    def total(self, pool: str) -> int | None:
+        return None
+
+    def ask(self, pool: str, total: int) -> Written:
+        raise AssertionError(f"{pool} is not on its way")
 
 
 class ScalingSide:
@@ -59,6 +94,7 @@ class ScalingSide:
         on_standing: Callable[[Mapping[str, ScalingStanding]], None] = lambda _: None,
         on_report: Callable[[PoolReport | None], None] = lambda _: None,
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+        totals: Totals | None = None,
     ) -> None:
         """`wanted` gives the revision that is published, and what it says. `on_standing` is told what becomes of each
         policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
@@ -71,6 +107,7 @@ class ScalingSide:
         self._on_standing = on_standing
         self._on_report = on_report
         self._on_notes = on_notes
+        self._totals = totals or NoTotals()
         self._standing: dict[str, ScalingStanding] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
@@ -78,10 +115,9 @@ class ScalingSide:
 
     async def run(self, api: KubeApi) -> None:
         """Until the term ends: LeadershipLost."""
-        limits = httpx.Limits(max_keepalive_connections=0)
         credentials = await asyncio.to_thread(credentials_of, self._settings)
         former = partial(credentials.secret, "operate") if credentials.is_token else ""
-        async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
+        async with agents_http() as client:
             notifier = RoleNotifier(client, partial(credentials.secret, "standing"), former)
             while True:
                 if not self._is_suspended():
@@ -106,11 +142,20 @@ class ScalingSide:
             self._policies = Policies.of(*revision)
         report = await self._report()
         self._on_report(report)
+        async with self._totals.turn:
+            allowed = await self._resize(api, report)
+        if report is not None and allowed is not None:
+            await self._tell(notifier, report, allowed)
+
+    # inside
+
+    async def _resize(self, api: KubeApi, report: PoolReport | None) -> dict[str, SlotDemand] | None:
+        """What each pool may have, and has been given; None where the cluster does not say what there is."""
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
             self._say("", f"the services cannot be read: {error}")
-            return
+            return None
         wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
         allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
         contested: dict[str, str] = {}
@@ -122,11 +167,8 @@ class ScalingSide:
                 if written.changed:
                     self._on_notes([_scaled(live, written.replicas, wish, wanted[pool].reason)])
         self._stand(report, allowed, contested)
-        if report is not None:
-            await self._tell(notifier, report, allowed)
         self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
-
-    # inside
+        return allowed
 
     async def _report(self) -> PoolReport | None:
         try:
@@ -137,24 +179,33 @@ class ScalingSide:
 
     def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
         """Blocks. Those whose pools are scaled, and how many of each are asked for without the warm ones."""
+        self._totals.learn(api)
         entries = {str(entry.pool): entry for entry in self._policies.scaling}
-        listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_LABEL)
+        listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_SERVICES)
         services = {}
         for live in listing.items:
             pool = str(mapping_at(live, "metadata", "labels").get(POOL_LABEL, ""))
             if pool in entries and not is_being_deleted(live):
                 services[pool] = live
-        sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
+        numbers = {pool: self._number(api, pool, live) for pool, live in services.items()}
+        warm = {pool: 0 if self._is_on_its_way(pool) else _warm_of(report, pool) for pool in numbers}
+        sizes = {pool: _size(number, entries[pool], warm[pool]) for pool, number in numbers.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
+
+    def _number(self, api: KubeApi, pool: str, live: Body) -> int | None:
+        total = self._totals.total(pool)
+        return scaling.present(api, live) if total is None else total
 
     def _allowed(
         self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
     ) -> dict[str, SlotDemand]:
         """`costs`: accelerators a replica; one on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
-        wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
+        warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
+        wishes = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
-        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND, costs)
+        surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in wishes)
+        allowed = granted(wishes, sizes, most - surges if most is not None else _NO_BOUND, costs)
         for pool, wish in allowed.items():
             short = wish != wishes[pool]
             each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
@@ -177,8 +228,11 @@ class ScalingSide:
 
     def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> Written:
         """Blocks. What became of it; nothing is contested where it may pass."""
+        replicas = wish.serving + wish.warm
+        if self._is_on_its_way(pool):
+            return self._totals.ask(pool, scaling.bounded(live, replicas))
         try:
-            written = scaling.write(api, live, wish.serving + wish.warm, self._settings.conflicts)
+            written = scaling.write(api, live, replicas, self._settings.conflicts)
         except _KUBE_ERRORS as error:
             self._say(f"{pool}'s number", f"{pool}: {error}")
             return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
@@ -189,13 +243,20 @@ class ScalingSide:
         return written
 
     async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
-        orders = [
-            order
-            for pool, wish in allowed.items()
-            for order in orders_for_counts(replicas_of(report, pool), wish.serving, wish.warm)
-        ]
+        orders = [order for pool, wish in allowed.items() for order in self._orders(report, pool, wish)]
         troubles = await notifier.notify(orders)
         self._say("agents", "; ".join(troubles[:3]))
+
+    def _orders(self, report: PoolReport, pool: str, wish: SlotDemand) -> list[RoleOrder]:
+        """A pool whose base is in several versions has none that is warm: it might be the only one of its version."""
+        replicas = replicas_of(report, pool)
+        if self._is_on_its_way(pool):
+            return orders_for_counts(replicas, len(replicas), 0)
+        return orders_for_counts(replicas, wish.serving, wish.warm)
+
+    def _is_on_its_way(self, pool: str) -> bool:
+        """From one version of its base to another."""
+        return self._totals.total(pool) is not None
 
     def _say(self, about: str, trouble: str) -> None:
         if trouble and self._said.get(about) != trouble:
@@ -218,12 +279,11 @@ def _warm_of(report: PoolReport | None, pool: str) -> int:
     return sum(each.phase == "warm" for each in replicas_of(report, pool)) if report is not None else 0
 
 
-def _size(api: KubeApi, live: Body, entry: AutoscalingEntry, warm: int) -> int | None:
+def _size(number: int | None, entry: AutoscalingEntry, warm: int) -> int | None:
     """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever is warm of it.
 
     Worked example (test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away): 10 are asked for, and the
     policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for."""
-    number = scaling.present(api, live)
     if number is None:
         return None
     return max(entry.min_replicas, min(entry.max_replicas, number - min(entry.warm, warm)))

@@ -20,7 +20,7 @@ from functions.gateway.errors import Refused, bad_request
 from functions.gateway.http.headers import read_headers
 from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.intake.callers import identify_lookup
-from functions.gateway.intake.intake import Recognised, WireRequest
+from functions.gateway.intake.intake import RawRequest, Recognised
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import CHAT
 
@@ -39,7 +39,7 @@ class Composer:
         return bool(entry.tools) or entry.conversations is not None or entry.context_overflow == "summarise"
 
     def take(
-        self, catalogue: Catalogue, known: Recognised, wire: WireRequest, sink: Sink, received_s: float
+        self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
         """A chat of such a tenant. One whose body is not in order goes the usual way, which counts and refuses it.
 
@@ -47,13 +47,13 @@ class Composer:
         """
         self._shared.check_quota(known)
         try:
-            body = self._shared.services.intake.read_body(CHAT, wire.body)
+            body = self._shared.services.intake.read_body(CHAT, raw.body)
         except Refused:
-            return self._shared.round(wire.headers, wire.body, sink, received_s)
+            return self._shared.round(raw.headers, raw.body, sink, received_s)
         tenant = catalogue.tenants[known.caller.tenant]
-        asked = ChatRequest(catalogue, tenant, known, wire, received_s, self._session(tenant, known, body))
+        asked = ChatRequest(catalogue, tenant, known, raw, received_s, self._session(tenant, known, body))
         if not self._is_needed(asked, body):
-            return self._shared.round(wire.headers, wire.body, sink, received_s)
+            return self._shared.round(raw.headers, raw.body, sink, received_s)
         composition = Composition(self._shared, asked, body, sink)
         composition.start()
         return composition

@@ -81,7 +81,7 @@ class Composition:
         except Refused as refused:
             self._refuse(refused)
         except Exception:
-            _log.exception("request %s failed in its composition", self._asked.wire.request_id)
+            _log.exception("request %s failed in its composition", self._asked.raw.request_id)
             self._refuse(Refused(errors.internal_error()))
         finally:
             if not self.ended:  # cancelled: the process ends
@@ -158,13 +158,13 @@ class Composition:
 
         All rounds are one session, so that one version of a model in rollout answers them, and one replica if it can.
         """
-        wire, left_s = self._asked.wire, self._left_s()
-        changed = {b"x-request-id": b"%b.%d" % (wire.request_id[:_ID_CHARS].encode(), self._rounds)}
+        raw, left_s = self._asked.raw, self._left_s()
+        changed = {b"x-request-id": b"%b.%d" % (raw.request_id[:_ID_CHARS].encode(), self._rounds)}
         if self._rounds > 1 and self._asked.known.read.deadline_ms is not None:
             changed[b"x-shoal-deadline-ms"] = b"%d" % max(1, int(left_s * 1000))
         if self._asked.known.read.session is None and not any(map(self._body.get, SESSION_FIELDS)):
-            changed[b"x-session-id"] = wire.request_id.encode()
-        return [header for header in wire.headers if header[0].lower() not in changed] + list(changed.items())
+            changed[b"x-session-id"] = raw.request_id.encode()
+        return [header for header in raw.headers if header[0].lower() not in changed] + list(changed.items())
 
     def _left_s(self) -> float:
         """Until the deadline, which is one for all rounds and calls; raises Refused (504) where it has passed."""
@@ -222,7 +222,7 @@ class Composition:
             self._sink.cut()
             return
         metrics = self._shared.services.metrics
-        replies.turn_away(metrics, self._sink, CHAT, self._asked.wire.request_id, refused)
+        replies.turn_away(metrics, self._sink, CHAT, self._asked.raw.request_id, refused)
 
     def _dressed_stream(self, headers: Headers) -> Headers:
         self.begun = True
@@ -230,7 +230,7 @@ class Composition:
 
     def _dressed(self, headers: Headers) -> Headers:
         """A round's headers as the client's own answer has them."""
-        notes = dict(self._notes) | {b"x-request-id": self._asked.wire.request_id.encode()}
+        notes = dict(self._notes) | {b"x-request-id": self._asked.raw.request_id.encode()}
         return [header for header in headers if header[0] not in notes] + list(notes.items())
 
     def _end(self) -> None:

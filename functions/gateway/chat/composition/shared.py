@@ -25,7 +25,7 @@ from functions.gateway.chat.tools.calls import ToolCaller, ToolOutcome
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.intake import context_overflow
-from functions.gateway.intake.intake import Recognised, WireRequest
+from functions.gateway.intake.intake import RawRequest, Recognised
 from functions.gateway.intake.json_body import JsonObject, has_at_most, values_in
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT
 from functions.gateway.limits import Limits
@@ -75,7 +75,7 @@ class ChatRequest:
     catalogue: Catalogue
     tenant: TenantEntry
     known: Recognised
-    wire: WireRequest
+    raw: RawRequest
     received_s: float
     session: str | None  # set where a conversation is to be kept
 

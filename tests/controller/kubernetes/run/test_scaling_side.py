@@ -15,8 +15,9 @@ from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.scaling_side import ScalingSide
+from functions.controller.kubernetes.run.scaling_side import NoTotals, ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.scaling import Written
 from functions.controller.snapshot.registry_client import RegistryWire
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat
@@ -36,6 +37,21 @@ spec: {pool: a, replicas: {min: 2, max: 6}, warm: 1, scaleUp: ["queue_seconds > 
 """
 
 
+class OnItsWay(NoTotals):
+    """Pools whose base goes from one version to another, with what was asked for in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: dict[str, int] = {}
+
+    def total(self, pool: str) -> int | None:
+        return self.totals.get(pool)
+
+    def ask(self, pool: str, total: int) -> Written:
+        changed, self.totals[pool] = self.totals[pool] != total, total
+        return Written(total, changed=changed)
+
+
 @dataclass
 class Side:
     fleet: Fleet
@@ -45,6 +61,7 @@ class Side:
     stood: list[Mapping[str, ScalingStanding]] = field(default_factory=list)
     wanted: tuple[str, Loaded] | None = None
     metrics: ControllerMetrics = field(default_factory=ControllerMetrics)
+    totals: OnItsWay = field(default_factory=OnItsWay)
 
     def __post_init__(self) -> None:
         registry = RegistryWire(self.world.client, self.world.url, TOKEN)
@@ -55,6 +72,7 @@ class Side:
             wanted=lambda: self.wanted,
             is_suspended=lambda: False,
             on_standing=self.stood.append,
+            totals=self.totals,
         )
         self.agents = httpx.AsyncClient(transport=httpx.MockTransport(self._agent))
 
@@ -132,6 +150,29 @@ async def test_where_one_serves_too_many_it_becomes_the_warm_one(side: Side) -> 
     side.hear("ready", "ready", "ready")
     await side.step()
     assert side.told == [(9002, '{"standby":true}')]
+
+
+async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(side: Side) -> None:
+    """Its number is a part of it then: one writer. What was warm serves, and what serves is no reason to want more."""
+    side.totals.totals["a"] = 3
+    side.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await side.step() == 2, "the service's own number is left alone"
+    assert side.totals.totals["a"] == 5
+    assert side.told == [(9002, '{"standby":false}')]
+    side.hear(*["ready"] * 5, sequence=2)
+    await side.step()
+    assert side.totals.totals["a"] <= 6, "within its policy, whatever is warm of others"
+    assert len(side.told) == 1, "none becomes warm"
+    side.totals.totals.clear()
+    assert await side.step() > 2, "the number is the autoscaler's again"
+
+
+async def test_accelerators_of_a_surge_are_nobody_elses(side: Side) -> None:
+    side.side._settings = side.settings.model_copy(update={"max_accelerators": 4})
+    side.totals.totals["a"], side.totals.surges = 2, {"a": 1}
+    side.hear("ready", "ready", queue_s=0.9)
+    await side.step()
+    assert side.totals.totals["a"] == 3, "of four, one is the surge's"
 
 
 MANY = """\

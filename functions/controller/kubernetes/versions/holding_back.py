@@ -1,0 +1,41 @@
+"""What git says of a pool's own service, for as long as versions of its base move. Pure.
+
+A changed storageUri would roll every replica that serves the old version. So the model (weights, and the arguments,
+environment and resources that were changed with them) stays as it is live while the service has replicas; its version
+gets a second service meanwhile. Once the own one has none left, the change is applied, and starts nothing.
+
+The number of replicas is the autoscaler's field meanwhile, as it is under an AutoscalingPolicy: the same handover.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, at, mapping_at
+from functions.controller.kubernetes.render import Autoscaled, DesiredObject
+from functions.controller.kubernetes.versions.second_service import uri_of
+
+
+def is_held_back(wanted: DesiredObject, live: Body, versions: Collection[str], replicas: int) -> bool:
+    """`versions` are the weights that the base has or had; `replicas` what the live service is asked for or has."""
+    if wanted.ref.kind != INFERENCE_SERVICE.kind or not replicas:
+        return False
+    return uri_of(wanted.body) != uri_of(live) and uri_of(live) in versions
+
+
+def held_back(wanted: DesiredObject, live: Body) -> DesiredObject:
+    """With the model as it is live, of the keys that are declared."""
+    predictor, there = wanted.body["spec"]["predictor"], mapping_at(live, "spec", "predictor", "model")
+    model = {key: there[key] for key in mapping_at(predictor, "model") if key in there}
+    return _with_predictor(wanted, {**predictor, "model": model})
+
+
+def without_number(wanted: DesiredObject, total: int) -> DesiredObject:
+    """The number left to the field manager that has it while versions move."""
+    if wanted.autoscaled is not None or at(wanted.body, "spec", "predictor") is None:
+        return wanted
+    predictor = {key: value for key, value in wanted.body["spec"]["predictor"].items() if key != "minReplicas"}
+    return replace(_with_predictor(wanted, predictor), autoscaled=Autoscaled(total))
+
+
+def _with_predictor(wanted: DesiredObject, predictor: Body) -> DesiredObject:
+    return replace(wanted, body={**wanted.body, "spec": {**wanted.body["spec"], "predictor": predictor}})

@@ -1,0 +1,76 @@
+"""One pool's next step: how many replicas each of its services should have now, and which second ones come or go. Pure.
+
+Neighbours: `functions.decisions.rollout.replica_shares` says how many of each version, `service_counts` how to come
+there; here services are known by the weights that they name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from functions.controller.kubernetes.versions.second_service import service_name
+from functions.decisions.rollout.replica_shares import VersionShares
+from functions.decisions.rollout.service_counts import (
+    OWN,
+    ServiceReplicas,
+    is_settled,
+    next_counts,
+    service_targets,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundService:
+    """As the API server shows it, and its Deployment."""
+
+    uri: str  # of its weights; empty where they do not travel
+    asked: int
+    ready: int
+    pods: int  # all that are not being ended
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStep:
+    counts: Mapping[str, int]  # by service; of the pool's own under `OWN`
+    makes: Mapping[str, str]  # second services that are not there yet, with their weights
+    removes: tuple[str, ...]  # second services that nobody needs, and that have no pod left
+    is_settled: bool  # nothing moves, and the pool's own service has its main version
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPool:
+    service: str  # the name of its own one
+    own: FoundService
+    seconds: Mapping[str, FoundService]  # by name
+
+
+def pool_step(
+    pool: FoundPool, total: int, surge: int, shares: VersionShares, uris: Mapping[str, str], *, by_version: bool = True
+) -> PoolStep:
+    """`uris` are the weights of the base's versions, by their names. `by_version` as `next_counts` has it."""
+    versions = {uri: name for name, uri in uris.items()}
+    found = {OWN: pool.own, **pool.seconds}
+    services = {name: ServiceReplicas(_version(each, versions), each.asked, each.ready) for name, each in found.items()}
+    makes = {
+        service_name(pool.service, version, uris[version]): version
+        for version in (shares.main, *sorted(shares.others))
+        if version in uris and all(each.version != version for each in services.values())
+    }
+    services |= {name: ServiceReplicas(version) for name, version in makes.items()}
+    counts = next_counts(total, surge, shares, services, by_version=by_version)
+    ends = service_targets(total, surge, shares, services)
+    removes = tuple(
+        name
+        for name, each in sorted(pool.seconds.items())
+        if not (each.asked or each.pods or counts[name] or ends[name])
+    )
+    return PoolStep(
+        counts={name: count for name, count in counts.items() if name in found or count},
+        makes={name: uris[version] for name, version in makes.items() if counts[name]},
+        removes=removes,
+        is_settled=is_settled(total, shares, services),
+    )
+
+
+def _version(found: FoundService, versions: Mapping[str, str]) -> str | None:
+    """Weights that the base declares no longer are a version that nobody wants."""
+    return versions.get(found.uri, found.uri) or None

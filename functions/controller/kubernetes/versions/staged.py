@@ -1,0 +1,161 @@
+"""Bases whose versions have replicas of their own on a cluster, and why another base's have not. Pure.
+
+Needed of the pool's InferenceService: Standard mode and a number of replicas that is ours to write, weights that travel
+(`shoal://`), since only of those a replica tells which it has loaded, and a storageUri that is one of the versions.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from functions.api.consistency.everything import Everything, sorted_out
+from functions.api.declared import Accepted, Declared
+from functions.api.ids import ModelId
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.model import Model
+from functions.api.problems import shown
+from functions.artifacts.locations import WEIGHTS_SCHEME, weights_at
+from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, MODE_ANNOTATION, STANDARD, mode_of
+from functions.controller.unobeyed.findings import Unobeyed, unobeyed
+
+REASON, ELSEWHERE = "BaseStagesNotObeyed", "StorageUriElsewhere"
+_NUMBER_IS_OURS = f"annotate the InferenceService with {AUTOSCALER_ANNOTATION}: none"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBase:
+    """By its pool's name, which is the base's id as well."""
+
+    model: Declared[Model]
+    service: Declared[InferenceService]
+    uris: Mapping[str, str]  # of its versions, by their names: what storageUri says for each
+    is_scaled: bool  # an AutoscalingPolicy has its number
+
+    @property
+    def may_surge(self) -> bool:
+        return self.service.value.spec.predictor.may_surge
+
+    @property
+    def declared_replicas(self) -> int:
+        return self.service.value.bounds_under(None)[0]
+
+
+def weights_uri(uri: str) -> str:
+    """`shoal://NAME@VERSION` for a storageUri or a version's artifact that names such weights; else empty."""
+    weights = weights_at(uri)
+    return weights.uri if weights is not None else ""
+
+
+def served_uri(storage_uri: str | None) -> str:
+    """The same of a storageUri alone: KServe itself fetches `s3://`, and then no replica tells what it has loaded."""
+    return weights_uri(storage_uri) if storage_uri is not None and storage_uri.startswith(WEIGHTS_SCHEME) else ""
+
+
+def staged_bases(objects: Iterable[Declared[AnyObject]]) -> dict[str, StagedBase]:
+    """By pool."""
+    everything = _written(objects)
+    return {
+        pool: _staged(model, service, everything)
+        for pool, model, service in _bases(everything)
+        if not _obstacle(model.value, service.value, is_scaled=_is_scaled(pool, everything))
+    }
+
+
+def staged_ids(objects: Iterable[Declared[AnyObject]]) -> frozenset[ModelId]:
+    """The ids of those models."""
+    return frozenset(map(ModelId, staged_bases(objects)))
+
+
+def stage_findings(objects: Iterable[Declared[AnyObject]], *, delivers: bool) -> Iterator[Unobeyed]:
+    """Stages that are not taken, and a storageUri that the pool's channel has left. `delivers`: the controller writes
+    the InferenceServices, so that a storageUri can wait for its turn."""
+    everything = _written(objects)
+    for pool, model, service in _bases(everything):
+        if delivers:
+            why = _obstacle(model.value, service.value, is_scaled=_is_scaled(pool, everything))
+        else:
+            why = "whoever delivers the InferenceServices changes storageUri at once; with the git source it can wait"
+        if why:
+            yield from _without_stages(model, everything, why)
+        elif elsewhere := _elsewhere(model.value, service.value):
+            yield unobeyed(service, ("spec", "predictor", "model", "storageUri"), ELSEWHERE, elsewhere)
+
+
+def _without_stages(model: Declared[Model], everything: Everything, why: str) -> Iterator[Unobeyed]:
+    spec = model.value.spec
+    policies = {policy.value.metadata.name: policy.value for policy in everything.rollouts}
+    policy = policies.get(spec.rollout)
+    if len(spec.versions) > 1 and (policy is None or len(policy.spec.stages) > 1):
+        message = (
+            f"found {spec.rollout}, whose stages this base does not take: {why}. Until then its channel moves as a "
+            "whole once half of its replicas have loaded the new version, without a control group or autoHalt: change "
+            "storageUri in the same commit, watch it, and push the old version to go back"
+        )
+        yield unobeyed(model, ("spec", "rollout"), REASON, message)
+
+
+def _written(objects: Iterable[Declared[AnyObject]]) -> Everything:
+    return sorted_out(each for each in objects if not isinstance(each, Accepted))
+
+
+def _bases(everything: Everything) -> Iterator[tuple[str, Declared[Model], Declared[InferenceService]]]:
+    """Those that bear their pool's name: a tenant's own base has no stages anywhere."""
+    pools = everything.pools()
+    for model in everything.models:
+        pool = model.value.spec.id
+        if model.value.spec.type == "base" and pool in pools:
+            yield pool, model, pools[pool]
+
+
+def _is_scaled(pool: str, everything: Everything) -> bool:
+    return any(policy.value.spec.pool == pool for policy in everything.autoscaling)
+
+
+def _staged(model: Declared[Model], service: Declared[InferenceService], everything: Everything) -> StagedBase:
+    uris = {version.name: weights_uri(version.artifact) for version in model.value.spec.versions}
+    return StagedBase(model, service, uris, _is_scaled(model.value.spec.id, everything))
+
+
+def _obstacle(model: Model, service: InferenceService, *, is_scaled: bool) -> str:
+    """Why not, and what to do."""
+    annotations, predictor = service.metadata.annotations, service.spec.predictor
+    mode = mode_of({"metadata": {"annotations": annotations}})
+    if mode != STANDARD:
+        return (
+            f"{service.metadata.name} is in the mode {mode or 'that the cluster sets'}, in which no number of replicas "
+            f"is kept; annotate it with {MODE_ANNOTATION}: {STANDARD}"
+        )
+    if predictor.worker_spec is not None:
+        return "its replicas are over several nodes (workerSpec), for which KServe takes weights from a volume alone"
+    autoscaler = annotations.get(AUTOSCALER_ANNOTATION, "hpa")
+    if autoscaler == "external" and not is_scaled:
+        return f"somebody else sets the number of replicas (external); write an AutoscalingPolicy, or {_NUMBER_IS_OURS}"
+    if autoscaler not in {"none", "external"}:
+        return f"KServe's own autoscaler ({autoscaler}) sets the number of replicas; {_NUMBER_IS_OURS}"
+    for version in model.spec.versions:
+        if not weights_uri(version.artifact):
+            return (
+                f"version {version.name} lies at {shown(version.artifact)}, and only of weights that travel a replica "
+                "tells which it has loaded; push it by shoal base push, and name what that prints"
+            )
+    return _unknown_uri(model, predictor.model.storage_uri if predictor.model is not None else None)
+
+
+def _unknown_uri(model: Model, uri: str | None) -> str:
+    if served_uri(uri) in {weights_uri(version.artifact) for version in model.spec.versions}:
+        return ""
+    return f"storageUri is {shown(uri or 'nothing')}; let it name one of its versions (shoal://NAME@VERSION)"
+
+
+def _elsewhere(model: Model, service: InferenceService) -> str:
+    """Where storageUri names what its main channel does not point at."""
+    channels = model.spec.channels
+    main = channels.get("stable") or next((channels[name] for name in sorted(channels)), None)
+    served = service.spec.predictor.model
+    wanted = next((weights_uri(version.artifact) for version in model.spec.versions if version.name == main), "")
+    if served is None or not wanted or served_uri(served.storage_uri) == wanted:
+        return ""
+    return (
+        f"found {served.storage_uri}, and {model.spec.id} is at {main}: its replicas are a second InferenceService's, "
+        f"and this one has none; let it name {wanted}"
+    )

@@ -1,0 +1,25 @@
+"""Conditions as clusters have them: also those of an object on which nobody has said anything yet."""
+
+from typing import Any
+
+import pytest
+
+from functions.cli.cluster.finding import condition, first_reason
+
+READY: dict[str, Any] = {"type": "Ready", "status": "False", "reason": "Waits", "message": "for a node"}
+
+
+@pytest.mark.parametrize("status", [None, {}, {"conditions": None}, {"conditions": []}])
+def test_an_object_without_conditions_is_no_error(status: Any) -> None:
+    """A field that is null is as good as none: the diagnosis must not end with a traceback where a cluster is young."""
+    assert condition({"status": status}, "Ready") is None and first_reason({"status": status}) == ""
+
+
+def test_of_several_conditions_the_one_that_was_asked_for_is_told() -> None:
+    body = {"status": {"conditions": [{"type": "Scheduled", "status": "False", "reason": "Full"}, READY]}}
+    assert (condition(body, "Ready"), condition(body, "Scheduled"), condition(body, "Other")) == (
+        "False",
+        "False",
+        None,
+    )
+    assert first_reason(body) == "Waits: for a node"

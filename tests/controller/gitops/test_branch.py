@@ -1,0 +1,80 @@
+"""A branch, whoever follows it: what was seen stays while it cannot be read, and no call for a look is lost."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from functions.api.problems import Problem, SourceLocation
+from functions.controller.gitops.branch import Branch
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.source import GitSource
+from tests.controller.gitops.conftest import Bench
+
+pytestmark = pytest.mark.servers  # real git processes
+
+
+async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Bench) -> None:
+    """Where the tip was forgotten, a fleet would have nothing to be made good by."""
+    away = False
+
+    def fetch() -> None:
+        if away:
+            raise GitFailed("nobody answers there")
+
+    branch = Branch(GitSource(bench.repository.path), fetch=fetch)
+    commit = bench.force({})
+    assert (await branch.look()).commit == commit
+    away = True
+    bench.force({"more.yaml": "kind: Tenant\n"})
+    with pytest.raises(GitFailed):
+        await branch.look()
+    assert branch.tip is not None
+    assert (branch.tip.commit, branch.trouble) == (commit, "nobody answers there")
+    away = False
+    assert (await branch.look()).commit != commit and branch.trouble == ""
+
+
+async def test_a_commit_is_a_revision_where_it_can_be_read_and_the_check_finds_nothing(bench: Bench) -> None:
+    """Where one of the two alone decided, a fleet would be made what it cannot run, or what does not validate."""
+    wrong = Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")
+    found: list[Problem] = []
+    branch = Branch(GitSource(bench.repository.path), check=lambda commit, loaded: tuple(found))
+    good = bench.force({})
+    revision = branch.judge(await branch.look())
+    assert revision is not None and (revision.name, branch.refused) == (f"main@{good}", ())
+    found.append(wrong)
+    assert branch.judge(await branch.look()) is None and branch.refused == (wrong,)
+    found.clear()
+    bench.force({"tenants.yaml": "kind: Tenant\n"})
+    assert branch.judge(await branch.look()) is None and "tenants.yaml" in str(branch.refused[0])
+    assert await branch.recall(f"main@{good}") == revision, "it is there still, whatever the tip has become"
+    assert await branch.knows(branch.revision_of(await branch.look())), "good or bad"
+
+
+async def test_what_the_repository_never_had_is_neither_known_nor_recalled(bench: Bench) -> None:
+    branch, elsewhere = Branch(GitSource(bench.repository.path)), f"main@{'a' * 40}"
+    bench.force({})
+    assert await branch.recall(elsewhere) is None and not await branch.knows(elsewhere)
+    assert "a" * 40 in branch.trouble or "fail" in branch.trouble
+
+
+async def test_many_calls_for_a_look_are_one_and_none_comes_too_soon(bench: Bench) -> None:
+    """A git server that tells of each of a thousand pushes must not have its repository fetched a thousand times."""
+    branch, looked_s = Branch(GitSource(bench.repository.path)), list[float]()
+
+    async def look() -> None:
+        looked_s.append(time.monotonic())
+        branch.wake()  # told of another push while it looks
+
+    began_s = time.monotonic()
+    watching = asyncio.get_running_loop().create_task(branch.watch(look, every_s=30.0, apart_s=0.1))
+    for _ in range(1000):
+        branch.wake()
+    await asyncio.sleep(0.35)  # of real time: three times apart_s
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+    apart_s = [later - former for former, later in zip([began_s, *looked_s], looked_s, strict=False)]
+    assert 1 <= len(looked_s) <= 3 and min(apart_s) >= 0.09, looked_s
