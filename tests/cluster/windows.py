@@ -15,7 +15,8 @@ import httpx
 RATES_PER_S = (1.5, 3.0, 10.0)
 EXACT = 0.02
 POLITE_AT_ONCE = 4
-_AT_ONCE = 16
+_AT_ONCE, _AT_ONCE_MOST = 16, 128
+_DRAINED_S = 120.0
 _IN_HAND = 2.0  # requests: each of three gateways may have a part of one when the window begins
 
 
@@ -86,11 +87,17 @@ async def polite(client: httpx.AsyncClient, model: str, name: str, length_s: flo
 
 
 async def _drain(client: httpx.AsyncClient, model: str) -> None:
-    """Until most of a handful at once are refused: what is left is what flowed in meanwhile."""
-    refused = 0
-    while refused <= _AT_ONCE // 2:
-        answers = await asyncio.gather(*(_post(client, model) for _ in range(_AT_ONCE)))
-        refused = sum(answer.status_code == 429 for answer in answers)
+    """Until most of a handful at once are refused: what is left is what flowed in meanwhile.
+
+    The handful grows: where sixteen answers take longer than as many need to flow in, sixteen are never refused.
+    """
+    until_s, at_once = time.monotonic() + _DRAINED_S, _AT_ONCE
+    while time.monotonic() < until_s:
+        answers = await asyncio.gather(*(_post(client, model) for _ in range(at_once)))
+        if sum(answer.status_code == 429 for answer in answers) > at_once // 2:
+            return
+        at_once = min(2 * at_once, _AT_ONCE_MOST)
+    raise AssertionError(f"not drained within {_DRAINED_S:.0f} s: fewer requests are answered than the limit allows")
 
 
 async def _ask(client: httpx.AsyncClient, model: str, window: Window) -> float:
