@@ -43,12 +43,11 @@ _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 
-def diff(path: Path | None, cluster: str | None = None, *, as_json: bool) -> None:
-    """`cluster`: of the kubeconfig; None: the local fleet, or where the environment says that the registry is."""
+def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
     context = current_context(clones=True)
     loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
-    with Registry(context, cluster) as registry:
+    with Registry(context) as registry:
         present = running(registry)
         if present is None:
             changes = changes_of(None, loaded)

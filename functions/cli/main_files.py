@@ -19,17 +19,17 @@ from functions.cli.options import (
 )
 
 
+@of_any_registry
 def diff(
     path: Annotated[
         Path | None, typer.Argument(help="A folder or a file; by default the folder that you are in.")
     ] = None,
-    context: FleetOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a configuration would change in what the fleet runs now."""
     from functions.cli import diff as command
 
-    command.diff(path, context, as_json=output is Output.JSON)
+    command.diff(path, as_json=output is Output.JSON)
 
 
 def plan(

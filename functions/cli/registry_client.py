@@ -73,10 +73,9 @@ class Unreachable(Refused):
 
 @dataclass(slots=True)
 class Registry:
-    """One HTTP client for one command. `cluster`: a context of the kubeconfig, whatever the environment says."""
+    """One HTTP client for one command."""
 
     context: CliContext
-    cluster: str | None = None
     bearer: str = field(init=False, repr=False)
     tls: ssl.SSLContext = field(init=False)
     _client: httpx.Client = field(init=False)
@@ -84,8 +83,6 @@ class Registry:
 
     def __post_init__(self) -> None:
         access = _access()
-        if self.cluster is not None:
-            access = access.model_copy(update={"context": self.cluster, "registry_url": None})
         tunnel = self._tunnel = _tunnel(access)
         self.bearer = tunnel.token if tunnel is not None and tunnel.token else _bearer(self.context, access)
         self.tls = _authority(self.context, access)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local.starvation import Starvation, stood_in_line_s
+from functions.controller.local.instances import Starvation, stood_in_line_s
 
 pytestmark = pytest.mark.skipif(stood_in_line_s(os.getpid()) is None, reason="this kernel keeps no schedstat")
 _BUSY = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); print(flush=True)\nwhile True: pass"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from functions.cli.drill.recording import rules_for
 from functions.telemetry.alerting import groups
-from functions.telemetry.alerting.needed import rules_for
 
 EVERY_S = 30
 HEAD, BAD = 60, 40  # samples

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from functions.cli.drill.catalogue import DRILLS
+from functions.cli.drill.command import DRILLS
+from functions.cli.drill.recording import rules_for
 from functions.cli.drill.report import newest
-from functions.telemetry.alerting.needed import rules_for
 from functions.telemetry.alerting.scaled import rules_text
 
 FOLDER = Path(__file__).parent / "recorded"

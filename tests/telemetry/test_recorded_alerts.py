@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from functions.cli.drill.catalogue import DRILLS
+from functions.cli.drill.command import DRILLS
 from tests.telemetry.recorded_series import FOLDER, MAX_BYTES, written
 
 RECORDINGS = sorted(FOLDER.glob("*.json"))

@@ -1,12 +1,12 @@
 """Configuration that a cluster holds as objects, as somebody would have written it: without what servers add.
 
 The number of a pool that its autoscaler wrote is no declaration and left out; so is every InferenceService that is no
-pool of shoal's.
+pool of shoal's, or that the controller has made for a version of one.
 """
 
 from collections.abc import Iterator
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import is_pool
 from functions.cli.cluster.access import Body, Cluster
 from functions.cli.cluster.facts import OWN_KINDS
 from functions.cli.cluster.finding import labels_of
@@ -32,7 +32,7 @@ def _own(cluster: Cluster) -> Iterator[Body]:
 def _pools(cluster: Cluster) -> Iterator[Body]:
     version, kind = INFERENCE_SERVICE.api_version, INFERENCE_SERVICE.kind
     for item in cluster.list(f"/apis/{version}/namespaces/{cluster.choice.models}/inferenceservices"):
-        if POOL_LABEL not in labels_of(item):
+        if not is_pool(labels_of(item)):
             continue
         body = _written(item, version, kind)
         if declared_by_autoscaler_alone(item):

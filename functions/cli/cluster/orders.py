@@ -65,8 +65,7 @@ def outcome(record: Body) -> str:
     newest = revision["history"][0] if revision["history"] else None
     if newest is not None and newest["result"] == "refused":
         raise Refused(f"{newest['revision']} is refused: {newest['message']}")
-    waiting = newest is not None and newest["result"] != "applied"
-    if waiting:
+    if newest is not None and newest["result"] != "applied":
         return f"{newest['revision']} is {newest['result']}: {newest['message'][:300]}"
     applied = revision["last_applied"]
     return f"{applied} is applied" if applied else "handled; `shoal status --context …` shows every object's condition"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import POOL_LABEL, is_pool
 from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import labels_of, name_of
 from functions.cli.refused import Refused
@@ -65,7 +65,7 @@ def roll_of(cluster: Cluster, name: str) -> Roll:
         group, resource = _PROCESSES[name]
         return Roll(f"{group}/namespaces/{system}/{resource}/{name}", resource)
     services = list(cluster.list(f"/apis/serving.kserve.io/v1beta1/namespaces/{models}/inferenceservices"))
-    pools = {labels_of(each)[POOL_LABEL]: name_of(each) for each in services if POOL_LABEL in labels_of(each)}
+    pools = {labels_of(each)[POOL_LABEL]: name_of(each) for each in services if is_pool(labels_of(each))}
     if name in pools:
         return Roll(f"{_APPS}/namespaces/{models}/deployments/{pools[name]}-predictor", "deployments")
     if cluster.get(f"/api/v1/namespaces/{models}/pods/{name}") is not None:

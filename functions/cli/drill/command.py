@@ -15,8 +15,14 @@ from rich.table import Table
 
 from functions.cli.charts import PictureImpossible
 from functions.cli.context import CliContext, current_context
-from functions.cli.drill import picture
-from functions.cli.drill.catalogue import DRILLS, named
+from functions.cli.drill import (
+    drills_away,
+    drills_cascade,
+    drills_models,
+    drills_pressure,
+    drills_replicas,
+    picture,
+)
 from functions.cli.drill.declared import Drill
 from functions.cli.drill.journal import Journal, JournalUnreadable
 from functions.cli.drill.judging import judge
@@ -29,6 +35,22 @@ from functions.cli.terminal import make_console, make_error_console
 from functions.controller.local.files import LockTaken, lock_held
 from functions.controller.local.prepare.secret_files import read_demo_keys
 from functions.telemetry.alerting.scaled import LEAST
+
+# In the order in which `--all` plays them: load, replicas, models, then what all depends on.
+DRILLS: tuple[Drill, ...] = (
+    *drills_pressure.DRILLS,
+    *drills_replicas.DRILLS,
+    *drills_models.DRILLS,
+    *drills_cascade.DRILLS,
+    *drills_away.DRILLS,
+)
+
+
+def named(name: str) -> Drill:
+    found = next((drill for drill in DRILLS if drill.name == name), None)
+    if found is None:
+        raise Refused(f"there is no drill {name!r}; there are: {', '.join(drill.name for drill in DRILLS)}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

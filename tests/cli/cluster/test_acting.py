@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.dynamic.exceptions import NotFoundError
 
+from functions.api.kinds.inference_service import VERSION_OF_LABEL
 from functions.cli.cluster import drain, restart
 from functions.cli.refused import Refused
 from tests.cli.cluster.test_on_a_server import choice, forwarding_kubelet, here, make, running
@@ -52,11 +53,11 @@ def workload(space: Space, namespace: str, kind: str, name: str, **more: Any) ->
     return f"{APPS}/{namespace}/{kind}/{name}"
 
 
-def service(space: Space, name: str, pool: str | None) -> None:
+def service(space: Space, name: str, pool: str | None, **labels: str) -> None:
     path = f"/apis/serving.kserve.io/v1beta1/namespaces/{space.models}/inferenceservices"
     spec = {"predictor": {"model": {"modelFormat": {"name": "vLLM"}}}}
     head = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService"}
-    make(space, path, name, labels={"shoal.dev/pool": pool} if pool else {}, spec=spec, **head)
+    make(space, path, name, labels={"shoal.dev/pool": pool, **labels} if pool else {}, spec=spec, **head)
 
 
 @contextmanager
@@ -99,6 +100,7 @@ def test_a_process_is_rolled_to_its_end(here: Space, name: str, kind: str, capsy
 def test_a_pool_is_rolled_by_the_deployment_that_kserve_made(kserve_server: object, here: Space) -> None:
     service(here, "llama-8b", POOL)
     service(here, "somebodys", None)
+    service(here, "llama-8b-v2-1a2b3c", POOL, **{VERSION_OF_LABEL: POOL})  # listed last, it would stand for the pool
     path = workload(here, here.models, "deployments", "llama-8b-predictor")
     with following(lambda: restart.restart(choice(here), POOL)) as raised:
         wait_for(lambda: restarted(here, path), "the pods' template is another one")

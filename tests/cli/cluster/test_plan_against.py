@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.inference_service import POOL_LABEL, VERSION_OF_LABEL
 from functions.cli.cluster.access import ClusterChoice, KubeCluster
 from functions.cli.cluster.declared import declared_objects
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER
@@ -79,12 +79,13 @@ def test_the_base_is_what_the_cluster_runs(here: Space, tmp_path: Path) -> None:
     assert "there is no revision '0000" in plan(here, fleet).stderr, "what it runs has to be at hand"
 
 
-def test_what_an_autoscaler_wrote_is_no_declaration(here: Space) -> None:
+def test_what_the_controller_wrote_is_no_declaration(here: Space) -> None:
     path = f"/apis/serving.kserve.io/v1beta1/namespaces/{here.models}/inferenceservices"
     head = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService"}
     spec = {"predictor": {"maxReplicas": 4, "model": {"modelFormat": {"name": "vLLM"}}}}
     make(here, path, "pool", labels={POOL_LABEL: "pool"}, spec=spec, **head)
     make(here, path, "somebodys", spec=spec, **head)
+    make(here, path, "pool-v2-1a2b3c", labels={POOL_LABEL: "pool", VERSION_OF_LABEL: "pool"}, spec=spec, **head)
     number = {**head, "metadata": {"name": "pool"}, "spec": {"predictor": {"minReplicas": 3}}}
     here.client.request(
         "patch", f"{path}/pool", body=number, content_type="application/apply-patch+yaml",

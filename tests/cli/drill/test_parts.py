@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from functions.cli.drill import picture
-from functions.cli.drill.catalogue import DRILLS, named
-from functions.cli.drill.command import DrillRequest, show_kept
-from functions.cli.drill.consent import environment_of, refusal
+from functions.cli.drill.command import DRILLS, DrillRequest, named, show_kept
 from functions.cli.drill.journal import Continue, Journal, JournalUnreadable, RevokeKey, StartController, Undoing
 from functions.cli.drill.load import _Answer, judged
 from functions.cli.drill.report import keep, newest
+from functions.cli.drill.runner import environment_of, refusal
 from functions.cli.drill.timeline import AlertChange
 from functions.cli.drill.watch import changes_of, parsed, value_of
 from functions.cli.refused import Refused

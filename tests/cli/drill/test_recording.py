@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from functions.cli.drill.recording import by_second, moving, name_of, notation
+from functions.cli.drill.recording import by_second, moving, name_of, notation, rules_for, selectors
 from functions.telemetry.alerting import alerts, groups
-from functions.telemetry.alerting.needed import rules_for, selectors
 
 
 @pytest.mark.parametrize(
