@@ -120,7 +120,8 @@ class Load:
             asked.end = "ours"
         else:
             asked.end = "wrong"
-            asked.how += f" at {asked.gateway}, {time.monotonic() - asked.at_s:.1f} s after it was sent"
+            took_s = time.monotonic() - asked.at_s
+            asked.how += f" at {asked.gateway} at {time.strftime('%H:%M:%S')}, {took_s:.1f} s after it was sent"
 
     async def _ask(self, asked: Asked, *, leaves: bool) -> None:
         body: dict[str, Any] = {
