@@ -101,8 +101,8 @@ async def test_what_each_role_does_works(url: str) -> None:
         hears: dict[str, tuple[Callable[[], AsyncIterator[Any]], Callable[[], Awaitable[None]]]] = {
             "heartbeats at a gateway": (gateway.listen, lambda: agent.publish(beat(replica_id="r-1"))),
             "heartbeats at the registry": (registry.listen, lambda: agent.publish(beat(replica_id="r-2"))),
-            "snapshots at a gateway": (gateway.news, lambda: registry.announce(NOTICE)),
-            "snapshots at an agent": (agent.news, lambda: registry.announce(NOTICE)),
+            "snapshots at a gateway": (gateway.notices, lambda: registry.announce(NOTICE)),
+            "snapshots at an agent": (agent.notices, lambda: registry.announce(NOTICE)),
             "pins": (gateway.pins, lambda: gateway.publish_pins(b"pin", 5)),
             "homes": (gateway.homes, lambda: gateway.publish_homes(b"home", 5)),
             "pools": (registry.pools, lambda: gateway.publish_pools(b"pools")),
