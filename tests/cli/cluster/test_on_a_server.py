@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -142,7 +141,7 @@ def test_the_doctor_says_what_it_may_not_read(
     make(here, f"/api/v1/namespaces/{here.system}/serviceaccounts", "nobody")
     token = here.server.token_of(here.system, "nobody")
     monkeypatch.setenv("KUBECONFIG", str(here.server.kubeconfig(token, tmp_path / "nobodys")))
-    with suppress(typer.Exit):  # by whether shoal's kinds are there yet, which another file's tests may have brought
+    with contextlib.suppress(typer.Exit):  # by whether another file's tests have brought shoal's kinds
         doctor(choice(here), as_json=True)
     levels = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert levels["Secrets"]["level"] == levels["namespaces"]["level"] == levels["zones"]["level"] == "unknown"
