@@ -39,7 +39,18 @@ class Frontend(Protocol):
 
 
 class Client:
-    __slots__ = ("_adapters_blocks", "_gateway", "asked", "exchange", "first_s", "is_over", "key", "pool", "steered")
+    __slots__ = (
+        "_adapters_blocks",
+        "_gateway",
+        "asked",
+        "exchange",
+        "first_s",
+        "home",
+        "is_over",
+        "key",
+        "pool",
+        "steered",
+    )
 
     def __init__(self, gateway: Frontend, key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]) -> None:
         """`blocks`: of its prompt in an adapter's cache."""
@@ -47,7 +58,8 @@ class Client:
         self._adapters_blocks = blocks
         self.key = key
         self.asked = asked
-        self.pool = pool  # that it asked
+        self.pool = pool  # that it asked: the one that bears its model's name
+        self.home = pool  # of its model's, the one where rules place it: a controller counts it there
         self.steered = False  # to another one, before it came to a gateway's admission
         self.exchange: Exchange | None = None
         self.first_s = 0.0  # when its first token came; 0: it has not
@@ -70,10 +82,11 @@ class Client:
         ttft_s = self.first_s - asked.at_s
         band = gateway.outcome.band(self.pool, asked.band)
         band.began(ttft_s, exchange.timeline.queued_s if exchange is not None else 0.0)
+        gateway.outcome.pools[self.serving_pool].answering[asked.band].add(ttft_s * 1000)
         gateway.figures(self.serving_pool).ttft.add(ttft_s * 1000)
-        if self.is_degraded:
-            band.degraded += 1
-            gateway.figures(self.pool).degraded += 1
+        band.degraded += self.is_degraded
+        if self._has_moved:
+            gateway.figures(self.home).degraded += 1
         gateway.first_token(self)
 
     def more(self, data: bytes) -> None:
@@ -105,7 +118,7 @@ class Client:
     # how it ends
 
     def refused(self, reason: str) -> None:
-        band, figures = self.asked.band, self._gateway.figures(self.pool)
+        band, figures = self.asked.band, self._gateway.figures(self.home)
         self._gateway.outcome.band(self.pool, band).shed[reason] += 1
         figures.shed += 1
         figures.overflow += is_overflow(self._why_it_left() or reason, is_batch=band == _BATCH)
@@ -124,6 +137,12 @@ class Client:
     def is_degraded(self) -> bool:
         plan = self.exchange.plan if self.exchange is not None else None
         return self.steered or (plan is not None and plan.degraded is not None and not plan.degraded.is_same_model)
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether another pool answers than where rules placed it, be it of the same model."""
+        plan = self.exchange.plan if self.exchange is not None else None
+        return self.steered or (plan is not None and plan.degraded is not None)
 
     def _why_it_left(self) -> str:
         """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""

@@ -78,10 +78,16 @@ class BandOutcome:
         }
 
 
+def _one_each_band() -> tuple[QuantileSketch, ...]:
+    return tuple(QuantileSketch() for _ in BANDS)
+
+
 @dataclass(slots=True)
 class PoolOutcome:
     bands: tuple[BandOutcome, ...]
     """Of those that asked this pool, whoever answered."""
+    answering: tuple[QuantileSketch, ...] = field(default_factory=_one_each_band)
+    """By band, ms to the first tokens that came from this pool, whoever was asked."""
     answered_tokens: int = 0
     """Prompts and answers of those that this pool answered to the end, whoever was asked."""
 

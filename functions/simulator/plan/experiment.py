@@ -12,12 +12,13 @@ from functools import partial
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.comparison import Compared, all_compared
+from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured
 from functions.simulator.plan.scaler import PERIOD_S, scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
-from functions.simulator.plan.traffic import Entry, PlanTraffic
+from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 
@@ -79,9 +80,9 @@ def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) 
 def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int) -> None:
     is_own = traffic.kind == "recorded"
     entry = Entry(side.world, is_own)
-    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()))
+    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
-    for pool in side.world.generating:
+    for pool in side.world.answering:
         scaler = scaler_of(pool, StartTimes())
         if scaler is not None:
             actors.append((PERIOD_S, scaler))

@@ -9,8 +9,8 @@ Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator 
 Neighbours: `figures` says how each is read; `experiment` runs.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName
@@ -19,8 +19,8 @@ from functions.decisions.capacity.cost import MILLION
 from functions.simulator.fleet.outcome import BandOutcome, PoolOutcome
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.plan.comparison import Figure
-from functions.simulator.plan.figures import OF_BAND, OF_POOL, Key
-from functions.simulator.plan.traffic import Entry
+from functions.simulator.plan.entry import Entry
+from functions.simulator.plan.figures import OF_BAND, OF_BAND_HERE, OF_MODEL, OF_ONE_OF_SEVERAL, OF_POOL, Key
 from functions.simulator.plan.world import PlannedPool, World
 
 OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
@@ -28,12 +28,28 @@ OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
 
 def figures_for(before: World, after: World) -> dict[Key, Figure]:
     """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
-    names = sorted({pool.name for world in (before, after) for pool in world.generating})
+    pools = sorted({(pool.model, pool.name) for world in (before, after) for pool in world.answering}, key=_own_first)
+    several = {model for world in (before, after) for model in _with_several(world)}
     found: dict[Key, Figure] = {}
-    for name in names:
-        found |= {Key(name, band, key): figure for band in BANDS for key, figure in OF_BAND.items()}
-        found |= {Key(name, "", key): figure for key, figure in OF_POOL.items()}
+    for model, name in pools:
+        of_band, of_pool = dict(OF_BAND), dict(OF_POOL)
+        if model in several:
+            of_band |= OF_BAND_HERE
+            of_pool |= OF_ONE_OF_SEVERAL | (OF_MODEL if name == model else {})
+        found |= {Key(name, band, key): figure for band in BANDS for key, figure in of_band.items()}
+        found |= {Key(name, "", key): figure for key, figure in of_pool.items()}
     return found
+
+
+def _own_first(pool: tuple[PoolName, PoolName]) -> tuple[str, bool, str]:
+    model, name = pool
+    return model, name != model, name
+
+
+def _with_several(world: World) -> set[PoolName]:
+    """Models."""
+    counts = Counter(pool.model for pool in world.answering)
+    return {model for model, count in counts.items() if count > 1}
 
 
 class Meter:
@@ -57,16 +73,40 @@ class Meter:
 def measured(simulation: Simulation, world: World, entry: Entry, meter: Meter) -> dict[Key, float | None]:
     """Of one run that is over."""
     found: dict[Key, float | None] = {}
-    for name in sorted({*(pool.name for pool in world.generating), *(pool for pool, _ in entry.no_pool)}):
-        pool, outcome = world.pool(name), simulation.outcome.pools.get(PoolName(name))
+    outcomes = simulation.outcome.pools
+    for name in sorted({*(pool.name for pool in world.answering), *(pool for pool, _ in entry.no_pool)}):
+        pool, outcome = world.pool(name), outcomes.get(PoolName(name))
         for index, band in enumerate(BANDS):
             slo = pool.promised_ms(band) if pool is not None else 0.0
             shown = outcome.bands[index] if outcome is not None else BandOutcome(0.0)
             absent, too_long = entry.no_pool[name, index], entry.too_long[name, index]
             found |= {Key(name, band, key): value for key, value in _of_band(shown, slo, absent, too_long)}
-        if pool is not None and outcome is not None and any(band.asked for band in outcome.bands):
+        if pool is not None and outcome is not None and any(band.asked for band in outcomes[pool.model].bands):
             found |= {Key(name, "", key): value for key, value in _of_pool(simulation, pool, outcome, meter)}
+    for model in sorted(_with_several(world)):
+        found |= dict(_of_model(simulation, model, world.pools_of(model), meter))
     return found
+
+
+def _of_model(
+    simulation: Simulation, model: PoolName, pools: Sequence[PlannedPool], meter: Meter
+) -> Iterator[tuple[Key, float | None]]:
+    """Which of its pools answered how much, how soon, and what all of them together took."""
+    outcomes = [(pool.name, simulation.outcome.pools[pool.name]) for pool in pools]
+    for index, band in enumerate(BANDS):
+        answered = sum(outcome.answering[index].count for _, outcome in outcomes)
+        for name, outcome in outcomes if answered else ():
+            ttft = outcome.answering[index]
+            yield Key(name, band, "here_ratio"), ttft.count / answered
+            yield Key(name, band, "here_ttft_p50_ms"), ttft.quantile(0.5)
+            yield Key(name, band, "here_ttft_p99_ms"), ttft.quantile(0.99)
+    if not any(band.asked for band in simulation.outcome.pools[model].bands):
+        return
+    used_s = [(pool, meter.read(simulation, pool.name)) for pool in pools]
+    tokens = sum(outcome.answered_tokens for _, outcome in outcomes)
+    yield Key(model, "", "model_accelerator_hours"), sum(s / 3600 * pool.engine.accelerators for pool, s in used_s)
+    price = sum(s / 3600 * pool.engine.profile.price_per_hour for pool, s in used_s)
+    yield Key(model, "", "model_cost_per_million"), price / tokens * MILLION if tokens else None
 
 
 def _of_band(band: BandOutcome, slo_ms: float | None, absent: int, too_long: int) -> Iterator[tuple[str, float | None]]:

@@ -7,12 +7,13 @@ Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of w
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
 
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
 from functions.simulator.plan.traffic import PlanTraffic
@@ -24,26 +25,29 @@ _FIRST_S = 120.0
 _FIRST_REQUESTS = 2_000
 
 
+def asked_pool(asked: Asked) -> PoolName:
+    return PoolName(asked.pool or "")
+
+
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
 
-    asked: Mapping[PoolName, tuple[Asked, ...]]
+    asked: Mapping[PoolName, tuple[Asked, ...]]  # by where rules place them
     seconds: float  # in which these came
     last_s: float  # when the window's last one comes
-    adapters: Mapping[PoolName, tuple[EngineName, ...]]
+    adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool that bears the model's name
 
     @classmethod
-    def of(cls, requests: Iterable[Asked]) -> "Beginning":
+    def of(cls, requests: Iterable[Asked], place: Callable[[Asked], PoolName] = asked_pool) -> "Beginning":
         first: dict[PoolName, list[Asked]] = defaultdict(list)
         adapters: dict[PoolName, set[EngineName]] = defaultdict(set)
         first_s, last_s, count = 1.0, 1.0, 0
         for asked in requests:
-            pool = PoolName(asked.pool or "")
             if asked.adapter is not None:
-                adapters[pool].add(EngineName(asked.adapter))
+                adapters[asked_pool(asked)].add(EngineName(asked.adapter))
             if asked.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
-                first[pool].append(asked)
+                first[place(asked)].append(asked)
                 first_s, count = max(1.0, asked.at_s), count + 1
             last_s = max(1.0, asked.at_s)
         kept = {pool: tuple(rows) for pool, rows in first.items()}
@@ -51,23 +55,47 @@ class Beginning:
 
 
 def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
+    bare = _bare(world, is_own=traffic.kind == "recorded")
     pools = tuple(
-        PoolSetting(
-            name=pool.name,
-            profile=pool.engine.profile,
-            replicas=begins_with(pool, beginning, traffic.block_tokens),
-            warm=pool.warm,
-            adapters=_adapters(pool, beginning),
-            routing=pool.routing,
-            admission=pool.admission,
+        replace(
+            pool,
+            replicas=begins_with(planned, beginning, traffic.block_tokens),
+            warm=planned.warm,
+            adapters=_adapters(planned, beginning),
         )
-        for pool in world.generating
+        for pool, planned in zip(bare.pools, world.answering, strict=True)
     )
+    return replace(bare, pools=pools, block_tokens=traffic.block_tokens, seed=seed)
+
+
+def catalogue_of(world: World, *, is_own: bool) -> SettingCatalogue:
+    """By which the side's gateways place requests."""
+    return SettingCatalogue(_bare(world, is_own=is_own))
+
+
+def _bare(world: World, *, is_own: bool) -> Setting:
+    """Without a replica."""
     return Setting(
-        pools=pools,
-        block_tokens=traffic.block_tokens,
-        quotas=_quotas(world, is_own=traffic.kind == "recorded"),
-        seed=seed,
+        pools=tuple(_pool(pool) for pool in world.answering),
+        quotas=_quotas(world, is_own=is_own),
+        pool_use=world.uses,
+    )
+
+
+def _pool(pool: PlannedPool) -> PoolSetting:
+    entry = pool.entry
+    return PoolSetting(
+        name=pool.name,
+        profile=pool.engine.profile,
+        replicas=0,
+        routing=pool.routing,
+        admission=pool.admission,
+        model=entry.model,
+        dedicated_to=entry.dedicated_to,
+        is_tenants_own=pool.is_tenants_own,
+        spot=entry.spot,
+        quantization=entry.quantization,
+        context_window_tokens=entry.context_window_tokens,
     )
 
 
@@ -80,7 +108,7 @@ def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> i
 
 
 def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
-    names = beginning.adapters.get(pool.name, ())
+    names = beginning.adapters.get(pool.model, ())
     if not names:
         return None
     return AdapterTimes(names=names, gpu_slots=pool.max_loras, cpu_slots=max(pool.max_loras, pool.max_cpu_loras))
