@@ -219,6 +219,7 @@ def _report(
         ),
         engines=tuple(_engines(played)),
         notes=tuple(notes_of(played, traffic, wanted.seeds)),
+        models=traffics.models_by_pool(played.before.world, played.after.world),
         compared=played.compared,
         promises=played.promises,
         verdict=played.verdict,

@@ -129,7 +129,7 @@ def push(checkout: Checkout, bare: Path) -> "subprocess.CompletedProcess[str]":
     ("words", "status", "said"),
     [
         (("--base", "nowhere"), 1, "no revision 'nowhere'"),
-        (("--pool", "nobody"), 1, "no pool 'nobody' writes text in the base"),
+        (("--pool", "nobody"), 1, "no pool 'nobody' answers with text in the base"),
         (("--load", "lots"), 1, "a load of 'lots' is none"),
         (("--load", "nobody=0.5"), 1, "no pool of the base"),
         (("--trace", "missing.csv"), 1, "missing.csv"),

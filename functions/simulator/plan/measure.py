@@ -10,7 +10,7 @@ Neighbours: `figures` says how each is read; `experiment` runs.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName
@@ -29,7 +29,7 @@ OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
 def figures_for(before: World, after: World) -> dict[Key, Figure]:
     """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
     pools = sorted({(pool.model, pool.name) for world in (before, after) for pool in world.answering}, key=_own_first)
-    several = {model for world in (before, after) for model in _with_several(world)}
+    several = with_several(before, after)
     found: dict[Key, Figure] = {}
     for model, name in pools:
         of_band, of_pool = dict(OF_BAND), dict(OF_POOL)
@@ -46,10 +46,10 @@ def _own_first(pool: tuple[PoolName, PoolName]) -> tuple[str, bool, str]:
     return model, name != model, name
 
 
-def _with_several(world: World) -> set[PoolName]:
-    """Models."""
-    counts = Counter(pool.model for pool in world.answering)
-    return {model for model, count in counts.items() if count > 1}
+def with_several(*worlds: World) -> frozenset[PoolName]:
+    """Models that have several pools in one of these worlds."""
+    counts = [Counter(pool.model for pool in world.answering) for world in worlds]
+    return frozenset(model for world in counts for model, count in world.items() if count > 1)
 
 
 class Meter:
@@ -70,8 +70,10 @@ class Meter:
         return self.accelerator_s[pool]
 
 
-def measured(simulation: Simulation, world: World, entry: Entry, meter: Meter) -> dict[Key, float | None]:
-    """Of one run that is over."""
+def measured(
+    simulation: Simulation, world: World, entry: Entry, meter: Meter, several: Collection[PoolName] = ()
+) -> dict[Key, float | None]:
+    """Of one run that is over. `several`: models whose pools are told apart, on both sides of a plan the same."""
     found: dict[Key, float | None] = {}
     outcomes = simulation.outcome.pools
     for name in sorted({*(pool.name for pool in world.answering), *(pool for pool, _ in entry.no_pool)}):
@@ -83,7 +85,7 @@ def measured(simulation: Simulation, world: World, entry: Entry, meter: Meter) -
             found |= {Key(name, band, key): value for key, value in _of_band(shown, slo, absent, too_long)}
         if pool is not None and outcome is not None and any(band.asked for band in outcomes[pool.model].bands):
             found |= {Key(name, "", key): value for key, value in _of_pool(simulation, pool, outcome, meter)}
-    for model in sorted(_with_several(world)):
+    for model in sorted({pool.model for pool in world.answering}.intersection(several)):
         found |= dict(_of_model(simulation, model, world.pools_of(model), meter))
     return found
 

@@ -59,6 +59,13 @@ def test_what_is_not_played_is_said(old: str, new: str, what: str) -> None:
     assert what in said(*edited(old, new))
 
 
+def test_pools_of_one_model_and_their_rules_are_played() -> None:
+    rule = "retry: {maxAttempts: 2, budget: 0.5}\n  placement: [{when: {classes: [batch]}, to: spot}]"
+    ruled = edited("retry: {maxAttempts: 2, budget: 0.5}", rule)
+    beside = pool("spot").replace("shoal.dev/pool: spot", "shoal.dev/pool: spot, shoal.dev/model: base")
+    assert said(*ruled, beside) == []
+
+
 def test_many_of_a_kind_are_told_once() -> None:
     before = [lora(f"acme/m{number}", "v1", "v2") for number in range(7)]
     after = [document.replace("stable: v1", "stable: v2") for document in before]
