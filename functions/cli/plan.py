@@ -9,7 +9,7 @@ Neighbours: `plan_sources` reads the two sides, `functions.simulator.plan` plays
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,6 +26,7 @@ from functions.cli.plan_tables import Report, as_json
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.controller.gitops.changes import changes_of
+from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
 from functions.simulator.plan.experiment import Played, Side, play
@@ -115,6 +116,7 @@ class PlanRequest:
     loads: Sequence[str]  # `0.7`, or `POOL=0.7`
     seeds: int
     requests: int
+    start: StartSource
     plot: Path | None
     cluster: ClusterChoice | None  # whose fleet is the base; None: the local one's
     as_json: bool
@@ -129,7 +131,7 @@ def plan(path: Path | None, wanted: PlanRequest) -> None:
     base = base_of(root, wanted.base, context, wanted.cluster)
     try:
         before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
-        traffic = _traffic(before, after, context, wanted)
+        traffic = replace(_traffic(before, after, context, wanted), start=wanted.start)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
         raise Refused(f"nothing can be simulated: {error}") from error

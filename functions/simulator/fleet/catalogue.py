@@ -54,6 +54,7 @@ class SettingCatalogue(Catalogue):
         self._setting = setting
         self._own = frozenset(pool.name for pool in setting.all_pools if pool.is_tenants_own)
         self._is_plain = not (self._own or any(pool.model or pool.dedicated_to for pool in setting.all_pools))
+        self.may_sleep = frozenset(pool.name for pool in setting.all_pools if pool.may_sleep)
         self.tenants = _Tenants(setting)
         self.first = setting.all_pools[0].name
         self._routing_of = {pool.name: pool.routing or setting.routing for pool in setting.all_pools}

@@ -17,6 +17,7 @@ from functions.simulator.workload.asked import Asked
 
 _BATCH = BANDS.index("batch")
 _OVER_QUOTA = 429
+_COMMENT = b":"  # of a stream of events
 
 
 class Frontend(Protocol):
@@ -77,6 +78,16 @@ class Client:
     # what its exchange writes
 
     def begin(self, headers: Headers, first: bytes) -> None:
+        """`first` may be a comment: its pool is being started."""
+        if not first.startswith(_COMMENT):
+            self._first_token()
+
+    def more(self, data: bytes) -> None:
+        """Tokens after the first one are the engine model's affair."""
+        if not self.first_s and not data.startswith(_COMMENT):
+            self._first_token()
+
+    def _first_token(self) -> None:
         gateway, asked, exchange = self._gateway, self.asked, self.exchange
         self.first_s = gateway.now_s
         ttft_s = self.first_s - asked.at_s
@@ -89,11 +100,11 @@ class Client:
             gateway.figures(self.home).degraded += 1
         gateway.first_token(self)
 
-    def more(self, data: bytes) -> None:
-        """Its tokens are the engine model's affair."""
-
     def end(self, last: bytes) -> None:
         """`last`: why its stream broke; empty: it did not."""
+        if last and not self.first_s:
+            self._unanswered(self._gateway.taken_reason() or last.decode())
+            return
         if last:
             self._lost(last.decode())
             return
@@ -107,6 +118,9 @@ class Client:
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """It is refused, or has failed before its first token."""
         reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
+        self._unanswered(reason)
+
+    def _unanswered(self, reason: str) -> None:
         if self._gateway.stopping or (self.exchange is not None and self.exchange.tries.failures):
             self._lost(reason)
         else:
@@ -155,5 +169,7 @@ class Client:
         self.is_over = True
         if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
             self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+        if self.exchange is not None and self.exchange.timeline.wake_s > 0.0:
+            self._gateway.outcome.band(self.pool, self.asked.band).woke += 1
         self.exchange = None  # it knows this client: a circle would keep both for the collector
         self._gateway.over(self)

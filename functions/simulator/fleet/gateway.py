@@ -223,6 +223,13 @@ class SimulatedGateway:
     def now_s(self) -> float:
         return self._events.now_s
 
+    def asks_for(self, pool: PoolName) -> tuple[int, int]:
+        """Of a pool that may have no replica: requests that wait for its first one, and all that it keeps for it."""
+        rooms = self.services.admission.figures()
+        kept = {name: admission.gate.running + admission.waiting for name, admission, _ in rooms if name == pool}
+        told = self.services.pool_wakes.demand(frozenset((pool,)), kept)
+        return sum(each.waking for each in told), sum(each.open_requests for each in told)
+
     def figures(self, pool: PoolName) -> Second:
         return self._context.figures[pool].now
 

@@ -27,6 +27,7 @@ class BandOutcome:
     lost: Counter[str] = field(default_factory=Counter)  # failed, by reason
     degraded: int = 0  # served by another pool than was asked
     cold_starts: int = 0  # waited for an adapter
+    woke: int = 0  # waited for the first replica of a pool
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     queued: QuantileSketch = field(default_factory=QuantileSketch)
     answer_gaps: QuantileSketch = field(default_factory=QuantileSketch)  # ms between an answer's tokens, its mean
@@ -52,6 +53,7 @@ class BandOutcome:
         self.lost.update(other.lost)
         self.degraded += other.degraded
         self.cold_starts += other.cold_starts
+        self.woke += other.woke
         self.ttft.merge(other.ttft)
         self.queued.merge(other.queued)
         self.answer_gaps.merge(other.answer_gaps)

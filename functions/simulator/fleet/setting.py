@@ -57,6 +57,8 @@ class PoolSetting:
     """None: the setting's."""
     model: str = ""
     """The pool whose model it serves beside that one; empty: its own."""
+    may_sleep: bool = False
+    """It may have no replica, and then a request waits for its first one."""
     dedicated_to: tuple[TenantId, ...] = ()
     is_tenants_own: bool = False
     """The model that bears its name is a tenant's own: it has no pools but those that are dedicated to the tenant."""

@@ -16,7 +16,7 @@ from functions.simulator.plan.comparison import Compared, all_compared
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured, with_several
-from functions.simulator.plan.scaler import PERIOD_S, scaler_of
+from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
 from functions.simulator.plan.traffic import PlanTraffic
@@ -85,9 +85,9 @@ def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int, sever
     beginning = Beginning.of(Entry(side.world, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
     for pool in side.world.answering:
-        scaler = scaler_of(pool, StartTimes())
+        scaler = scaler_of(pool, StartTimes().of(traffic.start))
         if scaler is not None:
-            actors.append((PERIOD_S, scaler))
+            actors.append((scaler.every_s, scaler))
     if window == 0:
         actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), side.timeline))
     meter = Meter()

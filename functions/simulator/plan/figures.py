@@ -47,6 +47,7 @@ OF_POOL = MappingProxyType(
         "gap_p99_ms": Figure("longest gaps, p99", "ms"),
         "hit_ratio": Figure("cache hits", "ratio", lower_is_better=False, matters_ratio=0.0, matters_from=0.005),
         "cold_ratio": Figure("waited for an adapter", "ratio", matters_ratio=0.0, matters_from=_SHARE),
+        "wake_ratio": Figure("waited for a first replica", "ratio", matters_ratio=0.0, matters_from=_SHARE),
         "accelerator_hours": _HOURS,
         "cost_per_million": _COST,
         "busy_ratio": Figure("busy", "ratio", lower_is_better=None),

@@ -138,6 +138,7 @@ def _of_pool(
     yield "gap_p99_ms", gap_s * 1000 if gap_s is not None else None
     yield "hit_ratio", past.hit_tokens / past.asked_tokens if past.asked_tokens else None
     yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / asked if asked else None
+    yield "wake_ratio", sum(band.woke for band in outcome.bands) / asked if asked else None
     yield "accelerator_hours", window_s / 3600 * pool.engine.accelerators
     yield "busy_ratio", past.busy_s / whole_s if whole_s else None
     if outcome.answered_tokens:

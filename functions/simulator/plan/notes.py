@@ -6,6 +6,7 @@ or not.
 
 from collections.abc import Iterator
 
+from functions.gateway.limits import Limits
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.experiment import Played
 from functions.simulator.plan.traffic import PlanTraffic
@@ -16,7 +17,7 @@ _CHATS_LAST_S = 30.0
 
 def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str]:
     before, after = played.before.world, played.after.world
-    start_s = StartTimes().of("cold")
+    start_s = StartTimes().of(traffic.start)
     if windows == 1:
         yield "one window has no interval: every difference counts that is large enough to matter"
     if windows == 2:
@@ -28,9 +29,10 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
     scaled = [pool.name for pool in after.generating if pool.autoscaling is not None and pool.least < pool.most]
     if scaled and traffic.seconds < 2 * start_s:
         yield (
-            f"a window is {traffic.seconds:,.0f} s and a cold start {start_s:,.0f} s: what scaling does to "
-            f"{', '.join(scaled)} barely shows; more --requests make longer windows"
+            f"a window is {traffic.seconds:,.0f} s and a start ({traffic.start}) {start_s:,.0f} s: "
+            f"what scaling does to {', '.join(scaled)} barely shows; more --requests make longer windows"
         )
+    yield from _from_zero(after, traffic, start_s)
     silent = sorted(pool.name for pool in after.answering if not any(key.pool == pool.name for key in played.compared))
     if silent:
         yield f"nobody asks for {', '.join(silent)} in this traffic, so nothing is said of it"
@@ -54,7 +56,7 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
 def _not_played(world: World) -> Iterator[str]:
     """What stands there, so that figures are those of a fleet without it."""
     policies = {pool.routing.name: pool.routing for pool in world.generating}
-    standing = {
+    standing: dict[str, list[str]] = {
         "pools that write no text": [pool.name for pool in world.pools if pool.task != "generate"],
         "prefill pools": [pool.name for pool in world.generating if pool.entry.role],
         "cascades, of routing": [name for name, policy in policies.items() if policy.cascade],
@@ -66,3 +68,18 @@ def _not_played(world: World) -> Iterator[str]:
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
     if blooms:
         yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"
+
+
+def _from_zero(world: World, traffic: PlanTraffic, start_s: float) -> Iterator[str]:
+    sleepers = [pool for pool in world.answering if pool.may_sleep]
+    if not sleepers:
+        return
+    named = ", ".join(pool.name for pool in sleepers)
+    yield (
+        f"{named} may go to zero: a start takes {start_s:,.0f} s there (--start says from where), a request waits for "
+        f"{Limits().wake_wait_s:,.0f} s at most, and who is turned away does not come back"
+    )
+    late = [pool for pool in sleepers if pool.autoscaling and pool.autoscaling.idle_after_s >= traffic.seconds]
+    if late:
+        names = ", ".join(pool.name for pool in late)
+        yield f"no window is long enough for {names} to go to zero after its idleAfter; more --requests make it longer"

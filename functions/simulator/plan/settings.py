@@ -61,6 +61,7 @@ def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: i
             pool,
             replicas=begins_with(planned, beginning, traffic.block_tokens),
             warm=planned.warm,
+            source=traffic.start,
             adapters=_adapters(planned, beginning),
         )
         for pool, planned in zip(bare.pools, world.answering, strict=True)
@@ -91,6 +92,7 @@ def _pool(pool: PlannedPool) -> PoolSetting:
         routing=pool.routing,
         admission=pool.admission,
         model=entry.model,
+        may_sleep=pool.may_sleep,
         dedicated_to=entry.dedicated_to,
         is_tenants_own=pool.is_tenants_own,
         spot=entry.spot,

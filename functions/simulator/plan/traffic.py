@@ -27,6 +27,7 @@ from typing import Literal
 from zlib import crc32
 
 from functions.api.ids import TenantId
+from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
 from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
@@ -59,6 +60,7 @@ class PlanTraffic:
     shares: tuple[Share, ...] = ()
     tenants: tuple[TenantId, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
+    start: StartSource = "cold"  # of replicas that are started meanwhile
 
     def requests(self, window: int) -> Iterator[Asked]:
         """In order of time, beginning at 0; fresh ones at each call."""

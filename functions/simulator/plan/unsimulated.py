@@ -30,7 +30,8 @@ from functions.simulator.plan.profiles import PROFILE_ANNOTATION
 SIMULATED = MappingProxyType(
     {
         "admission": frozenset({"name", "pools", "bands", "max_queued_tokens"}),
-        "autoscaling": frozenset({"name", "pool", "min_replicas", "max_replicas", "warm", "scale_up", "scale_down"}),
+        "autoscaling": frozenset({"name", "pool", "min_replicas", "max_replicas", "warm", "scale_up", "scale_down",
+                                  "idle_after_s"}),
         "pools": frozenset({"name", "context_window_tokens", "min_replicas", "max_replicas",
                             "price_per_accelerator_hour", "model", "dedicated_to", "quantization", "spot"}),
         "quotas": frozenset({"name", "weight", "limits"}),
@@ -45,7 +46,6 @@ WHY = MappingProxyType(
         "keys": "who may call is not traffic",
         "tenants": "what a tenant may call, and its conversations and tools, do not change a recorded trace",
         "models": "versions and channels of models: loading another artifact is not played",
-        "autoscaling": "no pool goes to zero there",
         "rollouts": "how a version is rolled out: no version changes during the trace",
         "routing": "the simulated gateway does not do this",
         "pools": "the simulated engine writes text, whatever the pool is for",

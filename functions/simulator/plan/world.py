@@ -65,6 +65,10 @@ class PlannedPool:
     def warm(self) -> int:
         return self.autoscaling.warm if self.autoscaling is not None else 0
 
+    @property
+    def may_sleep(self) -> bool:
+        return self.autoscaling is not None and not self.autoscaling.min_replicas
+
     def promised_ms(self, band: str) -> float | None:
         """The time to first token that its AdmissionPolicy promises; None where it promises nothing."""
         found = next((each for each in self.admission.bands if each.name == band), None)
