@@ -231,7 +231,7 @@ def _report(
 def _engines(played: Played) -> list[str]:
     """Which engine stands for each pool that was asked, and how to name another."""
     found = []
-    for pool in played.after.world.answering:
+    for pool in played.after.world.generating:
         former = played.before.world.pool(pool.name)
         if any(key.pool == pool.name for key in played.compared) or former is None:
             how = f"; {PROFILE_ANNOTATION} names another" if pool.engine.is_assumed else ""

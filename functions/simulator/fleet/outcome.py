@@ -90,6 +90,8 @@ class PoolOutcome:
     """Of those that asked this pool, whoever answered."""
     answering: tuple[QuantileSketch, ...] = field(default_factory=_one_each_band)
     """By band, ms to the first tokens that came from this pool, whoever was asked."""
+    splits: Counter[str] = field(default_factory=Counter)
+    """Of those that ended here, where the pool has a prefill pool: paths, by why."""
     answered_tokens: int = 0
     """Prompts and answers of those that this pool answered to the end, whoever was asked."""
 
@@ -126,6 +128,7 @@ class Outcome:
         """Which path it took, where there were two."""
         if ended.split is not None:
             self.splits[ended.split["why"]] += 1
+            self.pools[ended.admitted.model.pool].splits[ended.split["why"]] += 1
 
     def band(self, pool: PoolName, index: int) -> BandOutcome:
         return self.pools[pool].bands[index]

@@ -84,7 +84,7 @@ def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int, sever
     entry = Entry(side.world, is_own)
     beginning = Beginning.of(Entry(side.world, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
-    for pool in side.world.answering:
+    for pool in side.world.generating:
         scaler = scaler_of(pool, StartTimes().of(traffic.start))
         if scaler is not None:
             actors.append((scaler.every_s, scaler))

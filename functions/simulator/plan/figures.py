@@ -4,6 +4,9 @@ Keys are (pool, band, figure); the band is empty for what belongs to a whole poo
 quantile of the mean gap between the tokens of each. The pool's own `gap_p99_ms` is by tokens: of a hundred gaps the
 longest, in which a long prompt that is read meanwhile shows.
 
+A prefill pool answers nothing, so that nothing is promised of it: it has what it takes, and the pools for which it
+reads have the share of their requests whose prompts it did.
+
 Where a model has several pools, its classes stand under the pool that bears its name, whoever answered, and each pool
 has beside that what it answered itself (`here`). Hours and cost are then judged for all of the model's pools together:
 work that moves from one to another is no gain of one and loss of the other.
@@ -50,9 +53,12 @@ OF_POOL = MappingProxyType(
         "wake_ratio": Figure("waited for a first replica", "ratio", matters_ratio=0.0, matters_from=_SHARE),
         "accelerator_hours": _HOURS,
         "cost_per_million": _COST,
+        "prefilled_ratio": Figure("read by a prefill pool", "ratio", lower_is_better=None),
         "busy_ratio": Figure("busy", "ratio", lower_is_better=None),
     }
 )
+OF_PREFILL = MappingProxyType({name: OF_POOL[name] for name in ("hit_ratio", "accelerator_hours", "busy_ratio")})
+
 # Of a model with several pools: what each of them answers, which alone is neither good nor bad, and all together.
 OF_BAND_HERE = MappingProxyType(
     {

@@ -2,6 +2,7 @@
 
 Pools begin as a fleet that has run for a while: with the replicas that the window's first minutes need at 75 % of what
 they can do, within the pool's bounds. So a figure tells of the change, not of a fleet that has only been started.
+A prefill pool begins with what reads their longer prompts, which the pools that answer could read as well.
 Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work a request, 5 requests a second:
 2.5 replicas at full work, 4 at 75 %.
 """
@@ -23,6 +24,7 @@ from functions.simulator.workload.asked import Asked
 BEGIN_UTILIZATION = 0.75
 _FIRST_S = 120.0
 _FIRST_REQUESTS = 2_000
+_AT_ONCE = 1e15  # bytes a second, where nothing is said
 
 
 def asked_pool(asked: Asked) -> PoolName:
@@ -56,15 +58,20 @@ class Beginning:
 
 def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
     bare = _bare(world, is_own=traffic.kind == "recorded")
+    catalogue = SettingCatalogue(bare)
     pools = tuple(
         replace(
             pool,
-            replicas=begins_with(planned, beginning, traffic.block_tokens),
+            replicas=(
+                reads_with(planned, beginning, catalogue)
+                if planned.entry.role
+                else begins_with(planned, beginning, traffic.block_tokens)
+            ),
             warm=planned.warm,
             source=traffic.start,
             adapters=_adapters(planned, beginning),
         )
-        for pool, planned in zip(bare.pools, world.answering, strict=True)
+        for pool, planned in zip(bare.pools, world.generating, strict=True)
     )
     return replace(bare, pools=pools, block_tokens=traffic.block_tokens, seed=seed)
 
@@ -77,7 +84,7 @@ def catalogue_of(world: World, *, is_own: bool) -> SettingCatalogue:
 def _bare(world: World, *, is_own: bool) -> Setting:
     """Without a replica."""
     return Setting(
-        pools=tuple(_pool(pool) for pool in world.answering),
+        pools=tuple(_pool(pool) for pool in world.generating),
         quotas=_quotas(world, is_own=is_own),
         pool_use=world.uses,
     )
@@ -98,6 +105,9 @@ def _pool(pool: PlannedPool) -> PoolSetting:
         spot=entry.spot,
         quantization=entry.quantization,
         context_window_tokens=entry.context_window_tokens,
+        role=entry.role,
+        kv_bytes_per_token=entry.kv_bytes_per_token,
+        kv_transfer_bytes_per_s=entry.kv_transfer_bytes_per_s or _AT_ONCE,
     )
 
 
@@ -106,6 +116,20 @@ def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> i
     if pool.least == pool.most or not asked:
         return pool.least
     work_per_s = len(asked) * request_work_s(pool.engine.profile, asked, block_tokens) / beginning.seconds
+    return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
+
+
+def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalogue) -> int:
+    """Of a prefill pool, for the prompts that are long enough for it, as if nothing of them were cached."""
+    if pool.least == pool.most:
+        return pool.least
+    tokens = 0
+    for name, rows in beginning.asked.items():
+        reader = catalogue.prefill_of.get(name)
+        if reader is not None and reader.name == pool.name:
+            least = catalogue.routing_for(name).prefill_min_prompt_tokens
+            tokens += sum(asked.prompt_tokens for asked in rows if asked.prompt_tokens >= least)
+    work_per_s = tokens * pool.engine.profile.prefill_ms_per_token / 1000 / beginning.seconds
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
 

@@ -19,6 +19,7 @@ from functions.api.kinds.inference_service import (
     PRICE_ANNOTATION,
     QUANTIZATION_ANNOTATION,
 )
+from functions.api.kinds.prefill_role import KV_BYTES_ANNOTATION, KV_RATE_ANNOTATION
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_comparison import name_of
 from functions.api.snapshot_entries import SECTIONS
@@ -33,10 +34,12 @@ SIMULATED = MappingProxyType(
         "autoscaling": frozenset({"name", "pool", "min_replicas", "max_replicas", "warm", "scale_up", "scale_down",
                                   "idle_after_s"}),
         "pools": frozenset({"name", "context_window_tokens", "min_replicas", "max_replicas",
-                            "price_per_accelerator_hour", "model", "dedicated_to", "quantization", "spot"}),
+                            "price_per_accelerator_hour", "model", "dedicated_to", "quantization", "spot", "role",
+                            "kv_bytes_per_token", "kv_transfer_bytes_per_s"}),
         "quotas": frozenset({"name", "weight", "limits"}),
         "routing": frozenset({"name", "pools", "session_ttl_s", "bounded_load", "spread_above_utilization_ratio",
-                              "fallback", "prefix_source", "retry_max_attempts", "retry_budget_ratio", "placement"}),
+                              "fallback", "prefix_source", "retry_max_attempts", "retry_budget_ratio", "placement",
+                              "prefill_min_prompt_tokens", "prefill_give_up_after_s"}),
         "tenants": frozenset({"name", "tier", "pools"}),
         "models": frozenset({"id", "declared_in"}),
     }
@@ -63,6 +66,7 @@ _SIMULATED_LEAVES: tuple[tuple[str, ...], ...] = (
     ("metadata", "name"), ("metadata", "labels"),
     ("metadata", "annotations", PROFILE_ANNOTATION), ("metadata", "annotations", ARCHITECTURE_ANNOTATION),
     ("metadata", "annotations", PRICE_ANNOTATION), ("metadata", "annotations", DEDICATED_TO_ANNOTATION),
+    ("metadata", "annotations", KV_BYTES_ANNOTATION), ("metadata", "annotations", KV_RATE_ANNOTATION),
     ("metadata", "annotations", CAPACITY_ANNOTATION), ("metadata", "annotations", QUANTIZATION_ANNOTATION),
     (*_PREDICTOR, "minReplicas"), (*_PREDICTOR, "maxReplicas"), (*_PREDICTOR, "nodeSelector"),
     (*_PREDICTOR, "model", "storageUri"), (*_PREDICTOR, "model", "args"), (*_PREDICTOR, "model", "env"),

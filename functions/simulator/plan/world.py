@@ -95,7 +95,7 @@ class World:
         return tuple(pool for pool in self.generating if not pool.entry.role)
 
     def pools_of(self, model: str) -> tuple[PlannedPool, ...]:
-        return tuple(pool for pool in self.answering if pool.model == model)
+        return tuple(pool for pool in self.generating if pool.model == model)
 
 
 def world_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> World:

@@ -7,6 +7,7 @@ def pool(
     model: str = "",
     dedicated_to: str = "",
     spot: bool = False,
+    reads_gigabits_per_s: float = 0.0,
     replicas: int = 1,
     window: int = 8_192,
 ) -> str:
@@ -14,6 +15,10 @@ def pool(
     annotations = {"shoal.dev/simulator-profile": "h100-8b"}
     annotations |= {"shoal.dev/dedicated-to": dedicated_to} if dedicated_to else {}
     annotations |= {"shoal.dev/capacity": "spot"} if spot else {}
+    if reads_gigabits_per_s:  # what it has read, to the pool that answers
+        labels |= {"shoal.dev/role": "prefill"}
+        annotations |= {"shoal.dev/kv-bytes-per-token": "131072"}
+        annotations |= {"shoal.dev/kv-transfer-gigabits-per-s": f"{reads_gigabits_per_s:g}"}
     return f"""\
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
@@ -32,6 +37,15 @@ apiVersion: shoal.dev/v1alpha1
 kind: RoutingPolicy
 metadata: {{name: m}}
 spec: {{pools: [m], placement: [{", ".join(rules)}]}}
+"""
+
+
+def prefill_policy(least_prompt_tokens: int) -> str:
+    return f"""\
+apiVersion: shoal.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {{name: m}}
+spec: {{pools: [m], prefill: {{minPromptTokens: {least_prompt_tokens}}}}}
 """
 
 
