@@ -59,12 +59,17 @@ def _not_played(world: World) -> Iterator[str]:
     policies = {pool.routing.name: pool.routing for pool in world.generating}
     standing: dict[str, list[str]] = {
         "pools that write no text": [pool.name for pool in world.pools if pool.task != "generate"],
+        "KV caches in host memory, of pools": [pool.name for pool in world.generating if pool.entry.kv_host_bytes],
+        "speculative decoding, of pools": [pool.name for pool in world.generating if pool.speculates],
+        "accelerator-second limits, of tiers": [
+            quota.name for quota in world.tenants.values() if quota.limits.gpu_seconds_per_hour is not None
+        ],
         "cascades, of routing": [name for name, policy in policies.items() if policy.cascade],
         "classifiers, of routing": [name for name, policy in policies.items() if policy.classifier is not None],
     }
     for what, names in standing.items():
         if names:
-            yield f"{what} {', '.join(sorted(names))}: not played, on neither side"
+            yield f"{what} {', '.join(sorted(set(names)))}: not played, on neither side"
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
     if blooms:
         yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"

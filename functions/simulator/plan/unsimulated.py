@@ -39,7 +39,7 @@ SIMULATED = MappingProxyType(
         "quotas": frozenset({"name", "weight", "limits"}),
         "routing": frozenset({"name", "pools", "session_ttl_s", "bounded_load", "spread_above_utilization_ratio",
                               "fallback", "prefix_source", "retry_max_attempts", "retry_budget_ratio", "placement",
-                              "prefill_min_prompt_tokens", "prefill_give_up_after_s"}),
+                              "hedge_after_s", "prefill_min_prompt_tokens", "prefill_give_up_after_s"}),
         "tenants": frozenset({"name", "tier", "pools"}),
         "models": frozenset({"id", "declared_in"}),
     }

@@ -42,6 +42,7 @@ class PlannedPool:
     max_loras: int  # adapters in one batch
     max_cpu_loras: int  # adapters at hand
     is_tenants_own: bool = False  # the model that it serves
+    speculates: bool = False  # it guesses tokens ahead, by its arguments
     starts: tuple[TenantId, ...] | None = None  # whose requests begin here without a rule; None: everybody's
 
     @property
@@ -120,6 +121,7 @@ def world_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> Wor
                 max_loras=declaration.tokens("--max-loras") or _SLOTS,
                 max_cpu_loras=declaration.tokens("--max-cpu-loras") or declaration.tokens("--max-loras") or _SLOTS,
                 is_tenants_own=catalogue.is_tenants_own(model_of(entry)),
+                speculates=declaration.argument("--speculative-config") is not None,
                 starts=_starts(catalogue, entry),
             )
         )

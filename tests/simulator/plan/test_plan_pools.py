@@ -193,7 +193,9 @@ kind: RoutingPolicy
 metadata: {name: other}
 spec: {pools: [other], cascade: [{from: other, to: m}], prefix: {source: bloom}}
 """
-    fleet = world(*POOLS, policy)
+    guessing = pool("guessing").replace("args: [", "args: ['--speculative-config={}', ")
+    fleet = world(*POOLS, guessing, policy)
     said = list(notes_of(played(fleet, fleet, requests=20, load_ratio=0.1), traffic_for(fleet, requests=20), 1))
     assert "cascades, of routing other: not played, on neither side" in said
+    assert "speculative decoding, of pools guessing: not played, on neither side" in said
     assert "prefix.source bloom, of routing other: played as `sent`" in said
