@@ -168,10 +168,19 @@ def _traffic(before: World, after: World, context: CliContext, wanted: PlanReque
     if wanted.trace is not None:
         if wanted.trace.is_dir() and files(wanted.trace):
             return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests, models)
-        return traffics.foreign(wanted.trace, pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
+        return traffics.foreign(
+            wanted.trace, _asked(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests
+        )
     if wanted.cluster is None and traces.is_dir() and files(traces):
         return traffics.recorded(traces, wanted.seeds, wanted.requests, models)
-    return traffics.made_up(pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
+    return traffics.made_up(_asked(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests)
+
+
+def _asked(pools: list[PlannedPool]) -> list[PlannedPool]:
+    if not any(pool.is_asked for pool in pools):
+        names = ", ".join(pool.name for pool in pools)
+        raise Refused(f"no request begins in {names}: it may have no replica, or no tenant begins there; name --pool")
+    return pools
 
 
 def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[PlannedPool]:

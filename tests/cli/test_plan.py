@@ -144,6 +144,16 @@ def test_what_is_wrong_is_said(words: tuple[str, ...], status: int, said: str, c
     assert said in done.stderr
 
 
+def test_a_pool_in_which_no_request_begins_is_said(checkout: Checkout) -> None:
+    """It was a division by zero."""
+    pools = checkout.root / "inferenceservices" / "pools.yaml"
+    pools.write_text(pools.read_text().replace("minReplicas: 2", "minReplicas: 0"))
+    checkout.commit("nobody")
+    done = checkout.plan("--pool", "large-32b")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no request begins in large-32b" in done.stderr
+
+
 def test_a_configuration_that_is_wrong_is_not_played(checkout: Checkout) -> None:
     policies = checkout.root / "policies" / "routing.yaml"
     policies.write_text(policies.read_text().replace("boundedLoad", "bounded"))

@@ -59,7 +59,7 @@ def shares_of(
     return tuple(
         Share(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
         for pool in pools
-        if pool.most and pool.starts != ()
+        if pool.is_asked
     )
 
 

@@ -67,6 +67,11 @@ class PlannedPool:
         return self.autoscaling.warm if self.autoscaling is not None else 0
 
     @property
+    def is_asked(self) -> bool:
+        """Whether requests may begin here, and be answered."""
+        return self.most > 0 and self.starts != ()
+
+    @property
     def may_sleep(self) -> bool:
         return self.autoscaling is not None and not self.autoscaling.min_replicas
 
