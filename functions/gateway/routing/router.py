@@ -222,9 +222,14 @@ class Router:
         cached = known.tokens
         if conversation is not None and admitted.routing.session_ttl_s > 0.0:
             home, is_first_turn, is_seen = self._home(admitted, index, conversation)
-            believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
-            if home is not None and not is_first_turn and not is_seen and cached.get(home, 0) < believed:
-                cached = {**cached, home: believed}  # nobody here has sent it there
+            if home is not None and not is_first_turn:
+                # Its last turn may have come to another gateway, which need not say so: at its home is what that had,
+                # unless what is known here of its text is there no longer.
+                held, believed = cached.get(home, 0), admitted.former_tokens
+                if believed is None:
+                    believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
+                if held < believed and (not is_seen or 0 < held == max(cached.values())):
+                    cached = {**cached, home: believed}
         return RouteRequest(
             model.engine_name,
             model.is_adapter,
