@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -90,6 +91,19 @@ async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batc
     for _ in range(150):
         await look(batches, world, OLD_S)
     assert not await log.all_open()
+
+
+async def test_a_marker_without_a_record_is_told_of_twice(
+    batches: Batches, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it is found, and when it is given up; not each minute of the hour between."""
+    log, first = batches.log, record()
+    await log.touch(first, BatchProgress(first.input_file_id))
+    with caplog.at_level(logging.WARNING, logger="functions.gateway.batch.conductor"):
+        for _ in range(150):
+            await look(batches, world, OLD_S)
+    assert [first.id in line for line in caplog.messages] == [True, True]
+    assert "no record yet" in caplog.messages[0] and "is forgotten" in caplog.messages[1]
 
 
 async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects: RangedStore) -> None:
