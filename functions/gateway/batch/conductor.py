@@ -14,7 +14,7 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import Markers, OpenBatch, choose
 from functions.decisions.batch.record import BatchRecord, IllegalMove
-from functions.gateway.batch.log import LogBroken, Overtaken
+from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.shared import BatchServices
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE, Route
@@ -136,12 +136,23 @@ class Conductor:
         if route is None:
             self._pass_over(found, f"this release has no endpoint {latest.endpoint}")
             return
+        if is_abandoned:
+            await self._show_that_it_is_held(latest)
         claim = batch_moves.claimed(latest, self._owner, now_s)
         await log.append(claim)
         if self._is_leaving:
             return  # nobody touches its marker from now on: another goes on
         self._shared.metrics.taken()
         self._begin(claim, route)
+
+    async def _show_that_it_is_held(self, latest: BatchRecord) -> None:
+        """Before it is claimed: at a store that takes records and no marker, every looker would take the other's claim
+        for abandoned at once, until the batch had none left. Raises StoreUnavailable, and none is used up."""
+        log = self._shared.log
+        progress = None
+        with contextlib.suppress(LogBroken):  # then it says how far the record knows
+            progress = await log.progress(latest.tenant, latest.id)
+        await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
 
     async def _wait_for_its_record(self, found: OpenBatch) -> None:
         """Whoever makes it may still be writing that. A marker that stays alone is given up, on our own clock."""
