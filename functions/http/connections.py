@@ -110,7 +110,7 @@ class Connections:
             self._strangers.move_to_end(connection)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second. One that comes late judges nobody: timers come before what was read, and a connection
+        """A few times a second. One that comes late judges nobody: what came meanwhile may lie unread, and a connection
         that is closed with a request unread is reset. The next one does, late or not."""
         self._may_look = True
         self._was_late = now_s - self._swept_s > _LATE_S and not self._was_late

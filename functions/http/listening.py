@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _ACCEPTS_AT_ONCE = 64  # then others have their turn
 _WITHOUT_DESCRIPTORS_S = 1.0
 _BACKLOG = 2048
-_SECOND_LOOK_S = 0.1  # of a loop that stood still: what came meanwhile is read before a handshake is too late
+_SECOND_LOOK_S = 0.5  # of a loop that stood still: what came meanwhile is read, and answered, before it is too late
 _NOT_THE_LOOPS_S = 3600.0  # its own timer has no second look
 
 

@@ -1,9 +1,10 @@
-"""A loop that stood still for longer than its bounds, with real sockets on uvloop: its timers run before what came
-meanwhile is read, and a connection that is closed then, with a request unread, is reset.
+"""A loop that stood still for longer than its bounds, with real sockets on uvloop: where that was while it read of one
+connection, its timers run before it reads of others, and one that is closed then, with a request unread, is reset.
 """
 
 import asyncio
 import functools
+import os
 import socket
 import ssl
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
@@ -22,7 +24,7 @@ from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.guarded import GuardedHttp
 from functions.http.listening import Handshake, config_of, listen
 
-_BOUND_S, _STILL_S = 1.0, 2.5  # each bound, and for how long the loop stands still: real, since uvloop's clock is
+_BOUND_S, _STILL_S = 1.0, 2.5  # each bound, and for how long the loop stands still
 _PATIENCE_S = 60.0
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -32,10 +34,21 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+class _Stands(asyncio.Protocol):
+    """Takes long over what it reads."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        os.write(self._transport.get_extra_info("socket").fileno(), b"now")  # what the transport writes may wait
+        time.sleep(_STILL_S)  # real: uvloop's clock is
+
+
 @dataclass
 class _Server:
-    loop: asyncio.AbstractEventLoop
     address: tuple[str, int]
+    stands: tuple[str, int]
     connections: Connections
 
     def connect(self) -> socket.socket:
@@ -49,21 +62,16 @@ class _Server:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Within, the loop begins to; what is sent then lies unread."""
-        stands = threading.Event()
-
-        def stand() -> None:
-            stands.set()
-            time.sleep(_STILL_S)
-
-        self.loop.call_soon_threadsafe(stand)
-        assert stands.wait(_PATIENCE_S)
-        yield
+        """From within on for `_STILL_S`: what is sent then lies unread."""
+        with socket.create_connection(self.stands, _PATIENCE_S) as other:
+            other.sendall(b"x")
+            assert other.recv(3) == b"now"
+            yield
 
 
 @contextmanager
 def _serving(tls: ssl.SSLContext | None) -> Iterator[_Server]:
-    bound, connections = socket.create_server(("127.0.0.1", 0)), Connections(8)
+    bound, stands, connections = _bound(), _bound(), Connections(8)
     guard = Guard(Bounds(head_s=_BOUND_S, body_s=_BOUND_S, keep_alive_s=_BOUND_S), connections)
     config, state = config_of(_app, guard), ServerState()
     config.load()
@@ -75,19 +83,23 @@ def _serving(tls: ssl.SSLContext | None) -> Iterator[_Server]:
         return made
 
     async def run() -> None:
-        server = await listen(
-            bound, make, connections, tls=tls, handshake_s=_BOUND_S, clock=time.monotonic
-        )  # fmt: skip
+        server = await listen(bound, make, connections, tls=tls, handshake_s=_BOUND_S, clock=time.monotonic)
+        other = await loop.create_server(_Stands, sock=stands)
         ready.set()
         await over.wait()
         server.close()
+        other.close()
 
     thread = threading.Thread(target=functools.partial(loop.run_until_complete, run()), daemon=True)
     thread.start()
     assert ready.wait(_PATIENCE_S)
-    yield _Server(loop, bound.getsockname(), connections)
+    yield _Server(bound.getsockname(), stands.getsockname(), connections)
     loop.call_soon_threadsafe(over.set)
     thread.join(_PATIENCE_S)
+
+
+def _bound() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def _answer(client: socket.socket) -> bytes:
