@@ -1,6 +1,5 @@
 """Fleets that several test files share: one simulated, one with the real engine; each starts when first asked for."""
 
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,12 @@ from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
 # Fixtures that several folders share are plugins: imported, each folder would have a server of its own.
-pytest_plugins = ["tests.controller.kubernetes.fixtures", "tests.grouping", "tests.property_examples"]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Ten thousand tests stay to the end: the garbage collector need not go through them again and again."""
-    gc.collect()
-    gc.freeze()
+pytest_plugins = [
+    "tests.collecting",
+    "tests.controller.kubernetes.fixtures",
+    "tests.grouping",
+    "tests.property_examples",
+]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,62 @@
+"""A file that is not imported is one whose tests nobody misses: which are left out, and that none is by mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.collecting import names_processes, takes_processes_alone
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "alone"),
+    [
+        ("(servers or engine) and not drill and not soak", True),
+        ("drill and not soak", True),
+        ("soak and (engine or drill)", True),
+        ("soak and not engine and not drill", False),
+        ("not servers and not engine and not drill and not soak and not cluster", False),
+        ("not soak and not cluster", False),
+        ("", False),
+    ],
+)
+def test_only_where_nothing_else_can_be_taken_are_files_left_out(expression: str, alone: bool) -> None:
+    assert takes_processes_alone(expression) == alone
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("tests/fleet/test_valkey_bus.py", True),  # by itself
+        ("tests/contract/test_chat.py", True),  # by conftest.py, which adds the markers
+        ("tests/decisions/test_own_models.py", False),
+    ],
+)
+def test_a_marker_is_named_by_the_file_or_by_a_conftest(file: str, names: bool) -> None:
+    assert (ROOT / file).exists()
+    assert names_processes(ROOT / file, ROOT) == names
+
+
+def collected(folder: Path, content: str, *arguments: str) -> str:
+    (folder / "test_one.py").write_text(content)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    servers\n")
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "tests.collecting", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_test_that_would_be_missed_is_refused_where_all_are_collected(tmp_path: Path) -> None:
+    hidden = "import pytest\npytestmark = getattr(pytest.mark, 'serv' + 'ers')\ndef test_it():\n    pass\n"
+    assert "test_one.py::test_it has a marker that neither" in collected(tmp_path, hidden)
+
+
+def test_a_file_without_the_marker_is_not_imported_unless_it_is_named(tmp_path: Path) -> None:
+    broken = "raise RuntimeError('imported')\n"
+    assert "imported" in collected(tmp_path, broken)
+    assert "imported" not in collected(tmp_path, broken, "-m", "servers")
+    assert "imported" in collected(tmp_path, broken, "-m", "servers", "test_one.py")
