@@ -24,7 +24,7 @@ DRILLS := tests/drills
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak cluster-test check types unit loadtest bench bench-peers docs seeds fuzz fmt lock sbom audit
+.PHONY: help up down test soak cluster-test check lint types unit beside processes loadtest bench bench-peers docs seeds fuzz fmt lock sbom audit
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,12 +35,14 @@ up: $(STAMP) ## a running local fleet with a real model, and a first answer
 down: ## stop the fleet; nothing is left running
 	@if [ -x $(SHOAL) ]; then $(SHOAL) down; else echo "nothing runs: $(VENV) is not there"; fi
 
-check: $(STAMP) ## lint, types, import law, unit tests: six minutes on two cores
+check: $(STAMP) lint ## lint, types, import law, unit tests: six minutes on two cores
+	@$(MAKE) --no-print-directory -j2 types unit
+	$(BIN)/python -m tests.newest_python
+
+lint: $(STAMP) # and the import law
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	@$(MAKE) --no-print-directory -j2 types unit
-	$(BIN)/python -m tests.newest_python
 
 types: $(STAMP) # mypy has use for one core
 	$(BIN)/mypy
@@ -48,15 +50,24 @@ types: $(STAMP) # mypy has use for one core
 unit: $(STAMP)
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak and not cluster"
 
-# Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
-# drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
-# (docs/decisions/0020).
+# Tests with servers wait for their processes a third of the time, drills more than half: what only computes fills it,
+# at a priority that leaves them a core when they want one.
 # The engine is prepared first: some of the unit tests, too, compare what is here with the vLLM that is installed.
 test: $(STAMP) ## everything, with real servers and the real engine: a quarter of an hour on two cores
 	$(SHOAL) prepare
-	@$(WITH_ENGINE) $(MAKE) --no-print-directory check
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 4 --dist loadfile -m "(servers or engine) and not drill and not soak"
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
+	@$(MAKE) --no-print-directory lint
+	@$(WITH_ENGINE) $(MAKE) --no-print-directory -j2 processes beside
+
+beside: $(STAMP) # `check` without `lint`, one after the other: types first, since it has use for one core
+	nice -n 10 $(MAKE) --no-print-directory types
+	nice -n 10 $(MAKE) --no-print-directory unit
+	nice -n 10 $(BIN)/python -m tests.newest_python
+
+# Four tests with servers at once, those that take longest first (tests/grouping.py); then drills, one at a time. A few
+# that fail are tried once more, and named at the end (docs/decisions/0020).
+processes: $(STAMP)
+	$(BIN)/python -m tests.second_try -q -n 4 --dist loadfile -m "(servers or engine) and not drill and not soak"
+	$(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.
 soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release

@@ -17,7 +17,7 @@ def expressions(target: str) -> list[str]:
 
 
 def test_each_combination_of_markers_is_run_by_exactly_one_command() -> None:
-    commands = [(target, each) for target in ("unit", "test", "soak") for each in expressions(target)]
+    commands = [(target, each) for target in ("unit", "processes", "soak") for each in expressions(target)]
     assert len(commands) == 6, "the sixth is of property tests, with all of their examples"
     for marked in chain.from_iterable(combinations(DECIDING, size) for size in range(len(DECIDING) + 1)):
         found = [
