@@ -58,7 +58,8 @@ class GatewaySettings(BaseSettings):
     pod_cidrs: str = Field(
         PRIVATE_NETWORKS,
         description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
-        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with public IPv6 addresses need.",
+        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with "
+        "public IPv6 addresses need.",
     )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")

@@ -43,7 +43,8 @@ class RegistrySettings(BaseSettings):
     pod_cidrs: str = Field(
         PRIVATE_NETWORKS,
         description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
-        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with public IPv6 addresses need.",
+        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with "
+        "public IPv6 addresses need.",
     )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
