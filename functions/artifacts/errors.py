@@ -24,6 +24,8 @@ class VersionTaken(ArtifactError):
 class StoreUnavailable(ArtifactError):
     """The store cannot be reached, is overloaded or refuses our credentials: try again later, with backoff."""
 
+    kind = ""  # of failure, whatever it failed on; empty where the text names nothing else
+
 
 class StoreRefused(StoreUnavailable):
     """The store is there and takes no such write: its operator looks at credentials, policies and what it offers."""

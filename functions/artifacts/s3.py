@@ -237,7 +237,12 @@ def code_of(error: ClientError) -> str:
 
 
 def unavailable(what: str, error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"the store failed on {what}: {error}")
+    return _of_kind(StoreUnavailable(f"the store failed on {what}: {error}"), error)
+
+
+def _of_kind(found: StoreUnavailable, error: Exception) -> StoreUnavailable:
+    found.kind = f"{type(found).__name__} {code_of(error) if isinstance(error, ClientError) else type(error).__name__}"
+    return found
 
 
 def not_written(what: str, error: Exception) -> StoreUnavailable:
@@ -245,5 +250,5 @@ def not_written(what: str, error: Exception) -> StoreUnavailable:
     if isinstance(error, ClientError) and code_of(error) not in _BROKEN_ON_THE_WAY:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status in _REFUSALS:
-            return StoreRefused(f"the store refused to write {what}: {error}")
+            return _of_kind(StoreRefused(f"the store refused to write {what}: {error}"), error)
     return unavailable(what, error)

@@ -17,6 +17,7 @@ from functions.cli.options import (
     OutputOption,
     of_any_registry,
 )
+from functions.simulator.fleet.start_times import StartSource
 
 
 @of_any_registry
@@ -57,6 +58,10 @@ def plan(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=50, help="Windows of the traffic, each played on both sides.")] = 5,
     requests: Annotated[int, typer.Option(min=50, max=200_000, help="Of a window, at most.")] = 4_000,
+    start: Annotated[
+        StartSource,
+        typer.Option(help="What a replica that is started waits for: an accelerator (cold), or its weights."),
+    ] = "cold",
     plot: Annotated[Path | None, typer.Option(help="Draw queue, first tokens and replicas: .svg or .png.")] = None,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
@@ -72,7 +77,7 @@ def plan(
         path,
         command.PlanRequest(
             base=base, revision=revision, trace=trace, pools=pool or [], loads=load or [], seeds=seeds,
-            requests=requests, plot=plot, cluster=cluster, as_json=output is Output.JSON,
+            requests=requests, start=start, plot=plot, cluster=cluster, as_json=output is Output.JSON,
         ),
     )  # fmt: skip
 

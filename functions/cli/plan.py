@@ -9,7 +9,7 @@ Neighbours: `plan_sources` reads the two sides, `functions.simulator.plan` plays
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,14 +26,16 @@ from functions.cli.plan_tables import Report, as_json
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.controller.gitops.changes import changes_of
+from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
 from functions.simulator.plan.experiment import Played, Side, play
 from functions.simulator.plan.measure import Point
+from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import MAX_LOAD, Load
 from functions.simulator.plan.profiles import PROFILE_ANNOTATION, EngineImpossible
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.unsimulated import notes_of, unsimulated
+from functions.simulator.plan.unsimulated import unsimulated
 from functions.simulator.plan.world import PlannedPool, World, world_of
 from functions.simulator.workload.captured import files
 from functions.simulator.workload.traces import TraceUnreadable
@@ -114,6 +116,7 @@ class PlanRequest:
     loads: Sequence[str]  # `0.7`, or `POOL=0.7`
     seeds: int
     requests: int
+    start: StartSource
     plot: Path | None
     cluster: ClusterChoice | None  # whose fleet is the base; None: the local one's
     as_json: bool
@@ -128,7 +131,7 @@ def plan(path: Path | None, wanted: PlanRequest) -> None:
     base = base_of(root, wanted.base, context, wanted.cluster)
     try:
         before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
-        traffic = _traffic(before, after, context, wanted)
+        traffic = replace(_traffic(before, after, context, wanted), start=wanted.start)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
         raise Refused(f"nothing can be simulated: {error}") from error
@@ -161,30 +164,31 @@ def _traffic(before: World, after: World, context: CliContext, wanted: PlanReque
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
-    traces = context.layout.traces_dir
+    traces, models = context.layout.traces_dir, traffics.models_by_pool(before, after)
     if wanted.trace is not None:
         if wanted.trace.is_dir() and files(wanted.trace):
-            return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests)
+            return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests, models)
         return traffics.foreign(wanted.trace, pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
     if wanted.cluster is None and traces.is_dir() and files(traces):
-        return traffics.recorded(traces, wanted.seeds, wanted.requests)
+        return traffics.recorded(traces, wanted.seeds, wanted.requests, models)
     return traffics.made_up(pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
 
 
 def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[PlannedPool]:
-    """Those that are named; else those that the change touches, and who answers for them; else all that write text."""
-    known = {pool.name: pool for pool in before.generating}
+    """Those that are named; else those of the models that the change touches, and who answers for them; else all."""
+    known = {pool.name: pool for pool in before.answering}
     missing = [name for name in named if name not in known]
     if missing:
-        raise Refused(f"no pool {missing[0]!r} writes text in the base: one of {', '.join(known)}")
+        raise Refused(f"no pool {missing[0]!r} answers with text in the base: one of {', '.join(known)}")
     if not known:
-        raise Refused("the base has no pool that writes text: there is nothing to simulate")
+        raise Refused("the base has no pool that answers with text: there is nothing to simulate")
     if named:
         return [pool for pool in known.values() if pool.name in named]
-    touched = {name for name, pool in known.items() if after.pool(name) != pool}
-    sides = [pool for world in (before, after) for pool in world.generating if pool.name in touched]
+    touched = {pool.model for pool in before.generating if after.pool(pool.name) != pool}
+    touched |= {pool.model for pool in after.generating if before.pool(pool.name) != pool}
+    sides = [pool for world in (before, after) for pool in world.answering if pool.model in touched]
     touched |= {step.target_pool for pool in sides for step in pool.routing.fallback if step.source_pool == pool.name}
-    return [pool for name, pool in known.items() if name in touched] or list(known.values())
+    return [pool for pool in known.values() if pool.model in touched] or list(known.values())
 
 
 def _load(texts: Sequence[str], before: World) -> Load:
@@ -217,6 +221,7 @@ def _report(
         ),
         engines=tuple(_engines(played)),
         notes=tuple(notes_of(played, traffic, wanted.seeds)),
+        models=traffics.models_by_pool(played.before.world, played.after.world),
         compared=played.compared,
         promises=played.promises,
         verdict=played.verdict,

@@ -32,6 +32,7 @@ class Report:
     played: str
     engines: tuple[str, ...]
     notes: tuple[str, ...]
+    models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
     compared: Mapping[Key, Compared] = field(default_factory=dict)
     promises: tuple[Promise, ...] = ()
     verdict: Verdict = "same"
@@ -55,7 +56,9 @@ def as_json(report: Report) -> dict[str, Any]:
         "engines": list(report.engines),
         "notes": list(report.notes),
         "promises": [asdict(each) for each in report.promises],
-        "figures": [_figure(key, compared) for key, compared in report.compared.items()],
+        "figures": [
+            _figure(key, compared, report.models.get(key.pool, key.pool)) for key, compared in report.compared.items()
+        ],
     }
 
 
@@ -63,10 +66,11 @@ def asdict_change(change: Change) -> dict[str, str]:
     return {"kind": change.kind, "name": change.name, "verb": change.verb, "words": change.words}
 
 
-def _figure(key: Key, compared: Compared) -> dict[str, Any]:
+def _figure(key: Key, compared: Compared, model: str) -> dict[str, Any]:
     difference = compared.difference
     return {
         "pool": key.pool,
+        "model": model,
         "class": key.band,
         "figure": key.figure,
         "unit": compared.figure.unit,
@@ -129,7 +133,9 @@ def _figures(report: Report) -> Table:
         place = (key.pool, key.band)
         if former is not None and place != former:
             table.add_row()
-        head = (escape(key.pool), key.band or "all") if place != former else ("", "")
+        model = report.models.get(key.pool)
+        name = f"{key.pool} (of {model})" if model is not None else key.pool
+        head = (escape(name), key.band or "all") if place != former else ("", "")
         table.add_row(*head, compared.figure.name, *_cells(compared), _MARKS[compared.marked])
         former = place
     return table

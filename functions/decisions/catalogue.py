@@ -122,8 +122,12 @@ class Catalogue:
         return found
 
     def _usable_by(self, tenant: TenantEntry, model_pool: PoolName) -> Usable:
+        return usable(self.pools_of[model_pool], tenant, is_own=self.is_tenants_own(model_pool))
+
+    def is_tenants_own(self, model_pool: PoolName) -> bool:
+        """Whether the model that bears this pool's name is one tenant's alone."""
         base = self.base_of(model_pool)
-        return usable(self.pools_of[model_pool], tenant, is_own=base is not None and str(base.id) != str(model_pool))
+        return base is not None and str(base.id) != str(model_pool)
 
     def base_of(self, pool: PoolName) -> ModelEntry | None:
         """The base model whose name the pool bears: its own, or a tenant's own in a pool of its own."""

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from functions.telemetry.news import News, kind_of
+
 _log = logging.getLogger(__name__)
-_NEWS_AFTER_S = 60.0  # an error after this long a run is a new one
 
 
 class Supervised:
@@ -50,16 +51,12 @@ class Supervised:
         task.add_done_callback(self._tasks.discard)
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]) -> None:
-        said = ""
-        loop = asyncio.get_running_loop()
+        loop, news = asyncio.get_running_loop(), News()
         while True:
-            started_s = loop.time()
             try:
                 await run()
             except expected as error:
-                lasted_s = loop.time() - started_s
-                if str(error) != said or lasted_s > _NEWS_AFTER_S:  # a source that stays away is said once
-                    said = str(error)
+                if news.is_new(kind_of(error), loop.time()):  # a source that stays away is said once
                     _log.warning("%s: %s; tried again every %.1f s", name, error, self._restart_after_s)
             except Exception:
                 _log.exception("task %s failed; it starts again in %.1f s", name, self._restart_after_s)

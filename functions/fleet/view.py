@@ -291,6 +291,9 @@ class FleetView:
         for name, members in self._pools.items():
             members.dedicate(self._dedicated.get(name, frozenset()))
 
+    def indexes(self) -> Iterable[tuple[PoolName, PoolIndex]]:
+        return ((name, members.index) for name, members in self._pools.items())
+
     def outlier_status(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, who counts as slower, and who is suspected with its node or zone."""
         ready = self.index(pool).ready

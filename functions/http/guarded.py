@@ -239,6 +239,9 @@ class GuardedHttp(HttpToolsProtocol):
             self._rest()
         super().on_response_complete()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing: the sweep ends what idles, and not before what came meanwhile is read."""
+
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what its parser refused, in the listener's own shape."""
         self._refuse(self._refusal or INVALID_HTTP)

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 _ACCEPTS_AT_ONCE = 64  # then others have their turn
 _WITHOUT_DESCRIPTORS_S = 1.0
 _BACKLOG = 2048
+_SECOND_LOOK_S = 0.1  # of a loop that stood still: what came meanwhile is read before a handshake is too late
+_NOT_THE_LOOPS_S = 3600.0  # its own timer has no second look
 
 
 class Handshake:
@@ -36,7 +38,7 @@ class Handshake:
 
     def __init__(self, accepted: socket.socket, now_s: float) -> None:
         self._accepted = accepted
-        self.due_s = float("inf")  # the transport has its time
+        self.due_s = float("inf")  # the listener has its time
         self.idle_since_s: float | None = now_s
 
     def check(self, now_s: float) -> None:
@@ -122,13 +124,22 @@ class TlsListener:
         task.add_done_callback(self._under_way.discard)
 
     async def _shake(self, handshake: Handshake, accepted: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
+        shaking = self._loop.create_task(
+            self._loop.connect_accepted_socket(
                 lambda: self._make_protocol(handshake),
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_s,
-            )
+                ssl_handshake_timeout=_NOT_THE_LOOPS_S,
+            ),
+            name="handshake's wire",
+        )
+        try:
+            for wait_s in (self._handshake_s, _SECOND_LOOK_S):
+                if (await asyncio.wait({shaking}, timeout=wait_s))[0]:
+                    break
+            else:
+                handshake.give_way()
+            await shaking
         except (OSError, ssl.SSLError) as error:
             _log.debug("a handshake failed: %s", error)
         finally:

@@ -72,11 +72,11 @@ def test_the_table_says_what_changes_what_was_played_and_what_comes_of_it(checko
 @pytest.mark.soak
 def test_what_is_not_simulated_is_said(checkout: Checkout) -> None:
     routing = checkout.root / "policies" / "routing.yaml"
-    routing.write_text(routing.read_text() + "  retry: {hedgeAfter: 2s}\n")
+    routing.write_text(routing.read_text() + "  unknownFields: refuse\n")
     done = checkout.plan(*SMALL)
-    assert "not simulated: routing default: hedge_after_s" in done.stdout
+    assert "not simulated: routing default: unknown_fields" in done.stdout
     machine = json.loads(checkout.plan(*SMALL, "-o", "json").stdout)
-    assert machine["not_simulated"][0]["what"] == "routing default: hedge_after_s"
+    assert machine["not_simulated"][0]["what"] == "routing default: unknown_fields"
     assert machine["changes"][0]["kind"] == "routing"
     figures = {(each["pool"], each["class"], each["figure"]) for each in machine["figures"]}
     assert {("chat-8b", "interactive", "ttft_p99_ms"), ("chat-8b", "", "hit_ratio")} <= figures
@@ -129,7 +129,7 @@ def push(checkout: Checkout, bare: Path) -> "subprocess.CompletedProcess[str]":
     ("words", "status", "said"),
     [
         (("--base", "nowhere"), 1, "no revision 'nowhere'"),
-        (("--pool", "nobody"), 1, "no pool 'nobody' writes text in the base"),
+        (("--pool", "nobody"), 1, "no pool 'nobody' answers with text in the base"),
         (("--load", "lots"), 1, "a load of 'lots' is none"),
         (("--load", "nobody=0.5"), 1, "no pool of the base"),
         (("--trace", "missing.csv"), 1, "missing.csv"),

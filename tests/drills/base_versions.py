@@ -220,6 +220,18 @@ class Watched:
         chosen = [answer for answer in self.whole() if model in (None, answer.asked.model)]
         return collections.Counter(self._judge.version_of(answer) or "?" for answer in chosen)
 
+    def served_by(self, version: str) -> list[Answer]:
+        return [answer for answer in self.whole() if self._judge.version_of(answer) == version]
+
+    def after_having_heard(self, version: str) -> list[Answer]:
+        """Of sessions that had some words of this version before, if only the beginning of an answer."""
+        return [
+            answer
+            for turns in self.sessions
+            for at, answer in enumerate(turns)
+            if any(self._judge.version_of(former) == version for former in turns[:at])
+        ]
+
     def wrong(self) -> list[str]:
         """Answers of which headers or heartbeats say another version than the engine's words do."""
         return [why for answer in self.whole() if (why := self._wrong(answer))]

@@ -4,7 +4,10 @@ import asyncio
 import logging
 
 import pytest
+from botocore.exceptions import ClientError
 
+from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.s3 import unavailable
 from functions.fleet.tasks import Supervised
 
 
@@ -41,6 +44,27 @@ async def test_a_source_that_may_be_away_costs_one_line_without_a_trace(caplog: 
     await tasks.close()
     assert all(record.levelno == logging.WARNING and record.exc_info is None for record in caplog.records)
     assert "bus: away" in caplog.text
+
+
+async def test_a_store_that_fails_on_ever_other_objects_costs_one_line_a_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """825 lines in an hour of chaos: each try wrote an object of another name."""
+    tries = 0
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 20:
+            enough.set()
+        code = "InternalError" if tries % 2 else "SlowDown"
+        raise unavailable(f"shoal-tried/{tries}", ClientError({"Error": {"Code": code}}, "PutObject"))
+
+    tasks = Supervised(restart_after_s=0.001)
+    tasks.forever("batches", work, expected=(StoreUnavailable,))
+    await asyncio.wait_for(enough.wait(), 30)
+    await tasks.close()
+    assert len(caplog.records) == 2
+    assert "shoal-tried/1" in caplog.messages[0] and "SlowDown" in caplog.messages[1]
 
 
 async def test_a_task_that_returns_is_started_again() -> None:

@@ -65,8 +65,27 @@ def test_tenants_are_apart_and_known_by_the_first_bytes() -> None:
 
 def test_a_session_that_is_named_is_the_conversation_whatever_is_said_in_it() -> None:
     assert key(chat(HELLO), session="s1") == key(chat(SYSTEM), session="s1") == session_hash(ACME, "s1")
-    assert conversation_of(ACME, "s1", chat(HELLO), CHAT_OUTPUT) == (session_hash(ACME, "s1"), True)
-    assert conversation_of(ACME, "s1", chat(HELLO, ANSWER, HELLO), CHAT_OUTPUT) == (session_hash(ACME, "s1"), False)
+    assert conversation_of(ACME, "s1", chat(HELLO), CHAT_OUTPUT)[:2] == (session_hash(ACME, "s1"), True)
+    assert conversation_of(ACME, "s1", chat(HELLO, ANSWER, HELLO), CHAT_OUTPUT)[:2] == (session_hash(ACME, "s1"), False)
+
+
+@pytest.mark.parametrize(
+    ("messages", "new"),
+    [
+        ((SYSTEM, HELLO, ANSWER, {"role": "user", "content": "Where?"}), "Buried.Where?"),
+        ((SYSTEM, HELLO, ANSWER, HELLO, ANSWER, {"role": "user", "content": "Où?"}), "Buried.Où?"),
+        ((HELLO, ANSWER, {"role": "user", "content": [{"type": "text", "text": "And"}, {"type": "image_url"}]}),
+         "Buried.And"),
+        ((HELLO, {"role": "assistant", "tool_calls": []}, {"role": "tool", "content": "a map"}), "a map"),
+        ((HELLO, {"role": "assistant", "content": None}, {"role": "user", "content": "\ud800"}), "\ud800"),
+    ],
+)  # fmt: skip
+def test_what_came_since_the_last_turn_is_new_the_answer_with_it(
+    messages: tuple[dict[str, Any], ...], new: str
+) -> None:
+    """The rest the replica that answered has; while half of a prompt was believed at most, long chats were moved."""
+    new_bytes = len(new.encode("utf-8", "surrogatepass"))
+    assert conversation_of(ACME, None, chat(*messages), CHAT_OUTPUT)[1:] == (False, new_bytes)
 
 
 def test_without_messages_only_a_session_names_one() -> None:
@@ -74,8 +93,13 @@ def test_without_messages_only_a_session_names_one() -> None:
     assert conversation_of(ACME, None, {"model": "base", "prompt": "Once", "messages": [7]}, COMPLETIONS_OUTPUT) == (
         None,
         True,
+        None,
     )
-    assert conversation_of(ACME, "s1", {"model": "base", "input": "Once"}, None) == (session_hash(ACME, "s1"), False)
+    assert conversation_of(ACME, "s1", {"model": "base", "input": "Once"}, None) == (
+        session_hash(ACME, "s1"),
+        False,
+        None,
+    )
 
 
 def test_long_beginnings_are_told_apart_by_their_length_and_ends() -> None:

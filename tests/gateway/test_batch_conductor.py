@@ -1,6 +1,8 @@
 """Who takes up which batch, and when: what is another's, not begun, or none that can be read is left alone."""
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ import pytest
 from functions.artifacts.errors import StoreUnavailable
 from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import LEASE_S
+from functions.decisions.batch.record import Tally
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.files import names
@@ -88,6 +91,19 @@ async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batc
     for _ in range(150):
         await look(batches, world, OLD_S)
     assert not await log.all_open()
+
+
+async def test_a_marker_without_a_record_is_told_of_twice(
+    batches: Batches, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it is found, and when it is given up; not each minute of the hour between."""
+    log, first = batches.log, record()
+    await log.touch(first, BatchProgress(first.input_file_id))
+    with caplog.at_level(logging.WARNING, logger="functions.gateway.batch.conductor"):
+        for _ in range(150):
+            await look(batches, world, OLD_S)
+    assert [first.id in line for line in caplog.messages] == [True, True]
+    assert "no record yet" in caplog.messages[0] and "is forgotten" in caplog.messages[1]
 
 
 async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects: RangedStore) -> None:
@@ -224,3 +240,46 @@ async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Ba
     await look(batches, world)
     latest = await batches.log.latest("acme", worn.id)
     assert latest is not None and latest.status == "failed"
+
+
+async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
+    batches: Batches, world: World, objects: RangedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gateways before a full store, which takes a small record now and then, took a batch from one another once a
+    second, until it had failed for being taken up too often."""
+    log, theirs = batches.log, batch_moves.claimed(record(), "another", 2)
+    await log.open(record())
+    await log.append(theirs)
+    marker, put = names.marker_key("acme", theirs.id), objects.put
+
+    def full(key: str, body: bytes, *, sha256: str | None = None) -> None:
+        if key == marker:
+            raise StoreUnavailable("no space is left")
+        put(key, body)
+
+    monkeypatch.setattr(objects, "put", full)
+    await look(batches, world)
+    for _ in range(5):
+        world.clock.now_s += OLD_S
+        with contextlib.suppress(StoreUnavailable):
+            await batches.conductor._look()
+    assert await log.latest("acme", theirs.id) == theirs
+    monkeypatch.setattr(objects, "put", put)
+    await look(batches, world, OLD_S)
+    latest = await log.latest("acme", theirs.id)
+    assert latest is not None and latest.claims == 2, "and it is taken up when the store is well"
+
+
+async def test_who_takes_a_batch_up_leaves_what_its_marker_says(batches: Batches, world: World) -> None:
+    log, theirs = batches.log, batch_moves.claimed(record(), "another", 2)
+    await log.open(record())
+    await log.append(theirs)
+    said = BatchProgress(theirs.input_file_id, 7, Tally(completed=3))
+    await log.touch(theirs, said)
+    await look(batches, world)
+    world.clock.now_s += OLD_S
+    batches.conductor._begin = lambda *_: None  # type: ignore[method-assign]
+    await batches.conductor._look()
+    latest = await log.latest("acme", theirs.id)
+    assert latest is not None and latest.claims == 2
+    assert await log.progress("acme", theirs.id) == said

@@ -101,6 +101,21 @@ async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
     assert len(shown) == 2, "what one is shown opens nothing at another"
 
 
+async def test_no_connection_is_kept() -> None:
+    """A pool of many agents' closes one as it expires that a call has just been given: that agent seems unreachable."""
+    over = asyncio.Event()
+
+    async def keeps(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await says(200, b"{}")(reader, writer)
+        await writer.drain()
+        assert await reader.read() == b""
+        over.set()
+
+    async with agent(keeps) as port, asking() as client, asyncio.timeout(5):
+        assert (await client.load(replica(port), NAME, 1.0)).state == "loaded"
+        await over.wait()
+
+
 async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     writer.transport.abort()

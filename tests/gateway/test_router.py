@@ -112,3 +112,21 @@ async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Pla
     fleet.eject(ReplicaId("r1"), p.world.clock())
     p.ask(stream=True)
     assert set(p.gateway.services.router.load.in_flight) == {"r0"}
+
+
+async def test_what_a_conversations_last_turn_had_is_taken_for_cached_at_its_home(play: Playing) -> None:
+    """Its turns come to other gateways as well, which say nothing of those that went where all would look for it.
+
+    By what this one had sent alone, a home seemed to have a tenth of a long chat, and newcomers to be as good.
+    """
+    p = play("r0", "r1")
+    said = [{"role": "user", "content": "Where is the gold? " * 100}]
+    p.ask(stream=True, messages=said, session_id="chat-1").client_left()
+    elsewhere = [{"role": "assistant", "content": "Buried. " * 50}, {"role": "user", "content": LONG}]
+    answer = [{"role": "assistant", "content": "There. " * 50}, {"role": "user", "content": "Where? " * 100}]
+    exchange = p.ask(stream=True, messages=said + elsewhere + answer, session_id="chat-1")
+    (left_tokens,) = ahead(p).values()
+    prompt_tokens = exchange.admitted.features.prompt_tokens
+    assert exchange.admitted.former_tokens is not None
+    assert left_tokens == prompt_tokens - exchange.admitted.former_tokens < 0.12 * prompt_tokens
+    exchange.client_left()

@@ -25,6 +25,7 @@ from tests.manifests.rendering import MANIFESTS, Document, Rendering
 from tests.manifests.shipped_bus import BUS_PASSWORD, ShippedBus
 from tests.manifests.test_pods_start import Pod, pod_of
 from tests.manifests.test_real_server import apply
+from tests.origin_pools import PoolPerOrigin
 from tests.ports import free_port
 from tests.replica.processes import Engine, role, wait_for
 
@@ -41,7 +42,7 @@ class ByLot(httpx.AsyncBaseTransport):
 
     ports: list[int]
     dice: random.Random = field(default_factory=lambda: random.Random(7))
-    inner: httpx.AsyncHTTPTransport = field(default_factory=httpx.AsyncHTTPTransport)
+    inner: PoolPerOrigin = field(default_factory=PoolPerOrigin)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.url = request.url.copy_with(port=self.dice.choice(self.ports))

@@ -8,6 +8,8 @@ ceil(1.25 x 19 / 2) + 4 = 16, so the first takes no more, though it seems ten ti
 A replica that has more tokens ahead than the request itself is no refuge, however few requests those are: our own count
 of tokens does not lag. (A 30,000-token prompt is one request, and whoever is sent behind it waits for two seconds.)
 
+A conversation leaves its home only where that pays for its prompt (`moves`), or the home has its share.
+
 Only replicas that hold the model's adapter are candidates: an engine answers 404 for one that it has not loaded. Where
 the holders are so busy that a load elsewhere would be faster, the decision says where (`choice`).
 Ties break by a hash of the request's key and the replica's id, never by the order in which replicas were learnt.
@@ -25,12 +27,14 @@ from xxhash import xxh3_64_intdigest
 from functions.api.ids import EngineName, ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.routing.candidates import SCAN_MAX, candidates, draw, heaviest, rendezvous
+from functions.decisions.routing.moves import Move, compared, pays
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.prediction import kept_ratio, least, predict
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView, Row
 from functions.decisions.routing.request import (
     NO_PENALTIES,
     NOTHING_CACHED,
+    HomeState,
     NoReplica,
     Prediction,
     RouteReason,
@@ -166,7 +170,18 @@ def route(
     if not is_first:
         fair = [row for row in rows if _outstanding(row, load) < share and not _reads_more(request, row, load)] or tied
         fair, _ = least(request, fair, load, kept, penalties_ms)
-    found = _explained(request, heaviest(fair, request.tie_key), load, kept, is_first=is_first)
+    chosen, moved = heaviest(fair, request.tie_key), None
+    if request.session_replica is not None and chosen[0] != request.session_replica and not request.is_first_turn:
+        home = pool.ready.get(request.session_replica)
+        if home is not None:
+            state, move = _home_state(home, rows, load, share), Move(request, home[6], chosen[6], load, kept)
+            if state == "slower" and not pays(move, rows, penalties_ms):
+                chosen, is_first = home, True
+            else:
+                moved = compared(move, state, penalties_ms)
+    found = _explained(request, chosen, load, kept, is_first=is_first)
+    if moved is not None:
+        found = msgspec.structs.replace(found, moved=moved)
     elsewhere = copy_elsewhere(request, pool, found, load, excluded) if request.is_adapter else None
     return found if elsewhere is None else msgspec.structs.replace(found, load_elsewhere=elsewhere)
 
@@ -178,6 +193,12 @@ def fair_share(predictions: Sequence[Prediction], policy: RoutingEntry) -> int:
 
 def _share(outstanding_sum: int, replicas: int, policy: RoutingEntry) -> int:
     return ceil(policy.bounded_load * (outstanding_sum + 1) / replicas) + SLACK
+
+
+def _home_state(home: Row, rows: Sequence[Row], load: OwnLoad, share: int) -> HomeState:
+    if home not in rows:
+        return "out"
+    return "slower" if _outstanding(home, load) < share else "full"
 
 
 def _outstanding(row: Row, load: OwnLoad) -> int:

@@ -62,6 +62,8 @@ class PoolView:
     dedicated_to: frozenset[TenantId] = frozenset()  # empty: everybody's
 
 
+EVERY = EngineName("")  # stands for whatever is asked for of a pool
+
 # id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view, the `crowding` line's two
 # numbers: unpacked at once in the one loop that runs for each request, where 32 objects' attributes would cost twice
 # as much.
@@ -76,7 +78,9 @@ class PoolIndex:
         "_held",
         "_ids",
         "_ring",
+        "changed",
         "dedicated_to",
+        "fresh",
         "holders",
         "known",
         "kv_usage_sum",
@@ -93,6 +97,8 @@ class PoolIndex:
         self.holders: dict[EngineName, set[ReplicaId]] = {}  # of an adapter, ready ones only
         self.weights: dict[Digest, set[ReplicaId]] = {}  # who has loaded them, ready ones only; few: versions of a base
         self.kv_usage_sum = 0.0
+        self.fresh: dict[ReplicaId, float] = {}  # ready since we know them: no home is assumed there yet (`homes`)
+        self.changed: set[EngineName] = set()  # adapters that more hold than before; EVERY: somebody has become ready
         self._ids: list[ReplicaId] = []
         self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
         self._by_weights: dict[tuple[Digest, EngineName | None], list[Row]] = {}  # the same
@@ -112,6 +118,9 @@ class PoolIndex:
             return
         if view.phase == "ready":
             self._enter(view)
+            if former is not None and len(self.ready) > 1:
+                self.fresh[view.id] = 0.0
+            self.changed.add(EVERY)
 
     def drop(self, view: ReplicaView) -> None:
         self.known -= 1
@@ -176,12 +185,14 @@ class PoolIndex:
         if view.adapters != former.adapters:
             self._withdraw(view.id, former.adapters - view.adapters)
             self._announce(view.id, view.adapters - former.adapters)
+            self.changed |= view.adapters - former.adapters
 
     def _leave(self, view: ReplicaView) -> None:
         self._forget()
         self._ring = []
         at = bisect_left(self._ids, view.id)
         del self.ready[view.id], self._ids[at], self.rows[at]
+        self.fresh.pop(view.id, None)
         self.kv_usage_sum = self.kv_usage_sum - view.kv_usage_ratio if self.ready else 0.0
         self._withdraw(view.id, view.adapters)
         self._had_loaded(view)

@@ -54,6 +54,23 @@ class RouteRequest(msgspec.Struct, frozen=True):
     reload_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # of `cached_tokens`, what lies in host memory alone
 
 
+HomeState = Literal[
+    "slower",  # by more than a move costs (`moves`)
+    "full",  # it has its share of the load
+    "out",  # it failed this request already, or is ejected, resting or suspected
+]
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A conversation that was sent elsewhere than to its home: the home's figures beside the chosen one's."""
+
+    home: ReplicaId
+    state: HomeState
+    predicted_ms: float  # to first token there, with what a refusal counts
+    score_ms: float
+    chosen_score_ms: float
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """Milliseconds to first token, term by term: what the request's trace records."""
 
@@ -67,6 +84,7 @@ class Prediction(msgspec.Struct, frozen=True):
     load_elsewhere: ReplicaId | None = None  # where a second copy of the adapter would answer sooner, its load included
     reload_ms: float = 0.0  # of cached tokens that lie in host memory
     reload_tokens: int = 0
+    moved: Moved | None = None  # from the conversation's home
 
     @property
     def total_ms(self) -> float:
@@ -87,6 +105,14 @@ class Prediction(msgspec.Struct, frozen=True):
             terms |= {"reload_tokens": self.reload_tokens, "reload_ms": round(self.reload_ms, 1)}
         if self.load_elsewhere is not None:
             terms["load_elsewhere"] = self.load_elsewhere
+        if self.moved is not None:
+            terms |= {
+                "score_ms": round(self.moved.chosen_score_ms, 1),
+                "home": self.moved.home,
+                "home_was": self.moved.state,
+                "home_predicted_ms": round(self.moved.predicted_ms, 1),
+                "home_score_ms": round(self.moved.score_ms, 1),
+            }
         return terms
 
 

@@ -6,7 +6,7 @@ Neighbours: `functions.gateway.routing.homes` and `pins` keep where sessions bel
 import hashlib
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -91,6 +91,11 @@ class SessionTable(Generic[Name, Value]):
             for key in [key for key in sessions if key[0] in names]:
                 del sessions[key]
                 self._count -= 1
+
+    def items(self) -> Iterator[tuple[tuple[Name, bytes], Value]]:
+        """All of them; nothing may be put meanwhile."""
+        for sessions in self._tenants.values():
+            yield from sessions.items()
 
     def __len__(self) -> int:
         return self._count

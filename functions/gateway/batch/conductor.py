@@ -14,7 +14,7 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import Markers, OpenBatch, choose
 from functions.decisions.batch.record import BatchRecord, IllegalMove
-from functions.gateway.batch.log import LogBroken, Overtaken
+from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.shared import BatchServices
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE, Route
@@ -36,6 +36,7 @@ class Conductor:
         self._runs: dict[str, BatchRun] = {}
         self._told: dict[str, OpenBatch] = {}
         self._passed_over: dict[str, float] = {}  # by id: until when
+        self._why_passed_over: dict[str, str] = {}  # by id: as it was said
         self._unbegun: dict[str, tuple[float, float]] = {}  # by id: touched, and since when seen so, without a record
         self._wake = asyncio.Event()
         self._all_left = asyncio.Event()
@@ -108,6 +109,7 @@ class Conductor:
         self._passed_over = {
             one: until_s for one, until_s in self._passed_over.items() if one in still_open and until_s > now_s
         }
+        self._why_passed_over = {one: why for one, why in self._why_passed_over.items() if one in still_open}
         self._unbegun = {one: seen for one, seen in self._unbegun.items() if one in still_open}
 
     async def _try(self, found: OpenBatch, *, is_abandoned: bool) -> None:
@@ -134,6 +136,8 @@ class Conductor:
         if route is None:
             self._pass_over(found, f"this release has no endpoint {latest.endpoint}")
             return
+        if is_abandoned:
+            await self._show_that_it_is_held(latest)
         claim = batch_moves.claimed(latest, self._owner, now_s)
         await log.append(claim)
         if self._is_leaving:
@@ -141,19 +145,31 @@ class Conductor:
         self._shared.metrics.taken()
         self._begin(claim, route)
 
+    async def _show_that_it_is_held(self, latest: BatchRecord) -> None:
+        """Before it is claimed: at a store that takes records and no marker, every looker would take the other's claim
+        for abandoned at once, until the batch had none left. Raises StoreUnavailable, and none is used up."""
+        log = self._shared.log
+        progress = None
+        with contextlib.suppress(LogBroken):  # then it says how far the record knows
+            progress = await log.progress(latest.tenant, latest.id)
+        await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
+
     async def _wait_for_its_record(self, found: OpenBatch) -> None:
         """Whoever makes it may still be writing that. A marker that stays alone is given up, on our own clock."""
         now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
             await self._shared.log.forget(found.tenant, found.id)
+            _log.warning("batch %s is forgotten: its marker had no record for %.0f s", found.id, _UNBEGUN_S)
             return
         if touched != found.touched:
             self._unbegun[found.id] = (found.touched, now_s)
         self._pass_over(found, "it has a marker and no record yet")
 
     def _pass_over(self, found: OpenBatch, why: str) -> None:
-        _log.warning("batch %s is left for %.0f s: %s", found.id, _PASSED_OVER_S, why)
+        if self._why_passed_over.get(found.id) != why:  # said once: it is looked at again for as long as it is open
+            self._why_passed_over[found.id] = why
+            _log.warning("batch %s is left, and looked at again every %.0f s: %s", found.id, _PASSED_OVER_S, why)
         self._passed_over[found.id] = self._shared.services.clock() + _PASSED_OVER_S
 
     def _begin(self, claim: BatchRecord, route: Route) -> None:

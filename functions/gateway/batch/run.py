@@ -32,6 +32,7 @@ from functions.gateway.batch.shared import BatchServices
 from functions.gateway.batch.validation import Validation, line_bytes
 from functions.gateway.errors import Refused
 from functions.gateway.intake.routes import Route
+from functions.telemetry.news import kind_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
@@ -213,7 +214,7 @@ class BatchRun:
             try:
                 await self._shared.log.touch(self._record, await self._progress())
             except StoreUnavailable as error:
-                _log.warning("batch %s: its marker could not be touched: %s", self._record.id, error)
+                self._tell("its marker could not be touched", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._has_news.wait()
@@ -237,7 +238,7 @@ class BatchRun:
             try:
                 await self._look()
             except StoreUnavailable as error:
-                _log.warning("batch %s: its log could not be read: %s", self._record.id, error)
+                self._tell("its log could not be read", error)
 
     async def _look(self) -> None:
         async with self._moving:
@@ -276,8 +277,13 @@ class BatchRun:
             try:
                 return await work()
             except (StoreUnavailable, Refused) as error:
-                _log.warning("batch %s waits: %s", self._record.id, error)
+                self._tell("it waits", error)
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Once of each kind, by whichever batch meets it first."""
+        if self._shared.news.is_new(f"{what} {kind_of(error)}", self._services.clock()):
+            _log.warning("batch %s: %s: %s; others that meet the same say nothing", self._record.id, what, error)
 
     def _now(self) -> int:
         return int(self._services.wall_clock())

@@ -38,8 +38,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _header_line = b": ".join
 _NEVER_S = float("inf")
-_STALL_S = 0.5  # the sweep comes four times a second: what it finds overdue for longer, the loop had no time to read
-_READING = frozenset(("idle", "head", "body"))
 _UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
 
 
@@ -162,9 +160,6 @@ class LaneProtocol(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         if now_s < self.due_s:
-            return
-        if now_s - self.due_s > _STALL_S and self._phase in _READING:  # the loop stood still: what came lies unread
-            self.due_s = now_s + _STALL_S
             return
         if self._phase == "head":
             self._refuse(errors.request_timeout("The head"))

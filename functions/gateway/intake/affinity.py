@@ -6,6 +6,9 @@ one is known by how it begins, which each of its turns brings again: the model, 
     turn 1:  system, user 1                          key = hash(model, system, user 1)
     turn 2:  system, user 1, assistant 1, user 2     the same key; an assistant has spoken: not the first turn
 
+What came since the last answer is new; all before it the former turn has had, and the replica that answered it has it
+in its cache (`functions.gateway.routing.router`). The answer counts as new: a template may write it otherwise.
+
 Two chats that begin alike have one key, and one prefix in an engine's cache, too. It decides nothing but where a
 request likes to go: a rollout's groups, stored conversations and traces know named sessions alone.
 
@@ -33,21 +36,30 @@ _ASSISTANTS = frozenset(("assistant", "tool", "function"))
 
 def conversation_of(
     tenant: TenantId, session: str | None, parsed: JsonObject, output: OutputFields | None
-) -> tuple[bytes | None, bool]:
-    """The conversation's key, None where nothing names it, and whether this may be its first turn.
+) -> tuple[bytes | None, bool, int | None]:
+    """The conversation's key, None where nothing names it; whether this may be its first turn; its new text in bytes.
 
     `parsed` is a body whose fields were checked, `output` its route's. A session on a route without messages is taken
-    for one that goes on.
+    for one that goes on, and nobody knows what of it is new.
     """
     if output is None or output.prompt != "messages":
-        return (session_hash(tenant, session), False) if session is not None else (None, True)
-    messages = parsed["messages"]
-    opens = True
-    for message in messages:
-        if message["role"] in _ASSISTANTS:
+        return (session_hash(tenant, session), False, None) if session is not None else (None, True, None)
+    opens, new_bytes = True, 0
+    for message in reversed(parsed["messages"]):
+        role, content = message["role"], message.get("content")
+        if type(content) is str:
+            new_bytes += len(content) if content.isascii() else len(content.encode(errors="surrogatepass"))
+        elif content is not None:
+            new_bytes += sum(len(text.encode(errors="surrogatepass")) for text in _texts_of(content))
+        if role in _ASSISTANTS:
             opens = False
-            break
-    return session_hash(tenant, session) if session is not None else _hash_of_beginning(tenant, parsed), opens
+            if role == "assistant":
+                break
+    return (
+        session_hash(tenant, session) if session is not None else _hash_of_beginning(tenant, parsed),
+        opens,
+        new_bytes,
+    )
 
 
 def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:

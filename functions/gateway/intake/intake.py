@@ -102,7 +102,7 @@ class Intake:
         service_class = _service_class(known.read, parsed, caller)
         # What it belongs to, where it says so. No engine is told: tenants' ids must not meet there.
         session = known.read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
-        conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
+        conversation, is_first_turn, new_bytes = conversation_of(caller.tenant, session, parsed, route.output)
         model = models.resolve(catalogue, caller, parsed, len(raw.body))
         if model.task not in route.tasks:
             raise models.wrong_task(model, route)
@@ -137,6 +137,10 @@ class Intake:
         features = self.features.of(
             parsed, route, model, caller.tenant, salt, length_field=length_field, requested_tokens=asked
         )
+        former_tokens = 0 if slid_turns else None  # whose beginning is dropped is another prompt
+        if new_bytes is not None and not slid_turns and not is_first_turn:
+            prompt_tokens, prompt_bytes = features.prompt_tokens, features.prompt_bytes
+            former_tokens = max(0, prompt_tokens - prompt_tokens * new_bytes // max(1, prompt_bytes))
         stream = route.streams and parsed.get("stream") is True
         options = (parsed.get("stream_options") or {}) if stream and route.stream_options else {}
         wants_usage = options.get("include_usage") is True
@@ -157,6 +161,7 @@ class Intake:
             session=session,
             conversation=conversation,
             is_first_turn=is_first_turn,
+            former_tokens=former_tokens,
             trace=known.read.trace,
             slid_turns=slid_turns,
             ignored_fields=ignored,

@@ -48,6 +48,7 @@ class Admitted(msgspec.Struct, frozen=True):
     session: str | None = None  # what it belongs to, as the caller named it
     conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
     is_first_turn: bool = True  # of the conversation, as far as the request shows
+    former_tokens: int | None = None  # of the prompt, that the conversation's last turn has had; None: not known
     trace: TraceContext = NO_TRACE
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
     wants_counts: bool = False  # the caller asked for the usage so far with every event

@@ -1,6 +1,7 @@
 """A request that no replica can answer as it is: wait, ask in another way, or turn it down.
 
     no replica has its adapter      the rollout's old version answers it, where it may; else a replica loads it (`cold`)
+    all that have its base are out  the rollout's old version answers it, where it may
     its pool is full, or gone       another pool (`plan`); its own, once that serves, where it is at zero (`wake`);
                                     else it is turned down with what the pool that it asked for said
 
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import WORTH_A_LOAD, Failure
 from functions.gateway.admission.queue import QueuedRequest
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.models import as_control
@@ -39,7 +40,9 @@ class Unserved(Ending, QueuedRequest, Protocol):
 def without_replica(exchange: Unserved, decision: NoReplica) -> None:
     """No replica can take it as it is: the rollout's old version may, or a replica that loads the adapter."""
     tries, rollouts = exchange.tries, exchange.services.rollouts
-    if not lacks_adapter(decision, tries.failures, tries.tried):
+    if _version_is_out(exchange, decision) and rollouts.may_fall_back(exchange.admitted):
+        take_control(exchange)
+    elif not lacks_adapter(decision, tries.failures, tries.tried):
         when = "saturated" if decision.reason == "told_to_wait" else tries.pool_is
         cannot(exchange, when, replies.no_replica(decision, tries.failures, exchange.admitted), decision.reason)
     elif rollouts.may_fall_back(exchange.admitted):
@@ -49,6 +52,13 @@ def without_replica(exchange: Unserved, decision: NoReplica) -> None:
         cannot(exchange, "unavailable", answer, decision.reason)
     else:
         _load_cold(exchange)
+
+
+def _version_is_out(exchange: Unserved, decision: NoReplica) -> bool:
+    """Whether the replicas that have loaded the base's version that is meant are all out, for what they did to others
+    or for what happened on the way there: those of another version may be well."""
+    meant = exchange.admitted.model.weights is not None
+    return meant and decision.reason == "all_tried" and WORTH_A_LOAD.issuperset(exchange.tries.failures)
 
 
 def take_control(exchange: Unserved) -> None:

@@ -12,6 +12,12 @@ gateway goes on with what it has seen and what all assume; what could not be tol
 Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home: nothing is told. Its next turn
 finds that replica busy and goes to B: told; at another gateway the third turn goes to B.
 
+Where one more replica is ready (or holds the adapter) all assume another home for some conversations, also for those
+that went where all had assumed them to be, and of which nobody has said a word. So whoever has seen such a one tells of
+it then, before the newcomer is assumed to be anybody's home (`functions.decisions.routing.homes`).
+Worked example (test_a_replica_that_joins_takes_no_conversation_that_another_has): C joins A and B; of 40 conversations
+at A and B, 13 would be assumed at C, and are told to be at A or B.
+
 A home holds for the pool's session time (`session.ttl` of its RoutingPolicy) after the last turn. Whether a turn goes
 home is routing's affair: a replica that is gone or has its share is not waited for.
 
@@ -19,11 +25,12 @@ Bounded, each tenant at its own cost (`SessionTable`). Neighbours: `router` asks
 carries batches; `functions.fleet.session_homes` is their form on the bus.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from functions.api.ids import PoolName, ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.routing.replicas import EVERY
 from functions.decisions.routing.sessions import SessionTable
 from functions.fleet.session_homes import (
     MAX_PLACES_PER_BATCH,
@@ -36,6 +43,7 @@ from functions.fleet.session_homes import (
 
 MAX_HOMES = 100_000  # about 30 MB
 MAX_UNPUBLISHED = 65_536  # while the bus is away
+_LOOKED_AT = 1_000  # conversations at once of those that all may assume elsewhere now: 10 ms
 
 _Key = tuple[PoolName, bytes]
 _Place = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
@@ -49,6 +57,7 @@ class Home:
     is_seen: bool  # by this gateway; else another one said so
     is_told: bool  # the others were told of this conversation: they assume nothing any more
     told_s: float  # when they heard last
+    name: EngineName = EVERY  # the adapter that answers it
 
 
 class SessionHomes:
@@ -58,6 +67,7 @@ class SessionHomes:
         self._clock = clock
         self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
         self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
+        self._doubtful: deque[_Key] = deque()  # that all may assume elsewhere now
         self.told_total = 0  # conversations
         self.heard_total = 0
         self.lost_total = 0  # never told: the bus was away for too long
@@ -67,8 +77,14 @@ class SessionHomes:
         home = self._homes.get((pool, conversation))
         return home if home is not None and self._clock() < home.until_s else None
 
-    def sent(
-        self, pool: PoolName, conversation: bytes, replica_id: ReplicaId, assumed: ReplicaId | None, ttl_s: float
+    def sent(  # noqa: PLR0917  one conversation's place, for each request
+        self,
+        pool: PoolName,
+        conversation: bytes,
+        replica_id: ReplicaId,
+        assumed: ReplicaId | None,
+        ttl_s: float,
+        name: EngineName = EVERY,
     ) -> None:
         """Its next turn goes there; `assumed` is where the other gateways look for it if nobody tells them."""
         if ttl_s <= 0.0:
@@ -80,7 +96,7 @@ class SessionHomes:
         if held is None or held.replica_id != replica_id:
             was_told = held is not None and held.is_told
             held = Home(replica_id, 0.0, now_s, is_seen=True, is_told=was_told, told_s=float("-inf"))
-        held.until_s, held.since_s, held.is_seen = now_s + ttl_s, now_s, True
+        held.until_s, held.since_s, held.is_seen, held.name = now_s + ttl_s, now_s, True, name
         held.is_told = held.is_told or replica_id != assumed
         self._homes.put(key, held)
         if held.is_told and now_s - held.told_s >= ttl_s / 2:
@@ -91,6 +107,25 @@ class SessionHomes:
         """Forget what has run out; called a few times a second."""
         now_s = self._clock()
         self._homes.expire(lambda held: held.until_s <= now_s)
+
+    def doubt(self, pool: PoolName, names: Collection[EngineName]) -> None:
+        """More replicas of the pool can answer these: `look_again` at their conversations."""
+        known = set(self._doubtful)
+        for key, held in self._homes.items():
+            is_meant = key[0] == pool and (held.name in names or EVERY in names)
+            if is_meant and held.is_seen and not held.is_told and key not in known:
+                self._doubtful.append(key)
+
+    def look_again(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
+        """Tell of those in doubt that all would assume elsewhere; some of them at each call."""
+        now_s = self._clock()
+        for _ in range(min(len(self._doubtful), _LOOKED_AT)):
+            pool, conversation = key = self._doubtful.popleft()
+            held = self.home_of(pool, conversation)
+            if held is None or held.is_told or assumed(pool, conversation, held.name) == held.replica_id:
+                continue
+            held.is_told, held.told_s = True, now_s
+            self._publish_later(key, held.replica_id, held.until_s - held.since_s)
 
     # to and from the others
 

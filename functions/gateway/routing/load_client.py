@@ -1,6 +1,6 @@
 """Client of an agent's adapter loads: `POST /adapters/load` at its peer port, with what opens that agent.
 
-One connection pool for all agents, off the request path; whatever an agent answers becomes one of a few states.
+A connection a call, off the request path; whatever an agent answers becomes one of a few states.
 Neighbours: `functions.replica.peer_app` answers, `adapter_loads` decides whom to ask and what the answer means.
 """
 
@@ -64,10 +64,9 @@ class LoadClient:
     def __init__(self, secret: Bearer, former: Bearer = "") -> None:
         """What is sent follows from the secret; agents of version 0.1 take what follows from the `former` one."""
         self._secret, self._former = secret, former
-        self._http = httpx.AsyncClient(
-            trust_env=False,
-            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=4.0),
-        )
+        # None is kept: a pool of many agents' may close one as it expires that a call has just been given.
+        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(trust_env=False, limits=limits)
 
     async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
         timeout = httpx.Timeout(wait_s + _READ_SLACK_S, connect=_CONNECT_S)

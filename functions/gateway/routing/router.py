@@ -16,15 +16,15 @@ from typing import Protocol
 
 import msgspec
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
-from functions.decisions.routing.homes import assumed_home
+from functions.decisions.routing.homes import SETTLES_S, assumed_home
 from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.prediction import SESSION_CACHED_RATIO
-from functions.decisions.routing.replicas import PoolIndex
+from functions.decisions.routing.replicas import EVERY, PoolIndex
 from functions.decisions.routing.retry import Failure
 from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
@@ -167,8 +167,12 @@ class Router:
                 known, assumed = self._assumed
                 if known is not admitted.conversation:  # others were routed since it was
                     assumed = self._assume(model, self._fleet.index(model.pool), admitted.conversation)
-                ttl_s = admitted.routing.session_ttl_s
-                self.homes.sent(model.pool, admitted.conversation, replica_id, assumed, ttl_s)
+                index, name = self._fleet.index(model.pool), model.engine_name if model.is_adapter else EVERY
+                if index.fresh and self._assumed_soon(model.pool, admitted.conversation, name) != assumed:
+                    assumed = None  # all assume it for some moments yet
+                self.homes.sent(
+                    model.pool, admitted.conversation, replica_id, assumed, admitted.routing.session_ttl_s, name
+                )
         return slot
 
     def started(self, slot: InFlightSlot) -> None:
@@ -204,9 +208,27 @@ class Router:
         """A few times a second: forget old sessions, avoid who says nothing, and eject who does much worse than his
         fellows. Who that was."""
         self.homes.expire()
+        self._settle(now_s)
         for replica_id in self.silence.mute(self.load.in_flight, now_s):
             self._fleet.refuse(replica_id, now_s)
         return self._fleet.judge(now_s)
+
+    def _settle(self, now_s: float) -> None:
+        """Who has become ready takes its share of the homes once it was told who is at home elsewhere."""
+        for pool, index in self._fleet.indexes():
+            if index.changed:
+                self.homes.doubt(pool, index.changed)
+                index.changed = set()
+            for replica_id, until_s in list(index.fresh.items()):
+                if not until_s:
+                    index.fresh[replica_id] = now_s + SETTLES_S
+                elif until_s <= now_s:
+                    del index.fresh[replica_id]
+        self.homes.look_again(self._assumed_soon)
+
+    def _assumed_soon(self, pool: PoolName, conversation: bytes, name: EngineName) -> ReplicaId | None:
+        index = self._fleet.index(pool)
+        return assumed_home(conversation.hex(), index, name, is_adapter=name != EVERY, settled=False)
 
     def _assume_started(self, now_s: float) -> None:
         """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
@@ -222,9 +244,14 @@ class Router:
         cached = known.tokens
         if conversation is not None and admitted.routing.session_ttl_s > 0.0:
             home, is_first_turn, is_seen = self._home(admitted, index, conversation)
-            believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
-            if home is not None and not is_first_turn and not is_seen and cached.get(home, 0) < believed:
-                cached = {**cached, home: believed}  # nobody here has sent it there
+            if home is not None and not is_first_turn:
+                # Its last turn may have come to another gateway, which need not say so: at its home is what that had,
+                # unless what is known here of its text is there no longer.
+                held, believed = cached.get(home, 0), admitted.former_tokens
+                if believed is None:
+                    believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
+                if held < believed and (not is_seen or 0 < held == max(cached.values())):
+                    cached = {**cached, home: believed}
         return RouteRequest(
             model.engine_name,
             model.is_adapter,

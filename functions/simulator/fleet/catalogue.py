@@ -16,13 +16,15 @@ from functions.api.snapshot import (
     Snapshot,
     TenantEntry,
 )
+from functions.decisions.admission.ticket import BANDS
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+from functions.decisions.routing.placement import Placed
 from functions.simulator.fleet.adapter_tiers import engine_name_of
 from functions.simulator.fleet.setting import PoolSetting, Setting
+from functions.simulator.workload.asked import Asked
 
 BASE = EngineName("base")
-_WINDOW_TOKENS = 1_000_000_000  # what a workload asks for fits
 _MAX_MODELS = 100_000
 _NO_DIGEST = Digest("sha256:" + "0" * 64)
 
@@ -50,12 +52,14 @@ class SettingCatalogue(Catalogue):
         snapshot = Snapshot(SCHEMA_VERSION, 1, "simulated", 0.0, tenants=(), keys=(), models=(), pools=pools)
         super().__init__(snapshot, "simulated")
         self._setting = setting
-        self._is_plain = not any(pool.model or pool.dedicated_to for pool in setting.all_pools)
+        self._own = frozenset(pool.name for pool in setting.all_pools if pool.is_tenants_own)
+        self._is_plain = not (self._own or any(pool.model or pool.dedicated_to for pool in setting.all_pools))
+        self.may_sleep = frozenset(pool.name for pool in setting.all_pools if pool.may_sleep)
         self.tenants = _Tenants(setting)
         self.first = setting.all_pools[0].name
         self._routing_of = {pool.name: pool.routing or setting.routing for pool in setting.all_pools}
         self._admission_of = {pool.name: _admission(pool, setting) for pool in setting.all_pools}
-        self._bases = {name: _model(ModelId(name), BASE, name, is_adapter=False) for name in self._routing_of}
+        self._bases = {name: _model(ModelId(name), BASE, pool, is_adapter=False) for name, pool in self.pools.items()}
         self._adapter = lru_cache(_MAX_MODELS)(_adapter)
 
     def quota_of(self, tenant: TenantId) -> QuotaEntry | None:
@@ -77,8 +81,18 @@ class SettingCatalogue(Catalogue):
     def model(self, pool: PoolName, adapter: str | None, tenant: TenantId) -> ResolvedModel | None:
         """None where the tenant has no pool of the model; KeyError where a workload names a pool that the setting has
         not."""
-        model = self._bases[pool] if adapter is None else self._adapter(adapter, self._bases[pool].pool)
+        model = self._bases[pool] if adapter is None else self._adapter(adapter, self.pools[pool])
         return model if self._is_plain else self.in_first_pool(model, tenant)
+
+    def placed_by_rules(self, model: ResolvedModel, asked: Asked) -> ResolvedModel:
+        """Where a gateway's intake sends it; the rules on predicted time are the exchange's."""
+        if not model.other_pools:
+            return model
+        tier = self.tenants[asked.tenant].tier
+        return self.placed(model, Placed(asked.tenant, tier, BANDS[asked.band], asked.prompt_tokens))
+
+    def is_tenants_own(self, model_pool: PoolName) -> bool:
+        return model_pool in self._own
 
     def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         return model
@@ -87,9 +101,11 @@ class SettingCatalogue(Catalogue):
 def _entry(pool: PoolSetting) -> PoolEntry:
     return PoolEntry(
         pool.name,
-        _WINDOW_TOKENS,
+        pool.context_window_tokens,
         model=pool.model,
         dedicated_to=pool.dedicated_to,
+        spot=pool.spot,
+        quantization=pool.quantization,
         role=pool.role,
         kv_bytes_per_token=pool.kv_bytes_per_token if pool.role else 0,
         kv_transfer_bytes_per_s=pool.kv_transfer_bytes_per_s if pool.role else 0.0,
@@ -104,18 +120,18 @@ def _admission(pool: PoolSetting, setting: Setting) -> AdmissionEntry:
     return (pool.admission or setting.admission or DEFAULT_ADMISSION) if setting.admission else DEFAULT_ADMISSION
 
 
-def _adapter(adapter: str, pool: PoolName) -> ResolvedModel:
+def _adapter(adapter: str, pool: PoolEntry) -> ResolvedModel:
     return _model(ModelId(adapter), engine_name_of(adapter), pool, is_adapter=True)
 
 
-def _model(model_id: ModelId, engine_name: EngineName, pool: PoolName, *, is_adapter: bool) -> ResolvedModel:
+def _model(model_id: ModelId, engine_name: EngineName, pool: PoolEntry, *, is_adapter: bool) -> ResolvedModel:
     return ResolvedModel(
         requested=model_id,
         id=model_id,
         version="v1",
         digest=_NO_DIGEST,
         engine_name=engine_name,
-        pool=pool,
+        pool=pool.name,
         is_adapter=is_adapter,
-        context_window_tokens=_WINDOW_TOKENS,
+        context_window_tokens=pool.context_window_tokens,
     )

@@ -17,6 +17,7 @@ from functions.simulator.workload.asked import Asked
 
 _BATCH = BANDS.index("batch")
 _OVER_QUOTA = 429
+_COMMENT = b":"  # of a stream of events
 
 
 class Frontend(Protocol):
@@ -39,7 +40,18 @@ class Frontend(Protocol):
 
 
 class Client:
-    __slots__ = ("_adapters_blocks", "_gateway", "asked", "exchange", "first_s", "is_over", "key", "pool", "steered")
+    __slots__ = (
+        "_adapters_blocks",
+        "_gateway",
+        "asked",
+        "exchange",
+        "first_s",
+        "home",
+        "is_over",
+        "key",
+        "pool",
+        "steered",
+    )
 
     def __init__(self, gateway: Frontend, key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]) -> None:
         """`blocks`: of its prompt in an adapter's cache."""
@@ -47,7 +59,8 @@ class Client:
         self._adapters_blocks = blocks
         self.key = key
         self.asked = asked
-        self.pool = pool  # that it asked
+        self.pool = pool  # that it asked: the one that bears its model's name
+        self.home = pool  # of its model's, the one where rules place it: a controller counts it there
         self.steered = False  # to another one, before it came to a gateway's admission
         self.exchange: Exchange | None = None
         self.first_s = 0.0  # when its first token came; 0: it has not
@@ -65,22 +78,33 @@ class Client:
     # what its exchange writes
 
     def begin(self, headers: Headers, first: bytes) -> None:
+        """`first` may be a comment: its pool is being started."""
+        if not first.startswith(_COMMENT):
+            self._first_token()
+
+    def more(self, data: bytes) -> None:
+        """Tokens after the first one are the engine model's affair."""
+        if not self.first_s and not data.startswith(_COMMENT):
+            self._first_token()
+
+    def _first_token(self) -> None:
         gateway, asked, exchange = self._gateway, self.asked, self.exchange
         self.first_s = gateway.now_s
         ttft_s = self.first_s - asked.at_s
         band = gateway.outcome.band(self.pool, asked.band)
         band.began(ttft_s, exchange.timeline.queued_s if exchange is not None else 0.0)
+        gateway.outcome.pools[self.serving_pool].answering[asked.band].add(ttft_s * 1000)
         gateway.figures(self.serving_pool).ttft.add(ttft_s * 1000)
-        if self.is_degraded:
-            band.degraded += 1
-            gateway.figures(self.pool).degraded += 1
+        band.degraded += self.is_degraded
+        if self._has_moved:
+            gateway.figures(self.home).degraded += 1
         gateway.first_token(self)
-
-    def more(self, data: bytes) -> None:
-        """Its tokens are the engine model's affair."""
 
     def end(self, last: bytes) -> None:
         """`last`: why its stream broke; empty: it did not."""
+        if last and not self.first_s:
+            self._unanswered(self._gateway.taken_reason() or last.decode())
+            return
         if last:
             self._lost(last.decode())
             return
@@ -94,6 +118,9 @@ class Client:
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """It is refused, or has failed before its first token."""
         reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
+        self._unanswered(reason)
+
+    def _unanswered(self, reason: str) -> None:
         if self._gateway.stopping or (self.exchange is not None and self.exchange.tries.failures):
             self._lost(reason)
         else:
@@ -105,7 +132,7 @@ class Client:
     # how it ends
 
     def refused(self, reason: str) -> None:
-        band, figures = self.asked.band, self._gateway.figures(self.pool)
+        band, figures = self.asked.band, self._gateway.figures(self.home)
         self._gateway.outcome.band(self.pool, band).shed[reason] += 1
         figures.shed += 1
         figures.overflow += is_overflow(self._why_it_left() or reason, is_batch=band == _BATCH)
@@ -125,6 +152,12 @@ class Client:
         plan = self.exchange.plan if self.exchange is not None else None
         return self.steered or (plan is not None and plan.degraded is not None and not plan.degraded.is_same_model)
 
+    @property
+    def _has_moved(self) -> bool:
+        """Whether another pool answers than where rules placed it, be it of the same model."""
+        plan = self.exchange.plan if self.exchange is not None else None
+        return self.steered or (plan is not None and plan.degraded is not None)
+
     def _why_it_left(self) -> str:
         """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""
         plan = self.exchange.plan if self.exchange is not None else None
@@ -136,5 +169,7 @@ class Client:
         self.is_over = True
         if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
             self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+        if self.exchange is not None and self.exchange.timeline.wake_s > 0.0:
+            self._gateway.outcome.band(self.pool, self.asked.band).woke += 1
         self.exchange = None  # it knows this client: a circle would keep both for the collector
         self._gateway.over(self)

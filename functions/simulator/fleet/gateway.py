@@ -21,7 +21,6 @@ from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
-from functions.decisions.routing.placement import Placed
 from functions.decisions.routing.replicas import ReplicaView
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet.heartbeat import Heartbeat
@@ -144,6 +143,8 @@ class SimulatedGateway:
             self.outcome.band(pool, asked.band).asked += 1
             client.refused("model_not_found")
             return
+        model = catalogue.placed_by_rules(model, asked)
+        client.home = model.pool
         expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, asked.tenant)
         self._note(client, expected_tokens)
         caller = Caller(asked.tenant, _KEY, _SCOPES, BANDS[asked.band])
@@ -155,8 +156,7 @@ class SimulatedGateway:
                 entry.leave(now_s)
                 client.refused(steered.reason)
                 return
-            model = self._placed(client, steered or model)
-            admitted = self._admitted(client, caller, model, expected_tokens)
+            admitted = self._admitted(client, caller, steered or model, expected_tokens)
             reserved = entry.reserve(admitted.features, now_s, admitted.service_class)
         except Refused as refused:
             if entry is not None:
@@ -167,13 +167,6 @@ class SimulatedGateway:
         client.exchange = Exchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
         self.core.begin(client.exchange, client, is_reserved=reserved)
 
-    def _placed(self, client: Client, model: ResolvedModel) -> ResolvedModel:
-        if not model.other_pools:
-            return model
-        asked, catalogue = client.asked, self._context.catalogue
-        tier = catalogue.tenants[asked.tenant].tier
-        return catalogue.placed(model, Placed(asked.tenant, tier, BANDS[asked.band], asked.prompt_tokens))
-
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
         steering = self._context.steering
@@ -181,7 +174,9 @@ class SimulatedGateway:
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
             return steered if isinstance(steered, Shed) else None
         client.steered = True
-        return self._context.catalogue.model(steered, None, client.asked.tenant)
+        catalogue = self._context.catalogue
+        model = catalogue.model(steered, None, client.asked.tenant)
+        return catalogue.placed_by_rules(model, client.asked) if model is not None else None
 
     def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
         asked, block_tokens = client.asked, self._setting.block_tokens
@@ -215,7 +210,7 @@ class SimulatedGateway:
         """For the outcome, and for what a controller will know of the pool."""
         asked = client.asked
         self.outcome.band(client.pool, asked.band).asked += 1
-        figures = self.figures(client.pool)
+        figures = self.figures(client.home)
         figures.arrivals += 1
         figures.prompt_tokens += asked.prompt_tokens
         figures.output_tokens += expected_tokens
@@ -227,6 +222,13 @@ class SimulatedGateway:
     @property
     def now_s(self) -> float:
         return self._events.now_s
+
+    def asks_for(self, pool: PoolName) -> tuple[int, int]:
+        """Of a pool that may have no replica: requests that wait for its first one, and all that it keeps for it."""
+        rooms = self.services.admission.figures()
+        kept = {name: admission.gate.running + admission.waiting for name, admission, _ in rooms if name == pool}
+        told = self.services.pool_wakes.demand(frozenset((pool,)), kept)
+        return sum(each.waking for each in told), sum(each.open_requests for each in told)
 
     def figures(self, pool: PoolName) -> Second:
         return self._context.figures[pool].now

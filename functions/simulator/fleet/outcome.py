@@ -27,6 +27,7 @@ class BandOutcome:
     lost: Counter[str] = field(default_factory=Counter)  # failed, by reason
     degraded: int = 0  # served by another pool than was asked
     cold_starts: int = 0  # waited for an adapter
+    woke: int = 0  # waited for the first replica of a pool
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     queued: QuantileSketch = field(default_factory=QuantileSketch)
     answer_gaps: QuantileSketch = field(default_factory=QuantileSketch)  # ms between an answer's tokens, its mean
@@ -52,6 +53,7 @@ class BandOutcome:
         self.lost.update(other.lost)
         self.degraded += other.degraded
         self.cold_starts += other.cold_starts
+        self.woke += other.woke
         self.ttft.merge(other.ttft)
         self.queued.merge(other.queued)
         self.answer_gaps.merge(other.answer_gaps)
@@ -78,10 +80,18 @@ class BandOutcome:
         }
 
 
+def _one_each_band() -> tuple[QuantileSketch, ...]:
+    return tuple(QuantileSketch() for _ in BANDS)
+
+
 @dataclass(slots=True)
 class PoolOutcome:
     bands: tuple[BandOutcome, ...]
     """Of those that asked this pool, whoever answered."""
+    answering: tuple[QuantileSketch, ...] = field(default_factory=_one_each_band)
+    """By band, ms to the first tokens that came from this pool, whoever was asked."""
+    splits: Counter[str] = field(default_factory=Counter)
+    """Of those that ended here, where the pool has a prefill pool: paths, by why."""
     answered_tokens: int = 0
     """Prompts and answers of those that this pool answered to the end, whoever was asked."""
 
@@ -118,6 +128,7 @@ class Outcome:
         """Which path it took, where there were two."""
         if ended.split is not None:
             self.splits[ended.split["why"]] += 1
+            self.pools[ended.admitted.model.pool].splits[ended.split["why"]] += 1
 
     def band(self, pool: PoolName, index: int) -> BandOutcome:
         return self.pools[pool].bands[index]

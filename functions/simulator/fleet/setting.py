@@ -16,6 +16,7 @@ from functions.simulator.fleet.start_times import StartSource, StartTimes
 from functions.simulator.router_port import MakeRouter
 
 POOL = PoolName("base")  # of a setting that names none
+_ROOMY_TOKENS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,15 @@ class PoolSetting:
     """None: the setting's."""
     model: str = ""
     """The pool whose model it serves beside that one; empty: its own."""
+    may_sleep: bool = False
+    """It may have no replica, and then a request waits for its first one."""
     dedicated_to: tuple[TenantId, ...] = ()
+    is_tenants_own: bool = False
+    """The model that bears its name is a tenant's own: it has no pools but those that are dedicated to the tenant."""
+    spot: bool = False
+    quantization: str = ""
+    context_window_tokens: int = _ROOMY_TOKENS
+    """Unless it is said, whatever a workload asks for fits."""
     role: PoolRole = ""
     """prefill: it computes prompts for the other pools of its model."""
     kv_bytes_per_token: int = 131_072

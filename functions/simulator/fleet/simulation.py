@@ -11,6 +11,7 @@ Neighbours: `lifecycle` and `faults` are the replicas, `gateway` the gateways, `
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from math import inf
 from random import Random
@@ -152,7 +153,12 @@ class Simulation:
         """Of the last `signals_s`, as old as gateways' reports are."""
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
-        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lifecycle.counts(pool))
+        counts = self.lifecycle.counts(pool)
+        signals = self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], counts)
+        if pool not in self.catalogue.may_sleep:
+            return signals
+        asking = [gateway.asks_for(pool) for gateway in self.gateways if gateway.is_up]  # told at once
+        return replace(signals, waking=sum(each for each, _ in asking), open_requests=sum(each for _, each in asking))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
         """Between tokens, since the beginning."""

@@ -5,19 +5,21 @@
 Neighbours: `traffic` has the requests, `settings` the fleets, `measure` the figures, `comparison` the judgement.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from functions.api.ids import PoolName
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.comparison import Compared, all_compared
+from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
-from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured
-from functions.simulator.plan.scaler import PERIOD_S, scaler_of
+from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured, with_several
+from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
-from functions.simulator.plan.traffic import Entry, PlanTraffic
+from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 
@@ -63,12 +65,13 @@ class _Window:
 
 def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) -> Played:
     sides = Side(before), Side(after)
+    several = with_several(before, after)
     for window in range(traffic.windows):
         progress(f"window {window + 1} of {traffic.windows}, requests")
         requests = _Window(traffic, window)
         for name, side in zip(("before", "after"), sides, strict=True):
             progress(f"window {window + 1} of {traffic.windows}, {name}")
-            _run(side, traffic, requests, window)
+            _run(side, traffic, requests, window, several)
     compared = all_compared(figures_for(before, after), sides[0].runs, sides[1].runs)
     promises = tuple(_promises(after, before, compared))
     in_time = [each.marked for key, each in compared.items() if key.figure == IN_TIME]
@@ -76,15 +79,15 @@ def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) 
     return Played(*sides, compared, promises, verdict(promises, in_time, others))
 
 
-def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int) -> None:
+def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int, several: Collection[PoolName]) -> None:
     is_own = traffic.kind == "recorded"
     entry = Entry(side.world, is_own)
-    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()))
+    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
     for pool in side.world.generating:
-        scaler = scaler_of(pool, StartTimes())
+        scaler = scaler_of(pool, StartTimes().of(traffic.start))
         if scaler is not None:
-            actors.append((PERIOD_S, scaler))
+            actors.append((scaler.every_s, scaler))
     if window == 0:
         actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), side.timeline))
     meter = Meter()
@@ -94,7 +97,7 @@ def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int) -> No
     simulation.run()
     side.requests += sum(band.asked for band in simulation.outcome.bands)
     side.requests += entry.no_pool.total() + entry.too_long.total()
-    side.runs.append(measured(simulation, side.world, entry, meter))
+    side.runs.append(measured(simulation, side.world, entry, meter, several))
 
 
 def _promises(after: World, before: World, compared: dict[Key, Compared]) -> list[Promise]:

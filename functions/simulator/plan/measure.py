@@ -9,8 +9,8 @@ Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator 
 Neighbours: `figures` says how each is read; `experiment` runs.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName
@@ -19,8 +19,16 @@ from functions.decisions.capacity.cost import MILLION
 from functions.simulator.fleet.outcome import BandOutcome, PoolOutcome
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.plan.comparison import Figure
-from functions.simulator.plan.figures import OF_BAND, OF_POOL, Key
-from functions.simulator.plan.traffic import Entry
+from functions.simulator.plan.entry import Entry
+from functions.simulator.plan.figures import (
+    OF_BAND,
+    OF_BAND_HERE,
+    OF_MODEL,
+    OF_ONE_OF_SEVERAL,
+    OF_POOL,
+    OF_PREFILL,
+    Key,
+)
 from functions.simulator.plan.world import PlannedPool, World
 
 OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
@@ -28,12 +36,38 @@ OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
 
 def figures_for(before: World, after: World) -> dict[Key, Figure]:
     """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
-    names = sorted({pool.name for world in (before, after) for pool in world.generating})
+    pools = {pool.name: pool for world in (before, after) for pool in world.generating}
+    several, answering = with_several(before, after), _several_answer(before, after)
     found: dict[Key, Figure] = {}
-    for name in names:
-        found |= {Key(name, band, key): figure for band in BANDS for key, figure in OF_BAND.items()}
-        found |= {Key(name, "", key): figure for key, figure in OF_POOL.items()}
+    for name, pool in sorted(pools.items(), key=_own_first):
+        of_band, of_pool = ({}, dict(OF_PREFILL)) if pool.entry.role else (dict(OF_BAND), dict(OF_POOL))
+        if pool.model in answering and not pool.entry.role:
+            of_band |= OF_BAND_HERE
+        if pool.model in several:
+            of_pool |= {key: figure for key, figure in OF_ONE_OF_SEVERAL.items() if key in of_pool}
+            of_pool |= OF_MODEL if name == pool.model else {}
+        found |= {Key(name, band, key): figure for band in BANDS for key, figure in of_band.items()}
+        found |= {Key(name, "", key): figure for key, figure in of_pool.items()}
     return found
+
+
+def _own_first(named: tuple[PoolName, PlannedPool]) -> tuple[str, bool, str]:
+    name, pool = named
+    return pool.model, name != pool.model, name
+
+
+def with_several(*worlds: World) -> frozenset[PoolName]:
+    """Models that have several pools in one of these worlds."""
+    return _models(world.generating for world in worlds)
+
+
+def _several_answer(*worlds: World) -> frozenset[PoolName]:
+    return _models(world.answering for world in worlds)
+
+
+def _models(sides: Iterable[Sequence[PlannedPool]]) -> frozenset[PoolName]:
+    counts = [Counter(pool.model for pool in pools) for pools in sides]
+    return frozenset(model for side in counts for model, count in side.items() if count > 1)
 
 
 class Meter:
@@ -54,19 +88,45 @@ class Meter:
         return self.accelerator_s[pool]
 
 
-def measured(simulation: Simulation, world: World, entry: Entry, meter: Meter) -> dict[Key, float | None]:
-    """Of one run that is over."""
+def measured(
+    simulation: Simulation, world: World, entry: Entry, meter: Meter, several: Collection[PoolName] = ()
+) -> dict[Key, float | None]:
+    """Of one run that is over. `several`: models whose pools are told apart, on both sides of a plan the same."""
     found: dict[Key, float | None] = {}
+    outcomes = simulation.outcome.pools
     for name in sorted({*(pool.name for pool in world.generating), *(pool for pool, _ in entry.no_pool)}):
-        pool, outcome = world.pool(name), simulation.outcome.pools.get(PoolName(name))
+        pool, outcome = world.pool(name), outcomes.get(PoolName(name))
         for index, band in enumerate(BANDS):
             slo = pool.promised_ms(band) if pool is not None else 0.0
             shown = outcome.bands[index] if outcome is not None else BandOutcome(0.0)
             absent, too_long = entry.no_pool[name, index], entry.too_long[name, index]
             found |= {Key(name, band, key): value for key, value in _of_band(shown, slo, absent, too_long)}
-        if pool is not None and outcome is not None and any(band.asked for band in outcome.bands):
+        if pool is not None and outcome is not None and any(band.asked for band in outcomes[pool.model].bands):
             found |= {Key(name, "", key): value for key, value in _of_pool(simulation, pool, outcome, meter)}
+    for model in sorted({pool.model for pool in world.generating}.intersection(several)):
+        found |= dict(_of_model(simulation, model, world.pools_of(model), meter))
     return found
+
+
+def _of_model(
+    simulation: Simulation, model: PoolName, pools: Sequence[PlannedPool], meter: Meter
+) -> Iterator[tuple[Key, float | None]]:
+    """Which of its pools answered how much, how soon, and what all of them together took."""
+    outcomes = [(pool.name, simulation.outcome.pools[pool.name]) for pool in pools if not pool.entry.role]
+    for index, band in enumerate(BANDS):
+        answered = sum(outcome.answering[index].count for _, outcome in outcomes)
+        for name, outcome in outcomes if answered else ():
+            ttft = outcome.answering[index]
+            yield Key(name, band, "here_ratio"), ttft.count / answered
+            yield Key(name, band, "here_ttft_p50_ms"), ttft.quantile(0.5)
+            yield Key(name, band, "here_ttft_p99_ms"), ttft.quantile(0.99)
+    if not any(band.asked for band in simulation.outcome.pools[model].bands):
+        return
+    used_s = [(pool, meter.read(simulation, pool.name)) for pool in pools]
+    tokens = sum(outcome.answered_tokens for _, outcome in outcomes)
+    yield Key(model, "", "model_accelerator_hours"), sum(s / 3600 * pool.engine.accelerators for pool, s in used_s)
+    price = sum(s / 3600 * pool.engine.profile.price_per_hour for pool, s in used_s)
+    yield Key(model, "", "model_cost_per_million"), price / tokens * MILLION if tokens else None
 
 
 def _of_band(band: BandOutcome, slo_ms: float | None, absent: int, too_long: int) -> Iterator[tuple[str, float | None]]:
@@ -96,6 +156,9 @@ def _of_pool(
     yield "gap_p99_ms", gap_s * 1000 if gap_s is not None else None
     yield "hit_ratio", past.hit_tokens / past.asked_tokens if past.asked_tokens else None
     yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / asked if asked else None
+    yield "wake_ratio", sum(band.woke for band in outcome.bands) / asked if asked else None
+    splits = outcome.splits.total()
+    yield "prefilled_ratio", outcome.splits["pays"] / splits if splits else None
     yield "accelerator_hours", window_s / 3600 * pool.engine.accelerators
     yield "busy_ratio", past.busy_s / whole_s if whole_s else None
     if outcome.answered_tokens:

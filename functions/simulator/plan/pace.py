@@ -55,11 +55,11 @@ class Share:
 def shares_of(
     pools: Sequence[PlannedPool], sample: Sequence[Asked], block_tokens: int, load: Load
 ) -> tuple[Share, ...]:
-    """Of the pools that may have replicas."""
+    """Of the pools that may have replicas, and in which anybody's requests begin."""
     return tuple(
         Share(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
         for pool in pools
-        if pool.most
+        if pool.most and pool.starts != ()
     )
 
 

@@ -1,7 +1,8 @@
 """Autoscaling of a simulated pool by its AutoscalingPolicy: the controller's own decision in virtual time.
 
 Every PERIOD_S the pool's signals are looked at, the decision says how many replicas there are to be, and the difference
-is made: warm replicas first, then started ones; too many are drained. What was promoted is replenished.
+is made: warm replicas first, then started ones; too many are drained, those first that are still starting. What was
+promoted is replenished. A pool with no replica is looked at each second for requests that wait, and started at once.
 
 Neighbours: `functions.controller.autoscaling` does the same for real.
 """
@@ -12,10 +13,10 @@ from functions.decisions.autoscaling.forecast import Demand, foresee, learn
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.world import PlannedPool
 
 PERIOD_S = 15.0
+_WAKE_S = 1.0
 
 
 class OwnScaler:
@@ -43,26 +44,33 @@ class PoolScaler:
         self._name = pool.name
         self._warm = policy.warm
         self._scaler = OwnScaler(policy, Demand())
+        self._due_s = PERIOD_S
+        self.every_s = PERIOD_S if policy.min_replicas else _WAKE_S
 
     def __call__(self, simulation: Simulation) -> None:
-        name = self._name
-        desired = self._scaler.look(simulation.signals(name), simulation.now_s)
+        name, now_s = self._name, simulation.now_s
+        signals = simulation.signals(name)
+        if now_s < self._due_s - _WAKE_S / 2 and (signals.committed or not signals.waking):
+            return
+        self._due_s = now_s + PERIOD_S
+        desired = self._scaler.look(signals, now_s)
         counts = simulation.counts(name)
         missing = desired - counts.ready - counts.starting
         for _ in range(missing):
             if simulation.promote(name) is None:
                 simulation.start_replica(name)
         if missing < 0:
-            for replica_id in sorted(simulation.ready_ids(name))[missing:]:
+            there = [*sorted(simulation.ready_ids(name)), *sorted(simulation.starting_ids(name))]
+            for replica_id in there[missing:]:
                 simulation.drain(replica_id)
         for _ in range(self._warm - simulation.counts(name).warm - simulation.counts(name).starting):
             simulation.start_replica(name, warm=True)
 
 
-def scaler_of(pool: PlannedPool, start: StartTimes) -> PoolScaler | None:
+def scaler_of(pool: PlannedPool, startup_s: float) -> PoolScaler | None:
     """None for a pool whose size nothing changes."""
     if pool.autoscaling is None or (pool.least == pool.most and not pool.warm):
         return None
     slo_s = rules_of(pool.admission)[0].slo_s
-    policy = ScalePolicy.of(pool.autoscaling, slo_s=slo_s, startup_s=start.of("cold"))
+    policy = ScalePolicy.of(pool.autoscaling, slo_s=slo_s, startup_s=startup_s)
     return PoolScaler(pool, policy)

@@ -2,17 +2,19 @@
 
 Pools begin as a fleet that has run for a while: with the replicas that the window's first minutes need at 75 % of what
 they can do, within the pool's bounds. So a figure tells of the change, not of a fleet that has only been started.
+A prefill pool begins with what reads their longer prompts, which the pools that answer could read as well.
 Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work a request, 5 requests a second:
 2.5 replicas at full work, 4 at 75 %.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
 
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
 from functions.simulator.plan.traffic import PlanTraffic
@@ -22,28 +24,32 @@ from functions.simulator.workload.asked import Asked
 BEGIN_UTILIZATION = 0.75
 _FIRST_S = 120.0
 _FIRST_REQUESTS = 2_000
+_AT_ONCE = 1e15  # bytes a second, where nothing is said
+
+
+def asked_pool(asked: Asked) -> PoolName:
+    return PoolName(asked.pool or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
 
-    asked: Mapping[PoolName, tuple[Asked, ...]]
+    asked: Mapping[PoolName, tuple[Asked, ...]]  # by where rules place them
     seconds: float  # in which these came
     last_s: float  # when the window's last one comes
-    adapters: Mapping[PoolName, tuple[EngineName, ...]]
+    adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool that bears the model's name
 
     @classmethod
-    def of(cls, requests: Iterable[Asked]) -> "Beginning":
+    def of(cls, requests: Iterable[Asked], place: Callable[[Asked], PoolName] = asked_pool) -> "Beginning":
         first: dict[PoolName, list[Asked]] = defaultdict(list)
         adapters: dict[PoolName, set[EngineName]] = defaultdict(set)
         first_s, last_s, count = 1.0, 1.0, 0
         for asked in requests:
-            pool = PoolName(asked.pool or "")
             if asked.adapter is not None:
-                adapters[pool].add(EngineName(asked.adapter))
+                adapters[asked_pool(asked)].add(EngineName(asked.adapter))
             if asked.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
-                first[pool].append(asked)
+                first[place(asked)].append(asked)
                 first_s, count = max(1.0, asked.at_s), count + 1
             last_s = max(1.0, asked.at_s)
         kept = {pool: tuple(rows) for pool, rows in first.items()}
@@ -51,23 +57,57 @@ class Beginning:
 
 
 def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
+    bare = _bare(world, is_own=traffic.kind == "recorded")
+    catalogue = SettingCatalogue(bare)
     pools = tuple(
-        PoolSetting(
-            name=pool.name,
-            profile=pool.engine.profile,
-            replicas=begins_with(pool, beginning, traffic.block_tokens),
-            warm=pool.warm,
-            adapters=_adapters(pool, beginning),
-            routing=pool.routing,
-            admission=pool.admission,
+        replace(
+            pool,
+            replicas=(
+                reads_with(planned, beginning, catalogue)
+                if planned.entry.role
+                else begins_with(planned, beginning, traffic.block_tokens)
+            ),
+            warm=planned.warm,
+            source=traffic.start,
+            adapters=_adapters(planned, beginning),
         )
-        for pool in world.generating
+        for pool, planned in zip(bare.pools, world.generating, strict=True)
     )
+    return replace(bare, pools=pools, block_tokens=traffic.block_tokens, seed=seed)
+
+
+def catalogue_of(world: World, *, is_own: bool) -> SettingCatalogue:
+    """By which the side's gateways place requests."""
+    return SettingCatalogue(_bare(world, is_own=is_own))
+
+
+def _bare(world: World, *, is_own: bool) -> Setting:
+    """Without a replica."""
     return Setting(
-        pools=pools,
-        block_tokens=traffic.block_tokens,
-        quotas=_quotas(world, is_own=traffic.kind == "recorded"),
-        seed=seed,
+        pools=tuple(_pool(pool) for pool in world.generating),
+        quotas=_quotas(world, is_own=is_own),
+        pool_use=world.uses,
+    )
+
+
+def _pool(pool: PlannedPool) -> PoolSetting:
+    entry = pool.entry
+    return PoolSetting(
+        name=pool.name,
+        profile=pool.engine.profile,
+        replicas=0,
+        routing=pool.routing,
+        admission=pool.admission,
+        model=entry.model,
+        may_sleep=pool.may_sleep,
+        dedicated_to=entry.dedicated_to,
+        is_tenants_own=pool.is_tenants_own,
+        spot=entry.spot,
+        quantization=entry.quantization,
+        context_window_tokens=entry.context_window_tokens,
+        role=entry.role,
+        kv_bytes_per_token=entry.kv_bytes_per_token,
+        kv_transfer_bytes_per_s=entry.kv_transfer_bytes_per_s or _AT_ONCE,
     )
 
 
@@ -79,8 +119,22 @@ def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> i
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
 
+def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalogue) -> int:
+    """Of a prefill pool, for the prompts that are long enough for it, as if nothing of them were cached."""
+    if pool.least == pool.most:
+        return pool.least
+    tokens = 0
+    for name, rows in beginning.asked.items():
+        reader = catalogue.prefill_of.get(name)
+        if reader is not None and reader.name == pool.name:
+            least = catalogue.routing_for(name).prefill_min_prompt_tokens
+            tokens += sum(asked.prompt_tokens for asked in rows if asked.prompt_tokens >= least)
+    work_per_s = tokens * pool.engine.profile.prefill_ms_per_token / 1000 / beginning.seconds
+    return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
+
+
 def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
-    names = beginning.adapters.get(pool.name, ())
+    names = beginning.adapters.get(pool.model, ())
     if not names:
         return None
     return AdapterTimes(names=names, gpu_slots=pool.max_loras, cpu_slots=max(pool.max_loras, pool.max_cpu_loras))

@@ -1,4 +1,4 @@
-"""Traffic of a plan: the same requests for both sides, window by window, and those that pools take in.
+"""Traffic of a plan: the same requests for both sides, window by window.
 
     recorded    a trace of the fleet itself, as it came: its pools, tenants, classes and pace
     foreign     somebody else's trace: dealt out to this fleet's pools and tenants, at a share of what they can do
@@ -8,21 +8,26 @@ A window is what one seed plays. Of a trace, seeds are windows that begin evenly
 than one window asks for, each takes six tenths of it. What a request belongs to is decided by its session (else its
 place in the trace), so that chats stay whole, and by no chance: a window is the same on both sides and every day.
 
-Neighbours: `pace` says how fast; `functions.simulator.workload` reads and makes requests.
+Requests ask for models, by the pools that bear their names; which of a model's pools answers is each side's to say.
+What is dealt out is dealt by pools all the same: each brings its model as much as it can do, from those tenants whose
+requests begin there. Of a recorded row, the pool is the one that answered: `models` says whose model that was.
+
+Neighbours: `pace` says how fast; `entry` says what pools take in; `functions.simulator.workload` reads and makes
+requests.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from zlib import crc32
 
 from functions.api.ids import TenantId
+from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
 from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
@@ -36,6 +41,7 @@ _SHORT_RATIO = 0.6
 _MADE_UP = Traffic(requests_per_s=1.0, seconds=1.0)
 _LEAST_S = 1e-3
 _ROOMY_TOKENS = 16_384
+_NAMED = 3  # tenants, where there are many
 
 Kind = Literal["recorded", "foreign", "made up"]
 
@@ -53,6 +59,8 @@ class PlanTraffic:
     stretch: float = 1.0  # its seconds become so many
     shares: tuple[Share, ...] = ()
     tenants: tuple[TenantId, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
+    start: StartSource = "cold"  # of replicas that are started meanwhile
 
     def requests(self, window: int) -> Iterator[Asked]:
         """In order of time, beginning at 0; fresh ones at each call."""
@@ -74,33 +82,51 @@ class PlanTraffic:
         whole = sum(share.requests_per_s for share in self.shares)
         for number, row in enumerate(rows):
             mark = crc32((row.session or str(number)).encode())
+            tenants = self.tenants
             if row.pool is None and self.shares:
-                row.pool = _picked(self.shares, mark / 2**32 * whole)
-            if self.kind != "recorded" and self.tenants:
-                row.tenant = self.tenants[mark % len(self.tenants)]
+                share = _picked(self.shares, mark / 2**32 * whole)
+                row.pool, tenants = share.pool.model, self._askers(share)
+            elif row.pool is not None:
+                row.pool = self.models.get(row.pool, row.pool)
+            if self.kind != "recorded" and tenants:
+                row.tenant = tenants[mark % len(tenants)]
             yield row
+
+    def _askers(self, share: Share) -> tuple[TenantId, ...]:
+        return self.tenants if share.pool.starts is None else share.pool.starts
 
     def _made_up(self, index: int, share: Share, window: int) -> Iterator[Asked]:
         made = fitting(share.pool.context_window_tokens)
         traffic = replace(made, requests_per_s=share.requests_per_s, seconds=self.seconds, batch_ratio=0.1)
+        tenants = self._askers(share)
         for row in synthetic(traffic, 1000 * index + window):
             row.at_s = rushed(row.at_s / self.seconds) * self.seconds
-            row.pool = share.pool.name
+            row.pool = share.pool.model
             row.session = f"{index}-{row.session}"
             row.blocks = tuple(block * 97 + index for block in row.blocks)  # two pools share no cache
-            if self.tenants:
-                row.tenant = self.tenants[crc32(row.tenant.encode()) % len(self.tenants)]
+            if tenants:
+                row.tenant = tenants[crc32(row.tenant.encode()) % len(tenants)]
             yield row
 
 
-def recorded(path: Path, windows: int, requests: int) -> PlanTraffic:
-    """The last hour of the fleet's own request traces; TraceUnreadable."""
+def recorded(path: Path, windows: int, requests: int, models: Mapping[str, str] = MappingProxyType({})) -> PlanTraffic:
+    """The last hour of the fleet's own request traces; TraceUnreadable. `models`: see `models_by_pool`."""
     total, lasts_s = _measured(path, "recorded")
     count = _count(total, requests, windows)
     words = f"the fleet's own traces: {total:,} requests of the last {lasts_s / 60:.3g} minutes, as they came"
     return PlanTraffic(
-        "recorded", words, block_tokens_of(path), windows, lasts_s * count / total, path=path, count=count, total=total
-    )
+        "recorded", words, block_tokens_of(path), windows, lasts_s * count / total, path=path, count=count,
+        total=total, models=models,
+    )  # fmt: skip
+
+
+def models_by_pool(*worlds: World) -> dict[str, str]:
+    """Of the pools that serve another one's model, by the first of these worlds that has the pool."""
+    found: dict[str, str] = {}
+    for world in worlds:
+        for pool in world.pools:
+            found.setdefault(pool.name, pool.model)
+    return {pool: model for pool, model in found.items() if pool != model}
 
 
 def foreign(
@@ -148,9 +174,19 @@ def fitting(window_tokens: int) -> Traffic:
 
 def _rates(shares: Sequence[Share], load: Load) -> str:
     told = [
-        f"{share.requests_per_s:.3g} a second to {share.pool.name} ({load.at(share.pool.name):.0%})" for share in shares
+        f"{share.requests_per_s:.3g} a second to {_whose(share)} ({load.at(share.pool.name):.0%})" for share in shares
     ]
     return f"{', '.join(told)} of what the most replicas can do"
+
+
+def _whose(share: Share) -> str:
+    pool = share.pool
+    by = f" by {_listed(pool.starts)}" if pool.entry.dedicated_to and pool.starts else ""
+    return f"{pool.model}{by}" if pool.name == pool.model else f"{pool.model}{by} for its pool {pool.name}"
+
+
+def _listed(tenants: Sequence[TenantId]) -> str:
+    return ", ".join(tenants[:_NAMED]) + (f" and {len(tenants) - _NAMED} more" if len(tenants) > _NAMED else "")
 
 
 def _measured(path: Path, kind: Kind) -> tuple[int, float]:
@@ -174,59 +210,9 @@ def _count(total: int, requests: int, windows: int) -> int:
     return max(2, min(requests, int(_SHORT_RATIO * total)))
 
 
-def _picked(shares: Sequence[Share], point: float) -> str:
+def _picked(shares: Sequence[Share], point: float) -> Share:
     for share in shares:
         point -= share.requests_per_s
         if point < 0.0:
-            return share.pool.name
-    return shares[-1].pool.name
-
-
-# Entry: the requests of a workload that reach a pool's admission queue at all.
-#
-# Who asks for a pool that a side has not gets nothing there, which counts as refused. What is longer than the context
-# window, or than the tenant's own cap on the fleet's own traffic, is a caller's mistake (400), and counted by itself.
-# An answer ends where the window, or the tenant's cap of output, does.
-
-
-_NO_CAP = 10**9
-Where = tuple[str, int]  # pool and band
-
-
-@dataclass(slots=True)
-class Entry:
-    """One side's; counts what does not enter."""
-
-    world: World
-    is_own: bool  # the traffic is the fleet's own: its tenants' caps hold
-    no_pool: Counter[Where] = field(default_factory=Counter)
-    too_long: Counter[Where] = field(default_factory=Counter)
-
-    def entering(self, requests: Iterable[Asked]) -> Iterator[Asked]:
-        windows = {str(pool.name): pool.context_window_tokens for pool in self.world.generating}
-        for asked in requests:
-            window = windows.get(asked.pool or "")
-            if window is None:
-                self.no_pool[asked.pool or "", asked.band] += 1
-                continue
-            context, output = self._caps(asked)
-            if asked.prompt_tokens >= window or asked.prompt_tokens > context:
-                self.too_long[asked.pool or "", asked.band] += 1
-                continue
-            most = max(1, min(output, window - asked.prompt_tokens))
-            yield asked if asked.output_tokens <= most else _shortened(asked, most)
-
-    def _caps(self, asked: Asked) -> tuple[int, int]:
-        """Tokens of prompt and of output that the tenant may have."""
-        quota = self.world.tenants.get(asked.tenant) if self.is_own else None
-        if quota is None:
-            return _NO_CAP, _NO_CAP
-        context, output = quota.limits.max_context_tokens, quota.limits.max_output_tokens
-        return _NO_CAP if context is None else context, _NO_CAP if output is None else output
-
-
-def _shortened(asked: Asked, output_tokens: int) -> Asked:
-    """A copy: the other side gets the same requests."""
-    same = copy(asked)
-    same.output_tokens = output_tokens
-    return same
+            return share
+    return shares[-1]

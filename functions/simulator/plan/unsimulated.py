@@ -1,41 +1,46 @@
-"""Limits of a plan: changes that no simulated figure can show, and how its figures came about.
+"""Limits of a plan: changes that no simulated figure can show.
 
 Two snapshots are compared field by field, and two InferenceServices leaf by leaf. What is not in the tables of what the
 simulator plays is listed, so that a field that somebody adds tomorrow is listed until it is simulated. Pure.
 
-Neighbours: `world` plays the rest; `functions.controller.gitops.changes` has the words for what changed at all.
+Neighbours: `world` plays the rest; `notes` says how the figures came about, and what stands there unplayed, changed or
+not; `functions.controller.gitops.changes` has the words for what changed at all.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from functions.api.kinds.inference_service import PRICE_ANNOTATION
+from functions.api.kinds.inference_service import (
+    CAPACITY_ANNOTATION,
+    DEDICATED_TO_ANNOTATION,
+    PRICE_ANNOTATION,
+    QUANTIZATION_ANNOTATION,
+)
+from functions.api.kinds.prefill_role import KV_BYTES_ANNOTATION, KV_RATE_ANNOTATION
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_comparison import name_of
 from functions.api.snapshot_entries import SECTIONS
 from functions.decisions.capacity.service import ARCHITECTURE_ANNOTATION
-from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.declarations import PoolDeclaration, arguments_of, leaves
 from functions.simulator.plan.profiles import PROFILE_ANNOTATION
-from functions.simulator.plan.traffic import PlanTraffic
-
-if TYPE_CHECKING:
-    from functions.simulator.plan.experiment import Played
-
 
 # Fields of the snapshot's entries that the simulated fleet obeys, or that say nothing to decide by (names, places).
 SIMULATED = MappingProxyType(
     {
         "admission": frozenset({"name", "pools", "bands", "max_queued_tokens"}),
-        "autoscaling": frozenset({"name", "pool", "min_replicas", "max_replicas", "warm", "scale_up", "scale_down"}),
-        "pools": frozenset({"name", "context_window_tokens", "min_replicas", "max_replicas"}),
+        "autoscaling": frozenset({"name", "pool", "min_replicas", "max_replicas", "warm", "scale_up", "scale_down",
+                                  "idle_after_s"}),
+        "pools": frozenset({"name", "context_window_tokens", "min_replicas", "max_replicas",
+                            "price_per_accelerator_hour", "model", "dedicated_to", "quantization", "spot", "role",
+                            "kv_bytes_per_token", "kv_transfer_bytes_per_s"}),
         "quotas": frozenset({"name", "weight", "limits"}),
         "routing": frozenset({"name", "pools", "session_ttl_s", "bounded_load", "spread_above_utilization_ratio",
-                              "fallback", "prefix_source", "retry_max_attempts", "retry_budget_ratio"}),
-        "tenants": frozenset({"name", "tier"}),
+                              "fallback", "prefix_source", "retry_max_attempts", "retry_budget_ratio", "placement",
+                              "hedge_after_s", "prefill_min_prompt_tokens", "prefill_give_up_after_s"}),
+        "tenants": frozenset({"name", "tier", "pools"}),
         "models": frozenset({"id", "declared_in"}),
     }
 )  # fmt: skip
@@ -44,7 +49,6 @@ WHY = MappingProxyType(
         "keys": "who may call is not traffic",
         "tenants": "what a tenant may call, and its conversations and tools, do not change a recorded trace",
         "models": "versions and channels of models: loading another artifact is not played",
-        "autoscaling": "no pool goes to zero there",
         "rollouts": "how a version is rolled out: no version changes during the trace",
         "routing": "the simulated gateway does not do this",
         "pools": "the simulated engine writes text, whatever the pool is for",
@@ -61,7 +65,9 @@ _ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu")
 _SIMULATED_LEAVES: tuple[tuple[str, ...], ...] = (
     ("metadata", "name"), ("metadata", "labels"),
     ("metadata", "annotations", PROFILE_ANNOTATION), ("metadata", "annotations", ARCHITECTURE_ANNOTATION),
-    ("metadata", "annotations", PRICE_ANNOTATION),
+    ("metadata", "annotations", PRICE_ANNOTATION), ("metadata", "annotations", DEDICATED_TO_ANNOTATION),
+    ("metadata", "annotations", KV_BYTES_ANNOTATION), ("metadata", "annotations", KV_RATE_ANNOTATION),
+    ("metadata", "annotations", CAPACITY_ANNOTATION), ("metadata", "annotations", QUANTIZATION_ANNOTATION),
     (*_PREDICTOR, "minReplicas"), (*_PREDICTOR, "maxReplicas"), (*_PREDICTOR, "nodeSelector"),
     (*_PREDICTOR, "model", "storageUri"), (*_PREDICTOR, "model", "args"), (*_PREDICTOR, "model", "env"),
     *((*_PREDICTOR, "model", "resources", kind, name) for kind in ("limits", "requests") for name in _ACCELERATORS),
@@ -162,48 +168,3 @@ def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[Any]:
 def _environment(declaration: PoolDeclaration) -> dict[str, str | None]:
     model = declaration.service.spec.predictor.model
     return {each.name: each.value for each in model.env} if model is not None else {}
-
-
-# Notes on a plan: how its figures came about, for whoever reads them.
-
-
-_CHATS_LAST_S = 30.0
-
-
-def notes_of(played: "Played", traffic: PlanTraffic, windows: int) -> Iterator[str]:
-    before, after = played.before.world, played.after.world
-    start_s = StartTimes().of("cold")
-    if windows == 1:
-        yield "one window has no interval: every difference counts that is large enough to matter"
-    if windows == 2:
-        yield "two windows have very wide intervals: what they leave in doubt, three or more may tell"
-    if traffic.kind != "recorded" and traffic.seconds < _CHATS_LAST_S:
-        yield f"a window of {traffic.seconds:,.0f} s is shorter than most chats: more --requests make it longer"
-    if traffic.kind != "recorded":
-        yield "the tenants' limits are not played: they say nothing of traffic that is not the fleet's own"
-    scaled = [pool.name for pool in after.generating if pool.autoscaling is not None and pool.least < pool.most]
-    if scaled and traffic.seconds < 2 * start_s:
-        yield (
-            f"a window is {traffic.seconds:,.0f} s and a cold start {start_s:,.0f} s: what scaling does to "
-            f"{', '.join(scaled)} barely shows; more --requests make longer windows"
-        )
-    silent = sorted(pool.name for pool in after.generating if not any(key.pool == pool.name for key in played.compared))
-    if silent:
-        yield f"nobody asks for {', '.join(silent)} in this traffic, so nothing is said of it"
-    new = sorted(set(after.tenants) - set(before.tenants))
-    if new:
-        yield f"{len(new):,} new tenants ({', '.join(new[:3])}) ask for nothing in this traffic"
-    pooling = [pool.name for pool in after.pools if pool.task != "generate"]
-    if pooling:
-        yield f"pools that write no text are not played: {', '.join(pooling)}"
-    if not all(pool.engine.price_is_known for pool in after.generating):
-        yield "costs are in accelerator-hours where shoal.dev/accelerator-price-per-hour is not set: one costs 1"
-    changed = [
-        f"{pool.name} {band.name}"
-        for pool in after.generating
-        if (former := before.pool(pool.name)) is not None
-        for band in pool.admission.bands
-        if former.promised_ms(band.name) != pool.promised_ms(band.name)
-    ]
-    if changed:
-        yield f"the promise itself changes ({', '.join(changed)}): each side is held against its own"

@@ -121,6 +121,10 @@ def words(**sections: Any) -> list[str]:
             "model acme/bot: versions rewritten",
         ),
         ({"pools": (PoolEntry(PoolName("base"), 2048, 2, 8),)}, "pool base: replicas 2 -> 2 to 8"),
+        (
+            {"pools": (PoolEntry(PoolName("base"), 2048, 2, 2, kv_transfer_bytes_per_s=1.25e10),)},
+            "pool base: KV transfer bytes/s 0 -> 12,500,000,000",
+        ),
         ({"routing": (replace(ROUTING, session_ttl_s=60.0),)}, "routing default: session.ttl 300 s -> 60 s"),
         ({"routing": (replace(ROUTING, unknown_fields="pass"),)}, "routing default: unknownFields strip -> pass"),
         ({"routing": (replace(ROUTING, hedge_after_s=0.5),)}, "routing default: retry.hedgeAfter never -> 0.5 s"),

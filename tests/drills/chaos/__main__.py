@@ -93,7 +93,7 @@ class Chaos:
         keys = {tenant: fleet.key(tenant) for tenant in ("acme", "globex")}
         urls = {name: self.world.url(name) for name in ("gateway-1", "gateway-2", "registry-1", "registry-2")}
         gateways = {name: urls[name] for name in ("gateway-1", "gateway-2")}
-        load = Load(gateways, keys, fleet.tls, self.balancer, _PER_S, self.seed, self.faulted)
+        load = Load(gateways, keys, fleet.tls, self.balancer.ready, _PER_S, self.seed, self.faulted)
         kept = Keepsakes(urls, keys, token, fleet.tls, self.balancer, self.seed)
         before = await asyncio.to_thread(self.ledger, token)
         took_s, last = await asyncio.to_thread(self.health.until_well, RECOVERED_S)

@@ -1,8 +1,8 @@
 """Checked load: every answer's text is compared with what the model and the tenant that asked must get.
 
 An answer is `whole`, `honest` (a refusal in the API's shape, an error event, a connection that was cut while its
-gateway was under a fault), `ours` (cut while this client stood still) or `wrong`; nothing else exists. Each engine
-echoes the prompt, after its adapter's mark.
+gateway was under a fault), `ours` (cut by this client, or while it stood still) or `wrong`; nothing else exists. Each
+engine echoes the prompt, after its adapter's mark.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from tests.drills.chaos.health import Balancer
+from tests.origin_pools import PoolPerOrigin, chain, closed_here
 
 MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
 _HONEST = frozenset({408, 429, 502, 503, 504})
@@ -57,19 +57,19 @@ class Asked:
 
 
 class Load:
-    """`faulted` says whether a gateway was under a fault at any time since a moment."""
+    """`ready` says which gateways are sent to; `faulted` whether one was under a fault at any time since a moment."""
 
     def __init__(
-        self, urls: dict[str, str], keys: dict[str, str], tls: ssl.SSLContext, balancer: Balancer, per_s: float,
+        self, urls: dict[str, str], keys: dict[str, str], tls: ssl.SSLContext, ready: dict[str, bool], per_s: float,
         seed: int, faulted: Callable[[str, float], bool],
     ) -> None:  # fmt: skip
         self.asked: list[Asked] = []
-        self._urls, self._keys, self._balancer = urls, keys, balancer
+        self._urls, self._keys, self._ready = urls, keys, ready
         self._per_s, self._faulted = per_s, faulted
         self._dice = random.Random(seed)
         self._late_s: list[float] = []  # when this process had not had the processor
-        limits = httpx.Limits(max_connections=400, max_keepalive_connections=50)
-        self._client = httpx.AsyncClient(verify=tls, limits=limits, timeout=_ANSWER_S, trust_env=False)
+        pools = PoolPerOrigin(tls, httpx.Limits(max_connections=400, max_keepalive_connections=50))
+        self._client = httpx.AsyncClient(transport=pools, timeout=_ANSWER_S, trust_env=False)
 
     async def run(self, over: asyncio.Event) -> None:
         """Until `over`; then until the last has ended."""
@@ -92,7 +92,7 @@ class Load:
 
     def _drawn(self) -> Asked:
         tenant = self._dice.choice(("acme", "acme", "globex"))
-        ready = [name for name, said in self._balancer.ready.items() if said] or list(self._urls)
+        ready = [name for name, said in self._ready.items() if said] or list(self._urls)
         model, gateway = self._dice.choice(MODELS[tenant]), self._dice.choice(ready)
         streams = self._dice.random() > _PLAIN
         return Asked(tenant, model, gateway, streams, self._dice.randint(10, 120), time.monotonic())
@@ -105,16 +105,19 @@ class Load:
         except TimeoutError:
             self._cut(asked, "no end")
         except httpx.HTTPError as error:
-            self._cut(asked, type(error).__name__)
+            names = [type(each).__name__ for each in chain(error)]
+            self._cut(asked, " from ".join(dict.fromkeys(names)), is_ours=closed_here(error))
         asked.ended_s = time.monotonic()
         if asked.end == "whole":
             asked.text = ""  # an hour of them
 
-    def _cut(self, asked: Asked, how: str) -> None:
+    def _cut(self, asked: Asked, how: str, *, is_ours: bool = False) -> None:
         """A connection that ended without a word: honest where the gateway itself was under a fault; nobody's fault
-        but ours where this process stood still meanwhile, which is told and not judged."""
+        but ours where this process closed it or stood still meanwhile, which is told and not judged."""
         asked.how = f"{how} of {'a stream' if asked.text else 'a request'}"
-        if self._faulted(asked.gateway, asked.at_s):
+        if is_ours:
+            asked.end = "ours"
+        elif self._faulted(asked.gateway, asked.at_s):
             asked.end = "honest"
         elif any(at_s >= asked.at_s - _KEPT_ALIVE_S for at_s in self._late_s):
             asked.end = "ours"

@@ -1,8 +1,9 @@
-"""Five prepared changes and a trade, of one small fleet: `cases/base`, and what each puts in its place.
+"""Five prepared changes and two trades, of one small fleet: `cases/base`, and what each puts in its place.
 
 affinity-lost    sessions and sent prompts forgotten at once    bad: caches are worth little any more
 fewer-replicas   three at most instead of eight                 bad
 fallback-added   the full pool may fall back to one with room   good
+batch-on-spot    a second pool, of spot machines, for batch     a trade: everybody waits less, and tokens cost more
 fp8-cache        keys and values in 8 bits                      good: the large pool holds twice as many
 tenant-added     somebody who sends nothing yet                 neutral
 smaller-steps    steps of 512 tokens instead of 8,192           a trade: shorter gaps, later first tokens
@@ -35,6 +36,7 @@ PREPARED = {
     "fewer-replicas": Case("breaks"),
     "fallback-added": Case("better", ("--load", "large-32b=1.1", "--load", "chat-8b=0.3")),
     "fp8-cache": Case("better", ("--load", "0.8")),
+    "batch-on-spot": Case("mixed", ("--load", "1.0")),
     "tenant-added": Case("same"),
     "smaller-steps": Case("mixed"),
 }

@@ -9,13 +9,14 @@ import pytest
 
 from functions.api.ids import PoolName, TenantId
 from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import Meter, figures_for, measured
+from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import Load
 from functions.simulator.plan.settings import Beginning, setting_of
-from functions.simulator.plan.traffic import Entry, PlanTraffic, made_up
-from functions.simulator.plan.unsimulated import notes_of
+from functions.simulator.plan.traffic import PlanTraffic, made_up
 from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 from tests.simulator.plan.prepared import CASES, world, written

@@ -5,14 +5,16 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.engine_profile import PROFILES
+from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_of
 from functions.simulator.plan.settings import Beginning, begins_with
-from functions.simulator.plan.traffic import Entry, PlanTraffic, foreign, made_up, recorded
+from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
 from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.traces import TraceUnreadable
@@ -91,7 +93,10 @@ def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: World) -> None
 
 
 def test_made_up_chats_fit_the_context_window(fleet: World) -> None:
-    narrow = tuple(replace(pool, context_window_tokens=2048) for pool in fleet.generating)
+    narrow = tuple(
+        replace(pool, entry=msgspec.structs.replace(pool.entry, context_window_tokens=2048))
+        for pool in fleet.generating
+    )
     traffic = made_up(narrow, TENANTS, Load(), windows=1, requests=400)
     lengths = [each.prompt_tokens for each in traffic.requests(0)]
     assert sum(length < 2048 for length in lengths) > 0.99 * len(lengths)

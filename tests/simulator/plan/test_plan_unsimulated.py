@@ -34,6 +34,7 @@ def edited(old: str, new: str) -> tuple[str, ...]:
         ("maxQueuedTokens: 9000", "maxQueuedTokens: 90000"),
         ("fallback: [{when: saturated, from: base, to: other, tiers: [standard]}]", "fallback: []"),
         ("warm: 1", "warm: 0"),
+        ("retry: {maxAttempts: 2", "retry: {hedgeAfter: 2s, maxAttempts: 2"),  # test_fleet_usage counts them
         ("--max-model-len=2048", "--max-model-len=4096"),
     ],
 )
@@ -44,7 +45,7 @@ def test_what_is_played_is_not_said_to_be_missing(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("retry: {maxAttempts: 2", "retry: {hedgeAfter: 2s, maxAttempts: 2", "routing llamas: hedge_after_s"),
+        ("retry: {maxAttempts: 2", "unknownFields: refuse\n  retry: {maxAttempts: 2", "routing llamas: unknown_fields"),
         ("minRequests: 7", "minRequests: 70", "rollout default"),
         ("args: [--max-model-len=2048]", 'args: [--max-model-len=2048, "--block-size=32"]', "pool base: --block-size"),
         ("minReplicas: 1, model", "minReplicas: 1, timeout: 60, model", "pool base: spec.predictor.timeout"),
@@ -57,6 +58,13 @@ def test_what_is_played_is_not_said_to_be_missing(old: str, new: str) -> None:
 )
 def test_what_is_not_played_is_said(old: str, new: str, what: str) -> None:
     assert what in said(*edited(old, new))
+
+
+def test_pools_of_one_model_and_their_rules_are_played() -> None:
+    rule = "retry: {maxAttempts: 2, budget: 0.5}\n  placement: [{when: {classes: [batch]}, to: spot}]"
+    ruled = edited("retry: {maxAttempts: 2, budget: 0.5}", rule)
+    beside = pool("spot").replace("shoal.dev/pool: spot", "shoal.dev/pool: spot, shoal.dev/model: base")
+    assert said(*ruled, beside) == []
 
 
 def test_many_of_a_kind_are_told_once() -> None:

@@ -287,6 +287,10 @@ def _expiry(unix_s: float) -> str:
     return day if unix_s % 86_400 == 0 else datetime.fromtimestamp(unix_s, tz=UTC).isoformat()
 
 
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}"
+
+
 _ABSENT: Mapping[type, str] = {QuotaLimits: "not limited"}
 _FIELDS: Mapping[tuple[type, str], _Field] = {
     (BandEntry, "max_wait_ms"): _Field(absent="default"),
@@ -302,9 +306,9 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (PoolEntry, "max_lora_rank"): _Field("largest rank", "not said"),
     (PoolEntry, "role"): _Field(absent="answers"),
     (PoolEntry, "kv_bytes_per_token"): _Field("KV bytes per token", "not said"),
-    (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not said"),
+    (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not said", _rate),
     (PoolEntry, "kv_host_bytes"): _Field("KV bytes in host memory", "none"),
-    (PoolEntry, "kv_reload_bytes_per_s"): _Field("KV reload bytes/s", "learnt"),
+    (PoolEntry, "kv_reload_bytes_per_s"): _Field("KV reload bytes/s", "learnt", _rate),
     (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
     (RolloutEntry, "false_alarm_ratio"): _Field("falseAlarmRate", shown=lambda ratio: f"{ratio * 100:g}%"),
     (RoutingEntry, "hedge_after_s"): _Field("retry.hedgeAfter", "never"),

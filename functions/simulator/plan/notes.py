@@ -1,0 +1,105 @@
+"""Notes on a plan: how its figures came about, and what of both sides is played by none of them.
+
+Neighbours: `unsimulated` says what of a change is not played; this says it of what stands on the planned side, changed
+or not.
+"""
+
+from collections.abc import Iterator
+
+from functions.gateway.limits import Limits
+from functions.simulator.fleet.start_times import StartTimes
+from functions.simulator.plan.experiment import Played
+from functions.simulator.plan.traffic import PlanTraffic
+from functions.simulator.plan.world import World
+
+_CHATS_LAST_S = 30.0
+
+
+def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str]:
+    before, after = played.before.world, played.after.world
+    start_s = StartTimes().of(traffic.start)
+    if windows == 1:
+        yield "one window has no interval: every difference counts that is large enough to matter"
+    if windows == 2:
+        yield "two windows have very wide intervals: what they leave in doubt, three or more may tell"
+    if traffic.kind != "recorded" and traffic.seconds < _CHATS_LAST_S:
+        yield f"a window of {traffic.seconds:,.0f} s is shorter than most chats: more --requests make it longer"
+    if traffic.kind != "recorded":
+        yield "the tenants' limits are not played: they say nothing of traffic that is not the fleet's own"
+    scaled = [pool.name for pool in after.generating if pool.autoscaling is not None and pool.least < pool.most]
+    if scaled and traffic.seconds < 2 * start_s:
+        yield (
+            f"a window is {traffic.seconds:,.0f} s and a start ({traffic.start}) {start_s:,.0f} s: "
+            f"what scaling does to {', '.join(scaled)} barely shows; more --requests make longer windows"
+        )
+    yield from _prefill(after)
+    yield from _from_zero(after, traffic, start_s)
+    silent = sorted(pool.name for pool in after.generating if not any(key.pool == pool.name for key in played.compared))
+    if silent:
+        yield f"nobody asks for {', '.join(silent)} in this traffic, so nothing is said of it"
+    new = sorted(set(after.tenants) - set(before.tenants))
+    if new:
+        yield f"{len(new):,} new tenants ({', '.join(new[:3])}) ask for nothing in this traffic"
+    yield from _not_played(after)
+    if not all(pool.engine.price_is_known for pool in after.generating):
+        yield "costs are in accelerator-hours where shoal.dev/accelerator-price-per-hour is not set: one costs 1"
+    changed = [
+        f"{pool.name} {band.name}"
+        for pool in after.generating
+        if (former := before.pool(pool.name)) is not None
+        for band in pool.admission.bands
+        if former.promised_ms(band.name) != pool.promised_ms(band.name)
+    ]
+    if changed:
+        yield f"the promise itself changes ({', '.join(changed)}): each side is held against its own"
+
+
+def _not_played(world: World) -> Iterator[str]:
+    """What stands there, so that figures are those of a fleet without it."""
+    policies = {pool.routing.name: pool.routing for pool in world.generating}
+    standing: dict[str, list[str]] = {
+        "pools that write no text": [pool.name for pool in world.pools if pool.task != "generate"],
+        "KV caches in host memory, of pools": [pool.name for pool in world.generating if pool.entry.kv_host_bytes],
+        "speculative decoding, of pools": [pool.name for pool in world.generating if pool.speculates],
+        "accelerator-second limits, of tiers": [
+            quota.name for quota in world.tenants.values() if quota.limits.gpu_seconds_per_hour is not None
+        ],
+        "cascades, of routing": [name for name, policy in policies.items() if policy.cascade],
+        "classifiers, of routing": [name for name, policy in policies.items() if policy.classifier is not None],
+    }
+    for what, names in standing.items():
+        if names:
+            yield f"{what} {', '.join(sorted(set(names)))}: not played, on neither side"
+    blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
+    if blooms:
+        yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"
+
+
+def _prefill(world: World) -> Iterator[str]:
+    """Utilization is told by gaps between tokens (`decisions.autoscaling.signals`), and these pools make one each."""
+    blind = [
+        pool.name
+        for pool in world.generating
+        if pool.entry.role and pool.autoscaling is not None and pool.least < pool.most
+        if any("utilization" in rule for rule in (*pool.autoscaling.scale_up, *pool.autoscaling.scale_down))
+    ]
+    if blind:
+        yield (
+            f"{', '.join(blind)} decodes nothing, so its utilization is not known while it is busy: "
+            "rules on it never hold there"
+        )
+
+
+def _from_zero(world: World, traffic: PlanTraffic, start_s: float) -> Iterator[str]:
+    sleepers = [pool for pool in world.answering if pool.may_sleep]
+    if not sleepers:
+        return
+    named = ", ".join(pool.name for pool in sleepers)
+    yield (
+        f"{named} may go to zero: a start takes {start_s:,.0f} s there (--start says from where), a request waits for "
+        f"{Limits().wake_wait_s:,.0f} s at most, and who is turned away does not come back"
+    )
+    late = [pool for pool in sleepers if pool.autoscaling and pool.autoscaling.idle_after_s >= traffic.seconds]
+    if late:
+        names = ", ".join(pool.name for pool in late)
+        yield f"no window is long enough for {names} to go to zero after its idleAfter; more --requests make it longer"

@@ -1,0 +1,90 @@
+"""Moves of conversations: nothing that decides by noise takes a turn from its cache, and who is overloaded is left."""
+
+import pytest
+
+from functions.api.ids import ReplicaId
+from functions.decisions.health.engine_rates import EngineRates
+from functions.decisions.routing.choice import ReplicaView, RouteRequest
+from functions.decisions.routing.request import Moved
+from tests.decisions.routing.test_routing import asked, load_of, replica, routed
+
+HOME = ReplicaId("home")
+MEASURED = {"service_ms": 400.0, "prefill_ms_per_token": 0.2}
+FEW_AHEAD, MANY_AHEAD = load_of({"home": 3}, {"home": 2_500}), load_of({"home": 4}, {"home": 20_000})
+
+
+def turn(cached: int, tokens: int = 1500) -> RouteRequest:
+    return asked(prompt_tokens=tokens, session_replica=HOME, cached_tokens={HOME: cached} if cached else {})
+
+
+def newcomer(name: str = "new") -> ReplicaView:
+    """As an agent begins: nothing was measured."""
+    rates = EngineRates()
+    return replica(name, service_ms=rates.service_ms, prefill_ms_per_token=rates.prefill_ms_per_token)
+
+
+def test_a_glimpse_of_prompts_that_wait_moves_no_conversation() -> None:
+    """The prologue's example: four turns left their home at once, for the instant in which three prompts waited."""
+    home = replica("home", running=1, waiting=3, **MEASURED)
+    found = routed(turn(1400), home, newcomer())
+    assert (found.replica.id, found.reason, found.moved) == ("home", "session", None)
+
+
+def test_a_home_with_much_ahead_is_left() -> None:
+    """The prologue's example, too."""
+    found = routed(turn(1400), replica("home", running=1, waiting=3, **MEASURED), newcomer(), load=MANY_AHEAD)
+    assert found.replica.id == "new" and found.moved is not None and found.moved.state == "slower"
+
+
+def test_a_newcomer_is_taken_for_as_fast_as_its_fellows_are() -> None:
+    """What it tells before it has measured anything is a third of what this pool takes."""
+    home = replica("home", running=2, service_ms=1500.0, prefill_ms_per_token=1.5)
+    load, request = load_of({"home": 2}, {"home": 2_000}), turn(1_000, 4_000)
+    assert routed(request, home, newcomer(), newcomer("newer"), load=load).replica.id == "home"
+    fast = [replica(name, service_ms=1500.0, prefill_ms_per_token=0.5) for name in ("new", "newer")]
+    assert routed(request, home, *fast, load=load).replica.id != "home"
+
+
+def test_a_home_that_has_its_share_is_left_whatever_it_has_cached() -> None:
+    found = routed(turn(1400), replica("home", running=40, **MEASURED), newcomer(), replica("b", **MEASURED))
+    assert found.replica.id != "home" and found.moved is not None and found.moved.state == "full"
+
+
+def test_a_home_that_refuses_is_left() -> None:
+    """After a 503, and while it says nothing."""
+    views = replica("home", running=1, **MEASURED), replica("b", **MEASURED)
+    found = routed(turn(1400), *views, penalties_ms={HOME: 5000.0})
+    assert found.replica.id == "b" and found.moved is not None and found.moved.predicted_ms > 5000.0
+
+
+def test_at_a_full_cache_those_that_wait_are_waited_for() -> None:
+    """There they wait for an end of others, and so does the turn."""
+    views = [replica("home", running=1, waiting=3, kv_usage_ratio=used, **MEASURED) for used in (0.5, 0.96)]
+    assert [routed(turn(700), view, newcomer()).replica.id for view in views] == ["home", "new"]
+
+
+def test_in_a_full_pool_no_home_keeps_anybody() -> None:
+    views = [replica(name, kv_usage_ratio=1.0, **MEASURED) for name in ("home", "b")]
+    assert routed(turn(1400), *views, load=FEW_AHEAD).replica.id == "b"
+
+
+@pytest.mark.parametrize(("cached", "where"), [(0, "b"), (1400, "home")])
+def test_a_home_that_has_nothing_of_the_prompt_has_no_more_than_the_score_says(cached: int, where: str) -> None:
+    assert (
+        routed(turn(cached), replica("home", **MEASURED), replica("b", **MEASURED), load=FEW_AHEAD).replica.id == where
+    )
+
+
+def test_a_move_says_what_was_compared() -> None:
+    home = replica("home", running=1, waiting=3, **MEASURED)
+    found = routed(turn(1400), home, newcomer(), load=MANY_AHEAD)
+    assert isinstance(found.moved, Moved)
+    said = found.explain()
+    assert (said["home"], said["home_was"]) == ("home", "slower")
+    assert said["home_predicted_ms"] == pytest.approx(20_000 * 0.2 + 4 * 20 + 100 * 0.2)
+    assert said["home_score_ms"] == pytest.approx(found.moved.score_ms, abs=0.1)
+    assert said["score_ms"] == pytest.approx(found.moved.chosen_score_ms, abs=0.1)
+    assert found.moved.score_ms > found.moved.chosen_score_ms
+    out = routed(turn(1400), replica("home", **MEASURED), newcomer(), excluded=[HOME]).explain()
+    assert (out["home"], out["home_was"]) == ("home", "out")
+    assert "home" not in routed(turn(1400), replica("home", **MEASURED), newcomer()).explain()

@@ -1,0 +1,49 @@
+"""How the chaos drill judges a connection that ended without a word: by whose end closed it."""
+
+import asyncio
+import ssl
+import time
+from typing import cast
+
+from tests.drills.chaos.load import Asked, Load
+
+
+class _Silent(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+
+class _Aborts(_Silent):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(0.1, self.transport.abort)  # with a request that lies unread: a reset
+
+
+async def _asked(protocol: type[asyncio.Protocol], *, closes_after_s: float | None, is_faulted: bool = False) -> Asked:
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    tls, ready = ssl.create_default_context(), {"gateway-1": True}
+    load = Load({"gateway-1": url}, {"acme": "k"}, tls, ready, 1.0, 1, lambda *_: is_faulted)
+    asked = Asked("acme", "m", "gateway-1", True, 3, time.monotonic())
+    if closes_after_s is not None:
+        asyncio.get_running_loop().call_later(closes_after_s, lambda: asyncio.ensure_future(load._client.aclose()))
+    await load._one(asked, leaves=False)
+    await load._client.aclose()
+    server.close()
+    return asked
+
+
+async def test_a_reset_is_wrong_at_a_gateway_without_a_fault() -> None:
+    asked = await _asked(_Aborts, closes_after_s=None)
+    assert asked.end == "wrong" and "ConnectionResetError of a request at gateway-1" in asked.how
+
+
+async def test_a_reset_under_a_fault_is_honest() -> None:
+    assert (await _asked(_Aborts, closes_after_s=None, is_faulted=True)).end == "honest"
+
+
+async def test_what_the_client_closed_itself_is_ours() -> None:
+    """httpx's pool may close a connection that it gave to a request (tests/test_origin_pools.py)."""
+    asked = await _asked(_Silent, closes_after_s=0.1)
+    assert asked.end == "ours" and "ReadError from ClosedResourceError" in asked.how
