@@ -46,6 +46,7 @@ AnyEngineName = Annotated[str, msgspec.Meta(max_length=ENGINE_NAME_MAX_CHARS)]
 FailureText = Annotated[str, msgspec.Meta(max_length=FAILURE_MAX_CHARS)]
 Base64 = Annotated[str, msgspec.Meta(max_length=bloom.MAX_TEXT_CHARS, pattern=r"\A[A-Za-z0-9+/]*={0,2}\Z")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]  # $ would pass "a\n"
+Host = Annotated[str, msgspec.Meta(max_length=128, pattern=r"\A(?:[A-Za-z0-9._-]+|[0-9a-f:.]+)\Z")]  # of either family
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     replica_id: Name
     pool: Name
-    host: Name  # where the engine listens
+    host: Host  # where the engine listens
     port: Port
     phase: ReplicaPhase
     sequence: Count  # grows by one a heartbeat, from the agent's start

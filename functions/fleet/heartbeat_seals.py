@@ -21,13 +21,14 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from functions.artifacts.swarm.addresses import can_be_a_node
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
 from functions.fleet.role_credentials import Bearer, RoleCredentials, now
 
 MAX_AGE_S = 120.0  # with the differences of nodes' clocks
 _HEX = 32
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-PRIVATE_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10"  # the last: as clouds use it
+PRIVATE_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"  # the fourth: as clouds use it
 _IN_OBJECT, _IN_ARRAY = b',"seal":"', b',"'
 _MAX_KEYS = 20_000
 
@@ -109,9 +110,9 @@ class SealChecker:
             return not self._required or (self._loopback and host == "localhost")
         if address.is_loopback:
             return self._loopback
-        if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-            return False
-        return any(address.version == each.version and address in each for each in self._pod_networks)
+        return can_be_a_node(address) and any(
+            address.version == each.version and address in each for each in self._pod_networks
+        )
 
     def _refused(self, said: Heartbeat | Pulse, why: str) -> HeartbeatRefused:
         self.refused_total += 1

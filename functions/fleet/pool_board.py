@@ -19,7 +19,7 @@ from functions.decisions.health.pace import Pace
 from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
-from functions.fleet.heartbeat import ColdStages, Count, Heartbeat, Millis, Name, Ratio
+from functions.fleet.heartbeat import ColdStages, Count, Heartbeat, Host, Millis, Name, Ratio
 from functions.fleet.pool_heartbeat import (
     PoolDemand,
     PoolHeartbeat,
@@ -235,7 +235,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     waiting: Count
     kv_usage_ratio: Ratio
     decode_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0)]
-    host: Name
+    host: Host
     peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     age_s: float
     service_ms: Millis = 0.0

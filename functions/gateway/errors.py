@@ -75,12 +75,23 @@ _INSTEAD = {
     "/pooling": "Vectors are at /v1/embeddings, classes at /v1/classify, scores at /v1/score.",
     "/v2/embed": "Vectors are at /v1/embeddings.",
     "/v1/moderations": "No model here is a moderator by itself: ask a classifier of yours at /v1/classify.",
+    "/v1/uploads": "A file is sent whole, to /v1/files.",
+    "/v1/messages/batches": "Batches are at /v1/batches, whose lines may name /v1/chat/completions.",
+    "/v1/audio/transcriptions": "No model here is a transcriber by itself: a chat model that hears takes input_audio.",
+    "/v1/audio/translations": "No model here is a transcriber by itself: a chat model that hears takes input_audio.",
     "/version": "Engines differ in theirs; GET /v1/models says what each model can do.",
+}
+_STORED = {
+    "/v1/responses/": "Responses are not stored, so none can be read or cancelled: close the connection to end one.",
+    "/v1/chat/completions/": "Answers of chats are not stored.",
+    "/v1/uploads/": _INSTEAD["/v1/uploads"],
+    "/v1/messages/batches/": _INSTEAD["/v1/messages/batches"],
 }
 
 
 def not_found(method: str, path: str) -> ErrorAnswer:
-    where = _INSTEAD.get(path, "The API is under /v1.")
+    below = (words for start, words in _STORED.items() if path.startswith(start))
+    where = _INSTEAD.get(path) or next(below, "The API is under /v1.")
     message = f"There is no {quote(method)} {quote(path)} here. {where}"
     return ErrorAnswer(404, "invalid_request_error", "not_found", message)
 

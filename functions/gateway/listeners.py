@@ -7,7 +7,9 @@ in words.
 import resource
 import socket
 
+from functions.api.netloc import netloc
 from functions.gateway.settings import GatewaySettings
+from functions.http.binding import bound
 
 BACKLOG = 4096
 # What the kernel keeps for one client that reads slowly; left alone it grows to 4 MiB, 38 GB of them for 9,500 clients.
@@ -43,17 +45,15 @@ def bind_all(settings: GatewaySettings) -> list[socket.socket]:
 
 
 def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # its connections have it from it
+    options = [(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)]  # its connections have it from it
     if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        options.append((socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
     try:
-        listener.bind((host, port))
+        listener = bound(host, port, *options)
     except OSError as error:
-        listener.close()
-        raise StartFailed(f"cannot listen on {host}:{port}: {error.strerror}; free it or set {setting}") from error
+        raise StartFailed(
+            f"cannot listen on {netloc(host, port)}: {error.strerror}; free it or set {setting}"
+        ) from error
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener

@@ -16,7 +16,10 @@ class GatewaySettings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
         description="This gateway's name towards registry and other gateways; unique. Empty: the host's name and port.",
     )
-    host: str = Field("127.0.0.1", description="Where clients reach it; loopback unless told otherwise.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Where clients reach it; loopback unless told otherwise. `::`: every address of IPv6 and IPv4.",
+    )
     port: int = Field(8443, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
     plain_port: int = Field(
         0, ge=0, le=65535, description="A second listener without TLS, for a mesh or a bench; 0: none."
@@ -55,7 +58,8 @@ class GatewaySettings(BaseSettings):
     pod_cidrs: str = Field(
         PRIVATE_NETWORKS,
         description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
-        "believed. The private ranges have nodes' and Services' too: name the pods' own.",
+        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with "
+        "public IPv6 addresses need.",
     )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")

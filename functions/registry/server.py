@@ -20,6 +20,7 @@ import orjson
 import uvicorn
 from starlette.types import ASGIApp
 
+from functions.api.netloc import netloc
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
@@ -30,6 +31,7 @@ from functions.fleet.snapshot_notices import announce, follow_notices
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.fleet.valkey_client import Password, password_in
+from functions.http.binding import bound
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
@@ -267,13 +269,10 @@ def _bearable_connections() -> int:
 def _listen(host: str, port: int) -> socket.socket:
     """The listener, made before anything else, so that a port that is taken is said at once and in words."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        return bound(host, port)
     except OSError as error:
-        raise StartFailed(f"cannot listen on {host}:{port}: {error.strerror}; set SHOAL_REGISTRY_PORT") from error
-    return listener
+        where = netloc(host, port)
+        raise StartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_REGISTRY_PORT") from error
 
 
 def _secret(file: Path) -> str:

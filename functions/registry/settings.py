@@ -16,7 +16,10 @@ from functions.registry.rate_limiter import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFA
 class RegistrySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_REGISTRY_", frozen=True, extra="forbid", env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", description="Where it listens; loopback unless told otherwise.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Where it listens; loopback unless told otherwise. `::`: every address of IPv6 and IPv4.",
+    )
     port: int = Field(8444, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
     tls_cert_file: Path | None = Field(None, description="PEM chain.")
     tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
@@ -40,7 +43,8 @@ class RegistrySettings(BaseSettings):
     pod_cidrs: str = Field(
         PRIVATE_NETWORKS,
         description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
-        "believed. The private ranges have nodes' and Services' too: name the pods' own.",
+        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with "
+        "public IPv6 addresses need.",
     )
     state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import orjson
 from starlette.types import ASGIApp
 
+from functions.api.netloc import netloc
+from functions.http.binding import bound
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
 from functions.http.listening import GuardedServer, config_of
@@ -25,14 +27,12 @@ class StartFailed(Exception):
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
     """A listening socket; StartFailed with `setting` named, where that cannot be."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        listener = bound(host, port)
     except OSError as error:
-        listener.close()
-        raise StartFailed(f"cannot listen on {host}:{port}: {error.strerror}; free it or set {setting}") from error
+        raise StartFailed(
+            f"cannot listen on {netloc(host, port)}: {error.strerror}; free it or set {setting}"
+        ) from error
     listener.listen(_BACKLOG)
     listener.setblocking(False)
     return listener

@@ -112,6 +112,20 @@ def test_what_was_recorded_is_nothing_later() -> None:
         ("evil.example.com", False, False),
         ("2130706433", False, False),
         ("127.1", False, False),
+        ("fd00:10:244::7", True, True),
+        ("::1", False, True),
+        ("2a00:1450:4001:81b::200e", False, False),
+        ("fe80::1", False, False),
+        ("fd00:ec2::254", False, False),
+        ("fd00:ec2::23", False, False),
+        ("fd20:ce::254", False, False),
+        ("::ffff:10.0.0.7", False, False),
+        ("64:ff9b::a00:7", False, False),
+        ("2002:a00:7::1", False, False),
+        ("::", False, False),
+        ("ff02::1", False, False),
+        ("100.100.100.200", False, False),
+        ("168.63.129.16", False, False),
     ],
 )
 def test_prompts_go_to_pods(host: str, on_a_cluster: bool, on_one_machine: bool) -> None:
@@ -128,6 +142,11 @@ def test_nodes_services_and_strangers_are_no_pods_where_the_pods_networks_are_na
     named = checker(pod_cidrs="10.244.0.0/16, 203.0.113.0/24")
     for host in ("10.244.7.7", "203.0.113.9"):
         take(named, sealed(encode(said(host=host)), "r-1", SECRET))
+    six = checker(pod_cidrs="2600:1f14:e00:1000::/56")
+    take(six, sealed(encode(said(host="2600:1f14:e00:1007::9")), "r-1", SECRET))
+    for host in ("2600:1f14:e00:1100::9", "fd00:10:96::1"):
+        with pytest.raises(HeartbeatRefused, match="POD_CIDRS"):
+            take(six, sealed(encode(said(host=host)), "r-1", SECRET))
     for host in ("192.168.1.10", "10.96.0.1", "203.0.114.9", "127.0.0.1"):
         with pytest.raises(HeartbeatRefused, match="POD_CIDRS"):
             take(named, sealed(encode(said(host=host)), "r-1", SECRET))

@@ -1,5 +1,6 @@
 """answers and errors: what goes out, to engines and to clients."""
 
+import dataclasses
 import json
 
 import orjson
@@ -38,6 +39,17 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
     ]
     assert int(dict(line.split(b": ") for line in lines[1:])[b"content-length"]) == len(body)
     assert orjson.loads(body)["model"] == BOT_V1
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [("10.0.0.7", b"10.0.0.7:1234"), ("fd00::7", b"[fd00::7]:1234"), ("localhost", b"localhost:1234")],
+)
+def test_an_engine_is_named_in_brackets_where_its_address_has_colons(host: str, named: bytes) -> None:
+    """RFC 9110 (7.2): a strict server answers 400 to `host: fd00::7:1234`."""
+    replica = dataclasses.replace(REPLICA, host=host)
+    head = replies.upstream_request(ADMITTED, replica, 1_800_000_000.0).partition(b"\r\n\r\n")[0]
+    assert dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])[b"host"] == named
 
 
 def test_an_answers_headers() -> None:

@@ -15,7 +15,7 @@ def client() -> httpx.AsyncClient:
     )
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score", "/classify"])
+@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score", "/classify", "/tokenize", "/detokenize"])
 async def test_another_spelling_is_the_same_route(path: str) -> None:
     async with client() as gateway:
         body = {"model": "acme/bot"}
@@ -44,6 +44,16 @@ async def test_nothing_else_is_taken_for_a_route(path: str) -> None:
         ("POST", "/v2/embed", "/v1/embeddings"),
         ("POST", "/v1/moderations", "/v1/classify"),
         ("GET", "/version", "/v1/models"),
+        ("POST", "/v1/uploads", "/v1/files"),
+        ("POST", "/v1/uploads/upload_1/parts", "/v1/files"),
+        ("POST", "/v1/messages/batches", "/v1/batches"),
+        ("GET", "/v1/messages/batches/x/results", "/v1/batches"),
+        ("POST", "/v1/audio/transcriptions", "input_audio"),
+        ("POST", "/v1/audio/translations", "input_audio"),
+        ("GET", "/v1/responses/resp_1", "not stored"),
+        ("POST", "/v1/responses/resp_1/cancel", "not stored"),
+        ("GET", "/v1/responses/resp_1/input_items", "not stored"),
+        ("GET", "/v1/chat/completions/chatcmpl_1", "not stored"),
     ],
 )
 async def test_what_is_not_offered_says_what_is(method: str, path: str, instead: str) -> None:

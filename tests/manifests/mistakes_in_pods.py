@@ -133,6 +133,12 @@ POD_MISTAKES = [
         "no setting of functions.gateway",
     ),
     Mistake(
+        "pod of IPv4 alone",
+        settings_findings,
+        lambda r: variable(container(gateway(r)), "SHOAL_GATEWAY_HOST").update(value="0.0.0.0"),
+        "of IPv4 alone",
+    ),
+    Mistake(
         "left at its default",
         parity_findings,
         lambda r: drop_variable(container(gateway(r)), "SHOAL_GATEWAY_TRACE_DIR"),
@@ -280,6 +286,12 @@ POD_MISTAKES = [
         lifetime_findings,
         lambda r: variable(container(runtime(r), AGENT), "SHOAL_REPLICA_AGENT_PORT").update(value="8481"),
         "not the agent's judgement",
+    ),
+    Mistake(
+        "engine of IPv4 alone",
+        lifetime_findings,
+        lambda r: container(runtime(r))["args"].remove("--host=$(POD_IP)"),
+        "whichever family",
     ),
     Mistake(
         "engine moved",

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from functions.api import snapshot as snapshots
+from functions.api.netloc import netloc
 from functions.api.snapshot import Snapshot
 from functions.artifacts.s3 import S3Settings
 from tests.ports import free_ports
 from tests.roles import RoleProcess, start
 
 POOL = "smollm2-135m"
+_HOST = "127.0.0.1"
 _LOOK_INTERVAL_S = 0.05
 
 
@@ -88,16 +90,17 @@ class Engine:
     directory: Path
     port: int = field(default_factory=lambda: free_ports(1)[0])
     arguments: tuple[str, ...] = ()
+    host: str = _HOST
     running: RoleProcess | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{netloc(self.host, self.port)}"
 
     @contextmanager
     def run(self) -> Iterator["Engine"]:
         arguments = [
-            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--host", self.host, "--port", str(self.port)),
             *("--model", str(self.directory / "no-model"), "--served-model-name", POOL, "--max-model-len", "2048"),
             *("--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "16"),
             *self.arguments,
@@ -142,7 +145,7 @@ class AgentProcess:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{netloc(self.engine.host, self.port)}"
 
     def load(self, name: str, wait_s: float = 60.0, token: str = "internal-token") -> tuple[int, dict[str, Any]]:
         """Ask for a cold adapter as a gateway would."""
@@ -187,6 +190,7 @@ class AgentProcess:
         values = {
             "REPLICA_ID": self.replica_id,
             "POOL": POOL,
+            **{f"{name}_HOST": self.engine.host for name in ("ENGINE", "AGENT", "PEER")},
             "ENGINE_PORT": self.engine.port,
             "AGENT_PORT": self.port,
             "PEER_PORT": self.peer_port,
@@ -209,16 +213,18 @@ class Registry:
     directory: Path
     bus_url: str
     port: int = field(default_factory=lambda: free_ports(1)[0])
+    host: str = _HOST
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{netloc(self.host, self.port)}"
 
     @contextmanager
     def run(self) -> Iterator["Registry"]:
         token = self.directory / "token"
         token.write_text("internal-token\n")
         values = {
+            "HOST": self.host,
             "PORT": self.port,
             "INTERNAL_TOKEN_FILE": token,
             "BUS_URL": self.bus_url,

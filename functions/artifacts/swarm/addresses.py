@@ -31,7 +31,10 @@ _NODES_V6 = (IPv6Network("2000::/3"), IPv6Network("fc00::/7"))
 _NO_NODES_V6 = (
     IPv6Network("2001::/32"),  # Teredo
     IPv6Network("2002::/16"),  # 6to4
-    IPv6Network("fd00:ec2::254/128"),  # metadata at AWS
+    IPv6Network("fd00:ec2::/32"),  # metadata, pods' identities and other services at AWS
+    IPv6Network("fd20:ce::254/128"),  # metadata at Google
+    IPv6Network("fd00:c1::a9fe:a9fe/128"),  # metadata at Oracle
+    IPv6Network("fd00:42::42/128"),  # metadata at Scaleway
 )
 
 
@@ -53,7 +56,7 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
     if _in_any(ip, _LOOPBACK):
         if not loopback_allowed:
             raise AddressRefused(f"{address} is loopback, and whoever gave it is not")
-    elif not _can_be_a_node(ip):
+    elif not can_be_a_node(ip):
         raise AddressRefused(f"{address} is no address of a node")
     return address
 
@@ -66,9 +69,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _can_be_a_node(ip: IPv4Address | IPv6Address) -> bool:
+def can_be_a_node(ip: IPv4Address | IPv6Address) -> bool:
+    """Or a pod: loopback is neither."""
     if isinstance(ip, IPv4Address):
-        return not _in_any(ip, _NO_NODES)
+        return not _in_any(ip, (*_NO_NODES, _LOOPBACK[0]))
     return _in_any(ip, _NODES_V6) and not _in_any(ip, _NO_NODES_V6)
 
 

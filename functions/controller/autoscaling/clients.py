@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import httpx
 import msgspec
 
+from functions.api.netloc import netloc
 from functions.controller.autoscaling.allocation import RoleOrder
 from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
@@ -49,7 +50,7 @@ class RoleNotifier:
         return tuple(answer for answer in answers if answer)
 
     async def _notify(self, order: RoleOrder) -> str:
-        url = f"http://{order.host}:{order.port}/standing"
+        url = f"http://{netloc(order.host, order.port)}/standing"
         try:
             async with self._places:
                 answer = await self._post(url, order, now(self._secret))

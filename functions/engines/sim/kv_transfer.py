@@ -22,6 +22,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
+from functions.api.netloc import netloc
 from functions.engines.sim.refusals import Refusal
 
 BYTES_PER_GIGABIT = 125_000_000
@@ -134,7 +135,7 @@ class KvTransfers:
 
 async def _read(params: dict[str, Any]) -> tuple[int, int]:
     """Tokens whose blocks the other engine gives, and how many of them it had cached."""
-    base = f"http://{params['remote_host']}:{int(params['remote_port'])}"
+    base = f"http://{netloc(str(params['remote_host']), int(params['remote_port']))}"
     asking = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
     async with httpx.AsyncClient(timeout=HANDSHAKE_TIMEOUT_S, trust_env=False) as client:
         response = await client.post(f"{base}{READ_PATH}", json=asking)

@@ -34,6 +34,7 @@ from functions.engines.sim.model import AdapterTable, ServedModel
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
+from functions.http.binding import bound
 from functions.http.connections import Connections
 from functions.http.guard import Guard
 from functions.http.listening import GuardedServer, config_of
@@ -153,9 +154,7 @@ class EngineServer(GuardedServer):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    listener = bound(host, port)
     listener.listen(_BACKLOG)
     return listener
 

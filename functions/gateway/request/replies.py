@@ -5,6 +5,7 @@ import zlib
 
 import orjson
 
+from functions.api.netloc import netloc
 from functions.decisions.admission.bands import engine_priority
 from functions.decisions.admission.drain_rate import retry_after_s
 from functions.decisions.routing.choice import NoReplica, ReplicaView
@@ -27,13 +28,12 @@ _COMMAND_LINE_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]+(?:-[a-z0-9]+)*")
 def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
     """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
     return (
-        b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
         b"traceparent: %b\r\n"
         b"x-vllm-priority: %d\r\ncontent-length: %d\r\n\r\n%b"
         % (
             admitted.route.upstream_path,
-            replica.host.encode(),
-            replica.port,
+            netloc(replica.host, replica.port).encode(),
             admitted.request_id.encode(),
             admitted.trace.wire,
             engine_priority(admitted.service_class, int(now_unix_s * 1000)),

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from functions.api.ids import EngineName
+from functions.api.netloc import netloc
 from functions.decisions.routing.choice import ReplicaView
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.role_credentials import Bearer, now
@@ -69,7 +70,7 @@ class LoadClient:
 
     async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
         timeout = httpx.Timeout(wait_s + _READ_SLACK_S, connect=_CONNECT_S)
-        url = f"http://{_host(replica.host)}:{replica.peer_port}/adapters/load"
+        url = f"http://{netloc(replica.host, replica.peer_port)}/adapters/load"
         body = {"engine_name": engine_name, "wait_s": round(wait_s, 3)}
         try:
             for secret in filter(None, (now(self._secret), now(self._former))):
@@ -104,7 +105,3 @@ def _meaning(status: int, body: bytes) -> LoadAnswer:
         reason = ""
     printable = "".join(char if char.isprintable() else " " for char in reason[:_REASON_MAX_CHARS])
     return LoadAnswer(state, printable or (f"status {status}" if state == "unreachable" else ""))
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

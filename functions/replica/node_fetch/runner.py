@@ -30,6 +30,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.api.ids import Digest
+from functions.api.netloc import netloc
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.locations import WeightsName
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
@@ -293,7 +294,6 @@ def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
 
 def _address(host: str, port: int) -> str:
     try:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return check_address(address, loopback_allowed=True)
+        return check_address(netloc(host, port), loopback_allowed=True)
     except AddressRefused as error:
         raise StartFailed(f"SHOAL_NODE_FETCH_ADVERTISE_HOST: {error}") from error

@@ -1,11 +1,11 @@
 """`python -m functions.telemetry.store`: the trace store of one machine, configured by SHOAL_TRACE_STORE_*."""
 
 import logging
-import socket
 import sys
 
 from pydantic import ValidationError
 
+from functions.http.binding import bound
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard
 from functions.http.listening import GuardedServer, config_of
@@ -20,7 +20,7 @@ def main() -> int:
     try:
         settings = LocalStoreSettings()
         password = settings.password_file.read_text().strip()
-        listener = socket.create_server((settings.host, settings.port))
+        listener = bound(settings.host, settings.port)
         session, ask = opened(settings)
     except (ValidationError, OSError, ImportError, RuntimeError) as error:
         print(f"trace store: {error}", file=sys.stderr)  # noqa: T201 - the process's last word

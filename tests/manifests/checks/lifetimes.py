@@ -65,6 +65,8 @@ def _replica(workload: Workload, container: dict[str, Any], settings: Any) -> It
         yield "the engine's liveness is not the agent's judgement of it"
     if engine.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])[-1:] != [f"{agent}/drain"]:
         yield "the engine's preStop does not ask the agent to drain"
+    if "--host=$(POD_IP)" not in engine["args"]:
+        yield "the engine does not listen on the pod's address, whichever family that is of"
     if f"--port={settings.engine_port}" not in engine["args"]:
         yield f"the engine does not listen on {settings.engine_port}, where gateways are sent"
     paths = [_path_of(str(settings.cache_dir), each) for each in (engine, container)]

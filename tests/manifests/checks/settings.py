@@ -51,6 +51,11 @@ def settings_findings(rendering: Rendering) -> Iterator[str]:
                 yield from (f"{where} sets {name}, which nothing there reads" for name in names)
                 continue
             known = {name for settings in settings_classes()[module] for name in variables(settings)}
+            yield from (
+                f"{where}: {name} is of IPv4 alone; `::` is of both families"
+                for name, value in environment.items()
+                if name.endswith("_HOST") and value == "0.0.0.0"
+            )
             yield from (f"{where} sets {name}, which is no setting of {module}" for name in names if name not in known)
             yield from (f"{where}: {problem}" for problem in _refusals(module, environment))
 

@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack
 
 from kubernetes.client import Configuration
 
+from functions.api.netloc import netloc
 from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.clients import PoolsWire
 from functions.controller.health.watch import FleetHealth
@@ -63,6 +64,7 @@ from functions.decisions.rollout.report import stages_of
 from functions.fleet.branch_report import BranchReport
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
+from functions.http.binding import bound
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.otlp_sender import OtlpSender, sender_of
@@ -410,9 +412,10 @@ class KubernetesController:
 
     def _serve(self) -> MetricsServer:
         try:
-            listener = socket.create_server((self._settings.host, self._settings.port))
+            listener = bound(self._settings.host, self._settings.port)
+            listener.listen()
         except OSError as error:
-            where = f"{self._settings.host}:{self._settings.port}"
+            where = netloc(self._settings.host, self._settings.port)
             message = f"cannot listen on {where}: {error.strerror}; free it or set SHOAL_CONTROLLER_PORT"
             raise StartFailed(message) from error
         _log.info("health and metrics on port %d", listener.getsockname()[1])

@@ -35,7 +35,11 @@ class KubernetesSettings(BaseSettings):
     kubeconfig: Path | None = Field(
         None, description="A kubeconfig file; without it, the pod's ServiceAccount is used."
     )
-    host: str = Field("0.0.0.0", description="Where health and metrics listen: the kubelet and Prometheus ask there.")
+    host: str = Field(
+        "::",
+        description="Where health and metrics listen: the kubelet and Prometheus ask there. `::`: every address of "
+        "IPv6 and IPv4.",
+    )
     port: int = Field(8447, ge=0, le=65535, description="Their port; 0: any free one.")
     registry_url: str = Field("https://127.0.0.1:8444", description="Who keeps and hands out the snapshot.")
     registry_ca_file: Path | None = Field(

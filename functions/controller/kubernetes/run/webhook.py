@@ -23,7 +23,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
@@ -31,6 +30,7 @@ from typing import Literal, NamedTuple
 import orjson
 
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.http.binding import bound
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
@@ -111,10 +111,9 @@ class Webhook:
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """OSError where that cannot be."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         connections = Connections(CONNECTIONS_MAX, on_closed=lambda reason: self._on_result("limited"))
         guard = Guard(self._bounds, connections, on_refused=lambda status: self._on_result("malformed"))
-        return await serve(self, socket.create_server((host, port), family=family), guard)
+        return await serve(self, bound(host, port), guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI has it."""

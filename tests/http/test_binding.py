@@ -1,0 +1,54 @@
+"""Listening sockets: `::` is every address of both families, whatever the kernel's own default is."""
+
+import socket
+
+import pytest
+
+from functions.http.binding import bound
+
+_SEND_BYTES = 64 * 1024
+
+
+def reached(listener: socket.socket, address: str) -> str:
+    """As whom a caller from there is seen; empty where it is not let in."""
+    listener.listen()
+    try:
+        with socket.create_connection((address, listener.getsockname()[1]), timeout=5.0):
+            accepted, peer = listener.accept()
+            accepted.close()
+            return str(peer[0])
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("host", "by_four", "by_six"),
+    [
+        ("127.0.0.1", "127.0.0.1", ""),
+        ("0.0.0.0", "127.0.0.1", ""),
+        ("localhost", "127.0.0.1", ""),
+        ("::1", "", "::1"),
+        ("::", "::ffff:127.0.0.1", "::1"),
+    ],
+)
+def test_who_is_let_in(host: str, by_four: str, by_six: str) -> None:
+    with bound(host, 0) as listener:
+        assert (reached(listener, "127.0.0.1"), reached(listener, "::1")) == (by_four, by_six)
+
+
+def test_a_kernel_without_ipv6_listens_to_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with bound("::", 0) as listener:
+        assert reached(listener, "127.0.0.1") == "127.0.0.1"
+
+
+def test_options_are_there_before_the_bind() -> None:
+    with bound("::", 0, (socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)) as listener:
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * _SEND_BYTES  # as Linux counts
+
+
+@pytest.mark.parametrize("host", ["::", "127.0.0.1"])
+def test_a_port_that_is_taken_is_said(host: str) -> None:
+    with bound(host, 0) as first, pytest.raises(OSError, match="in use"):
+        first.listen()
+        bound(host, first.getsockname()[1])
