@@ -416,8 +416,7 @@ class KubernetesController:
             listener.listen()
         except OSError as error:
             where = netloc(self._settings.host, self._settings.port)
-            message = f"cannot listen on {where}: {error.strerror}; free it or set SHOAL_CONTROLLER_PORT"
-            raise StartFailed(message) from error
+            raise StartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT") from error
         _log.info("health and metrics on port %d", listener.getsockname()[1])
         probes = {"/healthz": self._not_alive_reason, "/readyz": self._side.not_ready_reason}
         server = MetricsServer(listener, self._metrics.registry, self._refresh, self._loop, probes)
