@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.api.ids import DIGEST_PATTERN, Digest, EngineName, PoolName, ReplicaId
+from functions.api.netloc import HOST
 from functions.decisions.distribution import bloom
 from functions.decisions.health.pace import Pace
 from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
@@ -46,7 +47,7 @@ AnyEngineName = Annotated[str, msgspec.Meta(max_length=ENGINE_NAME_MAX_CHARS)]
 FailureText = Annotated[str, msgspec.Meta(max_length=FAILURE_MAX_CHARS)]
 Base64 = Annotated[str, msgspec.Meta(max_length=bloom.MAX_TEXT_CHARS, pattern=r"\A[A-Za-z0-9+/]*={0,2}\Z")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]  # $ would pass "a\n"
-Host = Annotated[str, msgspec.Meta(max_length=128, pattern=r"\A(?:[A-Za-z0-9._-]+|[0-9a-f:.]+)\Z")]  # of either family
+Host = Annotated[str, msgspec.Meta(max_length=128, pattern=rf"\A(?:{HOST})\Z")]
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

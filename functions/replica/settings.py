@@ -8,10 +8,9 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.api.ids import NAME_PATTERN
-from functions.api.netloc import netloc
+from functions.api.netloc import HOST, netloc
 
 _ZONE_PATTERN = r"^[A-Za-z0-9._-]{0,64}$"
-_HOST_PATTERN = r"^([A-Za-z0-9._-]{1,128}|[0-9a-f:.]{2,45})$"  # a name, or an address of either family
 _REPLICA_ID_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
 
 
@@ -23,7 +22,7 @@ class ReplicaSettings(BaseSettings):
         pattern=rf"^{NAME_PATTERN}$", description="The pool that the engine belongs to: its base model's id."
     )
     engine_host: str = Field(
-        "127.0.0.1", pattern=_HOST_PATTERN, description="Where gateways and this agent reach the engine."
+        "127.0.0.1", pattern=rf"^({HOST})$", description="Where gateways and this agent reach the engine."
     )
     engine_port: int = Field(8460, ge=1, le=65535, description="The engine's port.")
     agent_host: str = Field("127.0.0.1", description="Where the agent's own routes listen; they need no key: loopback.")

@@ -47,6 +47,8 @@ def test_signature_keys_are_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
         ("POOL", "a/b"),
         ("ENGINE_PORT", "0"),
         ("ENGINE_HOST", "127.0.0.1:80"),
+        ("ENGINE_HOST", "fd00::7]:80"),
+        ("ENGINE_HOST", "engine:80"),
         ("DRAIN_TIMEOUT_S", "0"),
         ("STALLED_AFTER_S", "nan"),
         ("MAX_ADAPTERS", "-1"),
