@@ -10,6 +10,7 @@ from tests.decisions.routing.test_routing import asked, load_of, replica, routed
 
 HOME = ReplicaId("home")
 MEASURED = {"service_ms": 400.0, "prefill_ms_per_token": 0.2}
+HOME_AND_B = replica("home", **MEASURED), replica("b", **MEASURED)
 FEW_AHEAD, MANY_AHEAD = load_of({"home": 3}, {"home": 2_500}), load_of({"home": 4}, {"home": 20_000})
 
 
@@ -66,6 +67,12 @@ def test_at_a_full_cache_those_that_wait_are_waited_for() -> None:
 def test_in_a_full_pool_no_home_keeps_anybody() -> None:
     views = [replica(name, kv_usage_ratio=1.0, **MEASURED) for name in ("home", "b")]
     assert routed(turn(1400), *views, load=FEW_AHEAD).replica.id == "b"
+
+
+def test_a_move_that_repeats_little_is_not_held() -> None:
+    """400 tokens are 80 ms: held for so little, turns of short prompts waited longer than those that nothing binds."""
+    found = routed(turn(400), *HOME_AND_B, load=load_of({"home": 3}, {"home": 1_100}))
+    assert found.replica.id == "b" and found.moved is not None
 
 
 @pytest.mark.parametrize(("cached", "where"), [(0, "b"), (1400, "home")])
