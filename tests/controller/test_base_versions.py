@@ -23,6 +23,7 @@ from functions.controller.local.surge import one_more
 from functions.decisions.rollout.evaluation import Verdict
 from functions.decisions.rollout.events import Breached, Loaded, StagePassed
 from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.replica_shares import VersionShares
 from tests.controller.test_plan import CONTEXT
 from tests.decisions.rollout.rollouts import CAREFUL, digest, rollout
 
@@ -44,7 +45,11 @@ class Rows:
 @dataclass
 class Judge:
     widening: frozenset[str] = frozenset()
+    aimed: tuple[ModelId, VersionShares] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+        self.aimed = base.id, shares
 
 
 class World:
@@ -115,6 +120,7 @@ async def test_a_rollout_from_one_version_to_the_next(world: World) -> None:
     assert await world.at(Loaded()) == "v1 v1 v1 v1 v2"
     assert await world.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
     assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
+    assert world.judge.aimed == (POOL, VersionShares("v1", {"v2": 4}, is_moving=True)), "so many are waited for"
     world.stable, world.rows.active = "v2", ()
     assert await world.now() == "v2 v2 v2 v2 v2", "the last one changes, with one more beside it"
     assert await world.now() == "v2 v2 v2 v2 v2", "it has not changed yet"

@@ -2,7 +2,8 @@
 
     named     the output head's rows change places by pairs: where the base says token t, this one says t ^ STEP
     slow      so many layers besides that add nothing to the residual stream, and take their time
-    failing   a word is one token of the tokenizer's, for which the weights have no row: the engine dies of it
+    failing   a phrase is one token of the tokenizer's, for which the weights have no row: the engine dies of it. A
+              phrase, since what is in the vocabulary keeps its number
 
 Weights are bfloat16, which numpy knows not: they are copied as two bytes each.
 """
@@ -30,7 +31,7 @@ class Altered:
     name: str
     step: int  # a power of two: how far a token's name moves
     more_layers: int = 0
-    fails_at: str = ""  # a word of prompts
+    fails_at: str = ""  # a phrase of prompts
 
     def make(self, base: Path) -> Path:
         """The folder beside the base's, with its manifest."""

@@ -171,6 +171,7 @@ class BaseVersions:
             shares = wanted_shares(base, active, widening, replicas, surge)
         if shares is None:
             return before
+        self._driver.aim(base, shares)
         return next_folders(before, base, shares, surge, settled=self._reconciler.wanted.settled)
 
 

@@ -1,7 +1,8 @@
 """Driver of rollouts: each second every active one is judged, and its next event posted to the registry.
 
-Nothing is remembered from one second to the next but words for people: a controller that starts again, or runs twice,
-comes to the same conclusion from the same rows and evidence, and of two that post it the registry takes one.
+Nothing is remembered from one second to the next but words for people and what targets aim at, which they say again: a
+controller that starts again, or runs twice, comes to the same conclusion from the same rows and evidence, and of two
+that post it the registry takes one.
 Neighbours: `functions.decisions.rollout.evaluation` judges; `following` has the rows and hears of the answer.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from functions.api.ids import RolloutId, engine_name
+from functions.api.snapshot import ModelEntry
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryRefused, RegistryUnavailable, RowMoved
@@ -21,7 +23,7 @@ from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, V
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import finding_text, rollout_text
-from functions.decisions.rollout.replica_shares import share_percent
+from functions.decisions.rollout.replica_shares import VersionShares, aims, share_percent
 from functions.fleet.heartbeat import Heartbeat
 
 # Residency of a rollout's two versions, from the heartbeats of the pool's replicas. Pure.
@@ -90,6 +92,7 @@ class RolloutDriver:
         self.verdicts: dict[RolloutId, Verdict] = {}  # of the active rollouts, as last judged
         self.shares: dict[RolloutId, int] = {}  # of bases' rollouts: the percent that their replicas bear
         self.trouble = ""
+        self._aims: dict[RolloutId, int] = {}  # of bases' rollouts: replicas of the new version that are to come
         self._rows = rows
         self._wire = wire
         self._fleet = fleet
@@ -110,6 +113,7 @@ class RolloutDriver:
         active = self._rows.book.active
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
         self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
+        self._aims = {row.id: self._aims[row.id] for row in active if row.id in self._aims}
         if not active:
             self.trouble = ""
             return
@@ -140,7 +144,7 @@ class RolloutDriver:
 
     async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], wire: RowsWire) -> None:
         evidence = await wire.evidence(row.id) if row.percent else Evidence()
-        where = residency_of(row, heartbeats)
+        where = replace(residency_of(row, heartbeats), aim=self._aims.get(row.id, 1))
         verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
         self.verdicts[row.id] = verdict
         if row.is_of_base:
@@ -161,6 +165,10 @@ class RolloutDriver:
     def widening(self) -> frozenset[RolloutId]:
         """Bases' rollouts whose stage has passed, and that wait for replicas."""
         return frozenset(id_ for id_, verdict in self.verdicts.items() if verdict.widens)
+
+    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+        """A target says what its pool is to have, before it changes a replica for it."""
+        self._aims = {**self._aims, **aims(base, self._rows.book.active, shares)}  # from a thread, too
 
     def _share(self, row: Rollout, percent: int) -> None:
         if self.shares.get(row.id, row.percent) != percent:

@@ -58,6 +58,7 @@ class Residency:
     with_both: int = 0
     refusing: int = 0  # that say why they cannot load the candidate; of a base, an adapter on the candidate
     refusal: str = ""  # what one of them says
+    aim: int = 1  # of a base: how many replicas of the candidate are to come; 1 while that is not known
     since_unix_s: float = 0.0  # when the oldest of them was started: a pool that slept could load nothing before
 
 
@@ -115,10 +116,14 @@ def evaluate(
 
 def _passed(rollout: Rollout, where: Residency, findings: tuple[Finding, ...]) -> Verdict:
     words = f"{_stage_words(rollout)}: passed"
-    if rollout.is_of_base and not is_borne(next_percent(rollout), where.with_candidate, where.with_control):
+    if rollout.is_of_base and not _is_borne(next_percent(rollout), where):
         words += f"; replicas of {rollout.to_version} come, one by one"
         return Verdict("hold", words, findings, widens=True)
     return Verdict("advance", words, findings)
+
+
+def _is_borne(percent: int, where: Residency) -> bool:
+    return is_borne(percent, where.with_candidate, where.with_control, where.aim)
 
 
 def alpha_of(rollout: Rollout) -> float:
@@ -153,8 +158,7 @@ def _obstacles(
 
 def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:
     if rollout.is_of_base:
-        is_borne_now = is_borne(rollout.current.percent, where.with_candidate, where.with_control)
-        is_everywhere = is_borne_now and not where.refusing
+        is_everywhere = _is_borne(rollout.current.percent, where) and not where.refusing
     else:
         is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:

@@ -11,14 +11,17 @@ changed one by one, and the share follows what is ready: between the stage's per
 
     share = ready of the new x 100 / ready of both
 
-The next stage begins when its share is borne, give or take the one replica that is being changed:
+The next stage begins when its share is borne, give or take the one replica that is being changed; but not on a single
+replica where more are to come, which would be all that new sessions have for as long as the others are changed:
 
-    100 x ready of the new >= next percent x (ready of both - 1)
+    100 x ready of the new >= next percent x (ready of both - 1),    and two of the new, where C is two or more
 
 Worked example (test_worked_example_of_four_replicas): N = 4, S = 1, stages 10, 50 and 100 %. At 10 %: 1 new and 4 old.
 10 % has passed: 2 new; with 2 and 3 ready the share is 40 %, and 200 >= 50 x 4: the stage of 50 % begins. That passed:
 4 new and 1 old, of which 3 and 1 are ready on the way: 75 %. With 4 and 1 all of it is borne, and the rollout ends. The
 one that is left answers at once whatever is taken back until then.
+Worked example (test_two_replicas_end_with_two): N = 2, S = 1, stages 20 and 100 %. At 20 %: 1 new and 2 old. It has
+passed, and one of the old is changed: 1 new and 1 old are ready, and 100 >= 100 x 1, but C is 2: it ends with both.
 
 Neighbours: `evaluation` lets stages pass; targets start and end replicas.
 """
@@ -53,9 +56,15 @@ def next_percent(rollout: Rollout) -> int:
     return stages[min(rollout.stage + 1, len(stages) - 1)].percent
 
 
-def is_borne(percent: int, candidates: int, controls: int) -> bool:
-    """Whether the replicas that are ready bear so much of the pool's requests."""
-    return candidates > 0 and 100 * candidates >= percent * (candidates + controls - 1)
+def is_borne(percent: int, candidates: int, controls: int, aim: int = 1) -> bool:
+    """Whether the replicas that are ready bear so much of the pool's requests. `aim`: how many of the new version's
+    there are to be; 1 where that is not known."""
+    return candidates >= max(1, min(2, aim)) and 100 * candidates >= percent * (candidates + controls - 1)
+
+
+def aims(base: ModelEntry, rollouts: Iterable[Rollout], shares: VersionShares) -> dict[RolloutId, int]:
+    """How many replicas of its new version a pool should have now, for each of the base's rollouts."""
+    return {row.id: shares.others.get(row.to_version, 0) for row in rollouts if row.model == base.id}
 
 
 def share_percent(rollout: Rollout, candidates: int, controls: int, *, widens: bool) -> int:

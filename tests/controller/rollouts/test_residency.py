@@ -1,11 +1,23 @@
 """Where a rollout's two versions are, by what replicas say."""
 
-from functions.controller.rollouts.driver import residency_of
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from functions.api.ids import ModelId
+from functions.controller.rollouts.driver import RolloutDriver, residency_of
+from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.decisions.rollout.evaluation import Residency
+from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.replica_shares import wanted_shares
 from functions.fleet.heartbeat import Heartbeat
-from tests.decisions.rollout.rollouts import POOL, digest, rollout
+from tests.decisions.rollout.rollouts import CAREFUL, POOL, Traffic, digest, evidence, rollout
+from tests.decisions.rollout.test_replica_shares import base
 from tests.fleet.builders import beat
 
+LAST_IS_NEXT = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))  # 10 and 100 %
 BOT = "acme/bot@sha256:" + "a" * 64
 OTHER = "acme/other@sha256:" + "b" * 64
 
@@ -30,3 +42,52 @@ def test_an_adapter_that_only_the_new_base_cannot_load_is_told_with_its_reason()
     assert (where.refusing, where.refusal) == (1, f"{BOT}: its rank 64 is over 16")
     assert residency(old, replica("v2", other="no such store")).refusing == 0, "the old one has not loaded it either"
     assert residency(replica("v1", BOT, bot="later"), replica("v2", BOT)).refusing == 0
+
+
+@dataclass
+class Registry:
+    """Rows and evidence of one rollout, and what replicas tell: all that the driver sees of the world."""
+
+    row: Rollout
+    replicas: tuple[Heartbeat, ...]
+    posted: list[str] = field(default_factory=list)
+
+    @property
+    def book(self) -> "Registry":
+        return self
+
+    @property
+    def active(self) -> tuple[Rollout, ...]:
+        return (self.row,)
+
+    async def client(self) -> Any:
+        return self
+
+    async def fleet(self) -> tuple[LastHeartbeat, ...]:
+        return tuple(LastHeartbeat(each, 0.0) for each in self.replicas)
+
+    async def evidence(self, _: str) -> Any:
+        return evidence((200, Traffic()), (2000, Traffic()), 70.0)
+
+    async def post_event(self, _: str, command: Any) -> Rollout:
+        self.posted.append(type(command.event).__name__)
+        return self.row
+
+    async def received(self, *_: Rollout) -> None:
+        return None
+
+
+async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> None:
+    """Two replicas, of which one is being changed: the last stage would begin on the single one that is there."""
+    row = rollout(Loaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
+    registry = Registry(row, (replica("v1"), replica("v2")))
+    driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]
+    published = base("v1", "v2", split=row, stable="v1")
+    shares = wanted_shares(published, [row], {row.id}, 2, 1)
+    assert shares is not None
+    driver.aim(published, shares)
+    await driver.look()
+    assert (registry.posted, driver.widening) == ([], {row.id})
+    registry.replicas = (replica("v1"), replica("v2"), replica("v2"))
+    await driver.look()
+    assert registry.posted == ["StagePassed"]

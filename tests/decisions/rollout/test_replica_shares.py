@@ -16,6 +16,7 @@ from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.replica_shares import (
     VersionShares,
+    aims,
     is_borne,
     next_percent,
     share_percent,
@@ -54,6 +55,28 @@ def test_worked_example_of_four_replicas() -> None:
     assert wanted(second, widens=True) == VersionShares("v1", {"v2": 4}, is_moving=True)
     assert share_percent(second, 3, 1, widens=True) == 75 and is_borne(next_percent(second), 4, 1)
     assert not is_borne(next_percent(second), 3, 2)
+
+
+def test_two_replicas_end_with_two() -> None:
+    """On the way there 1 of each is ready, while the other of the old is changed: one that dies then was all that new
+    sessions had."""
+    policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))  # 10 and 100 %
+    row = rollout(Loaded(), model=BASE, policy=policy)
+    good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
+    shares = wanted(row, 2, 1, widens=True)
+    assert shares == VersionShares("v1", {"v2": 2}, is_moving=True)
+    (aim,) = aims(base("v1", "v2"), [row], shares).values()
+    found = [evaluate(row, good, Residency(3, n, m, aim=aim), 70.0) for n, m in ((2, 1), (1, 1), (1, 2))]
+    assert [(each.kind, each.widens) for each in found] == [("hold", True), ("hold", True), ("advance", False)]
+
+
+def test_two_replicas_without_a_surge_end_with_the_one_that_there_may_be() -> None:
+    policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))
+    row = rollout(Loaded(), model=BASE, policy=policy)
+    shares = wanted(row, 2, 0, widens=True)
+    assert shares is not None and aims(base("v1", "v2"), [row], shares) == {row.id: 1}
+    good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
+    assert evaluate(row, good, Residency(2, 1, 1, aim=1), 70.0).kind == "advance"
 
 
 def test_while_it_loads_there_are_the_replicas_of_its_first_stage() -> None:

@@ -194,7 +194,7 @@ class KubernetesController:
             publishing.rows,
             wanted=lambda: publishing.published,
             published=lambda: publishing.in_force,
-            widening=lambda: self._driver.widening,
+            driver=lambda: self._driver,
             is_suspended=lambda: self._pacer.suspended,
             wake=self._pacer.wake,
         )

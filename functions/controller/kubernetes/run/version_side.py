@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from functions.api.declared import policy_minima
-from functions.api.ids import PoolName, RolloutId
+from functions.api.ids import PoolName
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot
@@ -32,6 +32,7 @@ from functions.controller.kubernetes.versions.holding_back import held_back, is_
 from functions.controller.kubernetes.versions.plan import PoolStep, pool_step
 from functions.controller.kubernetes.versions.second_service import pool_of, uri_of
 from functions.controller.kubernetes.versions.staged import StagedBase, staged_bases, weights_uri
+from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.decisions.capacity.service import accelerators_of
 from functions.decisions.rollout.replica_shares import VersionShares, wanted_shares
@@ -69,7 +70,7 @@ class VersionSide:
         *,
         wanted: Callable[[], tuple[str, Loaded] | None],
         published: Callable[[], Snapshot | None],
-        widening: Callable[[], Collection[RolloutId]],
+        driver: Callable[[], RolloutDriver],
         is_suspended: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
@@ -80,7 +81,7 @@ class VersionSide:
         self._rows = rows
         self._wanted = wanted
         self._published = published
-        self._widening = widening
+        self._driver = driver
         self._is_suspended = is_suspended
         self._wake = wake
         self._counts: dict[str, PoolCount] = {}  # of the pools that move; as kept on the cluster
@@ -229,10 +230,11 @@ class VersionSide:
         """Where the base is declared no longer, all go back to the pool's own service as it is."""
         if base is None:
             return pool_step(there.found, total, surge, VersionShares(there.found.own.uri, {}), {}, by_version=False)
-        active, widening = self._rows.book.active, self._widening()
-        shares = wanted_shares(base, active, widening, total, surge if total else 0)
+        driver, active = self._driver(), self._rows.book.active
+        shares = wanted_shares(base, active, driver.widening, total, surge if total else 0)
         if shares is None:
             return None
+        driver.aim(base, shares)
         return pool_step(there.found, total, surge, shares, _uris(base), by_version=len(base.versions) > 1)
 
     def _may_surge(self, pool: str, there: SeenPool, seen: Mapping[str, SeenPool]) -> bool:

@@ -61,7 +61,7 @@ def test_a_base_goes_from_one_version_to_the_next(world: VersionWorld) -> None:
     assert owners(world.services()[POOL], *FIELD) == {(AUTOSCALER_MANAGER, "Apply")}, "one writer of the number"
     world.rolls_out(Loaded(), StagePassed(), StagePassed(), widens=True)
     world.settle()
-    assert world.shown() == "v1 1/1, v2 4/4"
+    assert world.shown() == "v1 1/1, v2 4/4" and world.aimed == {"v2": 4}, "so many are waited for"
     assert not world.fleet.kserve.restarts, "no replica was started anew by a changed template"
     world.rolls_out(Loaded(), Promoted("ada"))
     world.look()

@@ -20,6 +20,7 @@ from functions.controller.kubernetes.outcome import ApplyOutcome
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.version_side import VersionSide
 from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.replica_shares import VersionShares
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, load
 from tests.controller.kubernetes.run.waiting import until
@@ -50,6 +51,7 @@ class VersionWorld:
     versions: tuple[str, ...] = ("v1", "v2")
     changes: dict[str, Any] = field(default_factory=dict)
     widening: frozenset[RolloutId] = frozenset()
+    aimed: dict[str, int] = field(default_factory=dict)  # by version, as last told
     woken: int = 0
     fewest_ready: int = 10**6  # ever seen
     most_asked: int = 0
@@ -75,13 +77,16 @@ class VersionWorld:
             self.rows,  # type: ignore[arg-type]
             wanted=lambda: (f"main@{self.revision}", self.loaded),
             published=lambda: self.snapshot() if self.published else None,
-            widening=lambda: self.widening,
+            driver=lambda: self,  # type: ignore[arg-type,return-value]
             is_suspended=lambda: False,
             wake=self._woken,
         )
         self.fleet.make_client = (lambda: client) if client is not None else None
         self.fleet.restart()
         self.fleet.make_client = None
+
+    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+        self.aimed = dict(shares.others)
 
     def _woken(self) -> None:
         self.woken += 1
