@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from safetensors import TensorSpec, deserialize, serialize_file
+from tokenizers import Tokenizer
 
 from functions.artifacts.directories import write_manifest
 
@@ -66,6 +67,7 @@ class Altered:
         beyond = {"id": next_token, "content": self.fails_at, "special": False, "normalized": False}
         content["added_tokens"].append(content["added_tokens"][-1] | beyond)
         tokenizer.write_text(json.dumps(content))
+        assert Tokenizer.from_file(str(tokenizer)).token_to_id(self.fails_at) == next_token, "it has a row after all"
 
 
 def _read(file: Path) -> dict[str, Values]:
