@@ -148,7 +148,7 @@ def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
 def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
     """A base whose engine dies of its first request: nothing else would come to be known of it but a loss a minute."""
     evidence = gathering()
-    of_base = msgspec.structs.replace(USE, model=ModelId(RESOLVED.pool))
+    of_base = msgspec.structs.replace(USE, model=ModelId(world.POOL))
     evidence.candidate_unavailable(of_base, ACME)
     assert evidence.stats(ROLLOUT, 0) is None, "nobody has asked it yet"
     evidence.candidate_failed(of_base, ACME, broke_at("r0", 0.0))

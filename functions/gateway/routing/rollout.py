@@ -339,7 +339,7 @@ class Rollouts:
 
 def _is_of_base(use: SplitUse) -> bool:
     """Its versions are weights of the pool's base, or it is an adapter that goes with those."""
-    return use.model == use.control.pool
+    return use.model == ModelId(use.control.pool)
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
