@@ -161,6 +161,26 @@ async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(pl
     assert groups(p) == ((1, 0), (40, 0)) and p.quiet()
 
 
+async def test_what_a_draining_replica_has_not_begun_is_no_evidence(play: Playing) -> None:
+    """A spot machine is given notice: its engine turns away all that waits there."""
+    p = in_base_rollout(play)
+    await answered_whole(p)
+    others = []
+    for _ in range(5):
+        ask(p, stream=True)
+        engine = await engine_of(p)
+        assert engine.replica_id == NEW
+        engine.begins_stream()
+        engine.streams(sse.finish(POOL, "abort"))
+        others.append(await engine_of(p))
+    for other in others:
+        assert other.replica_id == OLD
+        other.begins_stream()
+        other.streams(sse.token(POOL, "hello"), sse.DONE)
+        other.ends_stream()
+    assert groups(p) == ((1, 0), (5, 0)) and p.quiet()
+
+
 async def test_a_session_that_is_told_to_come_back_meanwhile_is_no_evidence_either(play: Playing) -> None:
     p = in_base_rollout(play)
     session = subject_in("candidate")

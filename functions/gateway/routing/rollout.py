@@ -110,9 +110,13 @@ class _Stage:
         return self.candidate if group == "candidate" else self.control
 
     @property
-    def has_only_failed(self) -> bool:
+    def has_answered(self) -> bool:
         """The candidate, of what was counted."""
-        return 0 < self.candidate.requests == self.candidate.errors
+        return self.candidate.requests > self.candidate.errors
+
+    @property
+    def has_only_failed(self) -> bool:
+        return self.candidate.requests > 0 and not self.has_answered
 
 
 class RolloutEvidence:
@@ -178,6 +182,10 @@ class RolloutEvidence:
 
     def candidate_failed(self, use: SplitUse, tenant: TenantId, attempted: Attempted) -> None:
         """Where it was asked for it has failed, and no other replica has it: the request goes on as control's."""
+        stage = self._stages.get((use.rollout, use.stage))
+        is_drained = attempted.failure is Failure.ABORTED and stage is not None and stage.has_answered
+        if is_drained and _is_of_base(use):
+            return  # before a spot machine goes, say: what its replica has not begun is turned away
         self._failed(_Failed(use, tenant, None), attempted)
 
     def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:

@@ -1,5 +1,7 @@
 """Losses: what fails at one replica counts once where the replica was lost, and each time where it lives."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,3 +185,25 @@ def test_a_version_whose_engine_dies_of_what_it_is_sent_is_halted_after_some_los
 def test_one_loss_among_a_stages_requests_neither_halts_nor_keeps_it_from_passing() -> None:
     for requests, kind in ((5, "hold"), (30, "hold"), (50, "advance")):
         assert evaluate(running(), with_losses(1, requests), EVERYWHERE, 70.0).kind == kind
+
+
+def test_a_version_that_breaks_a_fifth_of_its_streams_is_seen_to_do_so() -> None:
+    """100 streams a second of 0.3 s each; a fifth breaks after 0.06 s. After a failure the gateway leaves it alone for
+    5 s, so that what is in hand is all that shows whether it lives."""
+    rng, told, failed, out_until_s = random.Random(5), Told(), 0, 0.0
+    under_way: list[tuple[float, float, bool]] = []  # when it ends, when it was sent, whether it breaks
+    for hundredth in range(20 * 100):
+        told.now_s = 10.0 + hundredth / 100
+        told.look()
+        if told.now_s >= out_until_s:
+            breaks = rng.random() < 0.2
+            under_way.append((told.now_s + (0.06 if breaks else 0.3), told.now_s, breaks))
+        for _, sent_s, breaks in [each for each in under_way if each[0] <= told.now_s]:
+            if breaks:
+                told.fails(sent_s=sent_s)
+                failed, out_until_s = failed + 1, told.now_s + 5.0
+            else:
+                told.answers(sent_s=sent_s)
+        under_way = [each for each in under_way if each[0] > told.now_s]
+    told.after(BURST_S)
+    assert failed > 5 and len(told.counted) == failed
