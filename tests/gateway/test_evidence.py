@@ -146,19 +146,24 @@ def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
 
 
 def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
-    """A base whose engine dies of its first request: nothing else would come to be known of it but a loss a minute."""
-    evidence = gathering()
+    """A base whose engine dies of its first requests: nothing else would come to be known of it but a loss a minute."""
+    clock = Clock()
+    evidence = gathering(clock)
     of_base = msgspec.structs.replace(USE, model=ModelId(world.POOL))
     evidence.candidate_unavailable(of_base, ACME)
     assert evidence.stats(ROLLOUT, 0) is None, "nobody has asked it yet"
     evidence.candidate_failed(of_base, ACME, broke_at("r0", 0.0))
     evidence.candidate_unavailable(of_base, ACME)
+    assert counts(groups(evidence)[0]) == (1, 1), "once says nothing"
+    clock.forward(60)
+    evidence.candidate_failed(of_base, ACME, broke_at("r0", clock.now_s - 1))
+    evidence.candidate_unavailable(of_base, ACME)
     evidence.ended(of_base, ACME, (503, "model_not_ready"), NEVER_BEGAN)
-    assert counts(groups(evidence)[0]) == (3, 3)
+    assert counts(groups(evidence)[0]) == (4, 4)
     evidence.ended(of_base, ACME, (200, ""), ANSWERED)
     evidence.candidate_unavailable(of_base, ACME)
     evidence.ended(of_base, ACME, (503, "model_not_ready"), NEVER_BEGAN)
-    assert counts(groups(evidence)[0]) == (4, 3), "it answers: whoever had it was lost"
+    assert counts(groups(evidence)[0]) == (5, 4), "it answers: whoever had it was lost"
 
 
 def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:

@@ -12,8 +12,9 @@ and those that it had in hand and the old version answered then.
 
 A candidate that no replica has is a failure of the candidate where that is an adapter. A base's is none: its replicas
 had it when the stage began, so one was lost, or is out for what it did, and both are counted; how long none may have it
-is the controller's to say. But while it has only failed here, and ended nothing whole, it is a failure. A control that
-none has is want of room.
+is the controller's to say. But while it has only failed here, BLAMED_AFTER times, and ended nothing whole, it is a
+failure: so an engine that dies of its first requests is found out at its second death. A control that none has is want
+of room.
 Worked example (test_while_a_lost_replica_is_started_again_its_share_is_no_evidence): the one replica with v2 is killed
 with 12 streams; 40 requests that would have been its are answered by v1 until it is back: 1 failure of v2.
 
@@ -48,6 +49,7 @@ from functions.telemetry.gap_histogram import SKETCH_BUCKETS, GapCounts
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
 FREE_REQUESTS = 100  # of one tenant, in each group of a stage: twice what a rollout asks for by default
+BLAMED_AFTER = 2  # failures without any answer: one alone may be a machine's that was taken away
 MAX_TENANTS = 256  # of a stage, whose shares are known; more than these have small ones
 FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
 _MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
@@ -116,7 +118,7 @@ class _Stage:
 
     @property
     def has_only_failed(self) -> bool:
-        return self.candidate.requests > 0 and not self.has_answered
+        return self.candidate.errors >= BLAMED_AFTER and not self.has_answered
 
 
 class RolloutEvidence:
