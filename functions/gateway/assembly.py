@@ -75,12 +75,12 @@ def make_services(
         on_cut=partial(metrics.connection_closed, "slow_reader"),
         occupy=quotas.occupy,
     )
-    rollouts = Rollouts(gateway_id, clock, wall_clock)
-    intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     fleet = FleetView()
     admission = make_admission(clock, fleet)
     prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
     routing = Router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
+    rollouts = Rollouts(gateway_id, clock, wall_clock, routing.silence.heard_s)
+    intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     quarantine = PromptQuarantine(limits.quarantine_after_replicas, pepper)
     adapter_loads: ColdLoads | None = None
     if loader is not None:

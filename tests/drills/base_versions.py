@@ -224,12 +224,13 @@ class Watched:
         return [answer for answer in self.whole() if self._judge.version_of(answer) == version]
 
     def after_having_heard(self, version: str) -> list[Answer]:
-        """Of sessions that had some words of this version before, if only the beginning of an answer."""
+        """Of sessions that had some words of this version before, if only the beginning of an answer: one that broke
+        off before its mark was out, and that the gateway says was the new version's, among them."""
         return [
             answer
             for turns in self.sessions
             for at, answer in enumerate(turns)
-            if any(self._judge.version_of(former) == version for former in turns[:at])
+            if any(self._judge.version_of(former) == version or _was_begun(former) for former in turns[:at])
         ]
 
     def wrong(self) -> list[str]:
@@ -265,6 +266,10 @@ class Watched:
         took = f"{answer.sent_s - self.began_s:.1f} to {answer.ended_s - self.began_s:.1f} s"
         version = self._judge.version_of(answer)
         return f"{took} {answer.asked.model} {version} by {answer.replica} ({answer.placed or 'no rollout'})"
+
+
+def _was_begun(answer: Answer) -> bool:
+    return answer.status == 200 and not answer.is_whole and "group=candidate" in answer.placed
 
 
 @contextlib.asynccontextmanager

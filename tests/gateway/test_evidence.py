@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 
-from functions.api.ids import ModelId, RolloutId, TenantId
+from functions.api.ids import ModelId, ReplicaId, RolloutId, TenantId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
+from functions.decisions.rollout.losses import BURST_S
+from functions.decisions.routing.retry import Failure
 from functions.fleet.rollout_heartbeat import (
     HEARTBEAT_MAX_BYTES,
     MAX_STAGES_PER_HEARTBEAT,
@@ -15,7 +17,7 @@ from functions.fleet.rollout_heartbeat import (
 )
 from functions.gateway.request.request import Timeline
 from functions.gateway.routing import rollout as evidence_module
-from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
+from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, Attempted, RolloutEvidence
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import GapCounts, Gaps
 from tests.gateway import world
@@ -31,7 +33,7 @@ NEVER_BEGAN = Timeline(received_s=10.0, ended_s=10.5)
 
 
 def gathering(clock: Clock | None = None) -> RolloutEvidence:
-    return RolloutEvidence("gw-1", 7, clock or Clock(), lambda: NOW_UNIX_S)
+    return RolloutEvidence("gw-1", 7, clock or Clock(), lambda: NOW_UNIX_S, lambda replica_id: float("-inf"))
 
 
 def gaps_of(*gaps_s: float) -> GapCounts:
@@ -106,9 +108,67 @@ def test_a_stream_that_broke_had_a_first_token_and_no_end() -> None:
     assert [it.count for it in (candidate.ttft_ms, candidate.total_ms, candidate.inter_token_ms)] == [1, 0, 0]
 
 
+def broke_at(replica_id: str, sent_s: float) -> Attempted:
+    return Attempted(ReplicaId(replica_id), sent_s, Failure.RESET)
+
+
+def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
+    """Else the control's bound would rise with a burst, and hide what the candidate does."""
+    clock = Clock()
+    evidence = gathering(clock)
+    for use in (USE, *[CONTROL] * 30):
+        evidence.ended(use, ACME, (502, "upstream_lost"), ANSWERED, attempted=broke_at("r0", clock.now_s - 1))
+    clock.forward(BURST_S)
+    evidence.heartbeats()
+    candidate, control = groups(evidence)
+    assert counts(candidate) == counts(control) == (1, 1), "of each group one"
+    assert control.ttft_ms.count == 1
+
+
+def test_an_engine_that_says_that_it_failed_is_not_lost() -> None:
+    evidence = gathering()
+    for _ in range(5):
+        said_so = Attempted(ReplicaId("r0"), 0.0, Failure.ENGINE_ERROR)
+        evidence.ended(USE, ACME, (502, "upstream_failed"), ANSWERED, attempted=said_so)
+    assert counts(groups(evidence)[0]) == (5, 5)
+
+
+def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
+    clock = Clock()
+    evidence = RolloutEvidence("gw-1", 7, clock, lambda: NOW_UNIX_S, lambda replica_id: clock.now_s - 0.1)
+    for _ in range(5):
+        evidence.ended(USE, ACME, (502, "upstream_lost"), ANSWERED, attempted=broke_at("r0", clock.now_s - 1))
+    assert counts(groups(evidence)[0]) == (1, 1), "not known yet"
+    evidence.heartbeats()
+    clock.forward(BURST_S)
+    (heartbeat,) = evidence.heartbeats()
+    assert (heartbeat.rollouts[0].candidate.requests, heartbeat.rollouts[0].candidate.errors) == (5, 5)
+
+
+def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
+    """A base whose engine dies of its first requests: nothing else would come to be known of it but a loss a minute."""
+    clock = Clock()
+    evidence = gathering(clock)
+    of_base = msgspec.structs.replace(USE, model=ModelId(world.POOL))
+    evidence.candidate_unavailable(of_base, ACME)
+    assert evidence.stats(ROLLOUT, 0) is None, "nobody has asked it yet"
+    evidence.candidate_failed(of_base, ACME, broke_at("r0", 0.0))
+    evidence.candidate_unavailable(of_base, ACME)
+    assert counts(groups(evidence)[0]) == (1, 1), "once says nothing"
+    clock.forward(60)
+    evidence.candidate_failed(of_base, ACME, broke_at("r0", clock.now_s - 1))
+    evidence.candidate_unavailable(of_base, ACME)
+    evidence.ended(of_base, ACME, (503, "model_not_ready"), NEVER_BEGAN)
+    assert counts(groups(evidence)[0]) == (4, 4)
+    evidence.ended(of_base, ACME, (200, ""), ANSWERED)
+    evidence.candidate_unavailable(of_base, ACME)
+    evidence.ended(of_base, ACME, (503, "model_not_ready"), NEVER_BEGAN)
+    assert counts(groups(evidence)[0]) == (5, 4), "it answers: whoever had it was lost"
+
+
 def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:
     evidence = gathering()
-    evidence.candidate_unavailable(CONTROL, ACME)
+    evidence.candidate_unavailable(USE, ACME)
     assert counts(groups(evidence)[0]) == (1, 1) and counts(groups(evidence)[1]) == (0, 0)
 
 

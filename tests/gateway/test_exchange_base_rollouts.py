@@ -1,9 +1,10 @@
 """A base in rollout whose new version is on one replica: what becomes of its share while that replica is out."""
 
 from functions.api.snapshot import SplitEntry
+from functions.decisions.rollout.losses import BURST_S
 from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
-from tests.gateway.engine_rig import Play
+from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
 from tests.gateway.test_base_splits import versions
 from tests.gateway.test_exchange_rollouts import CANDIDATE, FELL_BACK, engine_of, groups, subject_in
@@ -44,7 +45,7 @@ async def test_while_its_only_replica_is_out_the_old_version_answers(play: Playi
     assert engine.replica_id == OLD
     engine.answers(200, sse.whole(POOL))
     assert (p.client.status, p.client.headers[b"x-shoal-rollout"]) == (200, FELL_BACK)
-    assert groups(p) == ((2, 2), (1, 0)), "it is the new version's failure all the same"
+    assert groups(p) == ((1, 1), (1, 0)), "the stream is the new version's failure, and what went on elsewhere none"
     assert p.quiet()
 
 
@@ -76,3 +77,116 @@ async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(pla
     ask(p, session)
     await p.settle()
     assert p.client.status == 503 and p.quiet()
+
+
+# a replica that is lost
+
+
+async def streaming(p: Play, count: int) -> list[Engine]:
+    """So many streams of the new version under way."""
+    engines = []
+    for _ in range(count):
+        ask(p, stream=True)
+        engine = await engine_of(p)
+        assert engine.replica_id == NEW
+        engine.begins_stream()
+        engine.streams(sse.token(POOL, "hello"))
+        engines.append(engine)
+    return engines
+
+
+def told(p: Play) -> None:
+    """A second later: what is not decided before is decided now."""
+    p.world.clock.forward(BURST_S)
+    p.gateway.services.rollouts.evidence.heartbeats()
+
+
+async def answered_whole(p: Play) -> None:
+    ask(p, stream=False)
+    (await engine_of(p)).answers(200, sse.whole(POOL))
+    assert p.client.status == 200
+
+
+async def test_the_streams_of_one_replica_that_was_lost_are_one_failure(play: Playing) -> None:
+    p = in_base_rollout(play)
+    await answered_whole(p)
+    for engine in await streaming(p, 12):
+        engine.dies()
+    await p.settle()
+    told(p)
+    assert groups(p) == ((2, 1), (0, 0)) and p.quiet()
+
+
+async def test_a_replica_that_breaks_some_streams_and_goes_on_has_failed_each_time(play: Playing) -> None:
+    p = in_base_rollout(play)
+    breaking, breaking_too, *others = await streaming(p, 10)
+    breaking.dies()
+    breaking_too.dies()
+    p.world.clock.forward(0.3)
+    for engine in others:
+        engine.streams(sse.DONE)
+        engine.ends_stream()
+    await p.settle()
+    assert groups(p) == ((10, 2), (0, 0)) and p.quiet()
+
+
+async def test_requests_that_a_lost_replica_had_not_begun_are_of_the_same_loss(play: Playing) -> None:
+    p = in_base_rollout(play)
+    await answered_whole(p)
+    (stream,) = await streaming(p, 1)
+    waiting = []
+    for _ in range(3):
+        ask(p)
+        waiting.append(await engine_of(p))
+    for engine in (stream, *waiting):
+        engine.dies()
+    for _ in waiting:
+        engine = await engine_of(p)
+        assert engine.replica_id == OLD
+        engine.answers(200, sse.whole(POOL))
+    told(p)
+    assert groups(p) == ((2, 1), (3, 0)) and p.quiet()
+
+
+async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(play: Playing) -> None:
+    """The old version answers: nobody is harmed, and how long it may last is the controller's to say."""
+    p = in_base_rollout(play)
+    await answered_whole(p)
+    p.gateway.receive_heartbeat(heartbeat(NEW, sequence=3, weights_digest=DIGEST_V2, phase="starting"))
+    for _ in range(40):
+        ask(p)
+        engine = await engine_of(p)
+        assert engine.replica_id == OLD
+        engine.answers(200, sse.whole(POOL))
+    assert groups(p) == ((1, 0), (40, 0)) and p.quiet()
+
+
+async def test_what_a_draining_replica_has_not_begun_is_no_evidence(play: Playing) -> None:
+    """A spot machine is given notice: its engine turns away all that waits there."""
+    p = in_base_rollout(play)
+    await answered_whole(p)
+    others = []
+    for _ in range(5):
+        ask(p, stream=True)
+        engine = await engine_of(p)
+        assert engine.replica_id == NEW
+        engine.begins_stream()
+        engine.streams(sse.finish(POOL, "abort"))
+        others.append(await engine_of(p))
+    for other in others:
+        assert other.replica_id == OLD
+        other.begins_stream()
+        other.streams(sse.token(POOL, "hello"), sse.DONE)
+        other.ends_stream()
+    assert groups(p) == ((1, 0), (5, 0)) and p.quiet()
+
+
+async def test_a_session_that_is_told_to_come_back_meanwhile_is_no_evidence_either(play: Playing) -> None:
+    p = in_base_rollout(play)
+    session = subject_in("candidate")
+    ask(p, session)
+    (await engine_of(p)).answers(200, sse.whole(POOL))
+    p.gateway.receive_heartbeat(heartbeat(NEW, sequence=3, weights_digest=DIGEST_V2, phase="starting"))
+    ask(p, session)
+    await p.settle()
+    assert p.client.status == 503 and groups(p) == ((1, 0), (0, 0)) and p.quiet()

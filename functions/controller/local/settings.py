@@ -146,7 +146,8 @@ class ControllerSettings(BaseSettings):
     """Evidence of a rollout older than this is none. Default: 45, three of the gateways' whole reports."""
 
     rollout_load_deadline_s: float = Field(600.0, gt=0, le=86400)
-    """Seconds that a rollout waits for its new version to be loaded, then it is taken back. Default: 600."""
+    """Seconds that a rollout waits for its new version to be loaded, then it is taken back; for a base's that is on no
+    replica any more it waits as long. Default: 600."""
 
     rollout_load_patience_s: float = Field(20.0, ge=0, le=3600)
     """Seconds that all replicas may say that they cannot load it: a store may be away for a moment. Default: 20."""

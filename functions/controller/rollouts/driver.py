@@ -1,8 +1,9 @@
 """Driver of rollouts: each second every active one is judged, and its next event posted to the registry.
 
-Nothing is remembered from one second to the next but words for people and what targets aim at, which they say again: a
-controller that starts again, or runs twice, comes to the same conclusion from the same rows and evidence, and of two
-that post it the registry takes one.
+Nothing is remembered from one second to the next but words for people, what targets aim at, which they say again, and
+since when no replica has the new version of a base: a controller that starts again, or runs twice, comes to the same
+conclusion from the same rows and evidence, and of two that post it the registry takes one. For that one time it starts
+again at nothing, so that a version that is on no replica is taken back later, never sooner.
 Neighbours: `functions.decisions.rollout.evaluation` judges; `following` has the rows and hears of the answer.
 """
 
@@ -84,6 +85,7 @@ class RolloutDriver:
         patience: RolloutTimeouts | None = None,
         interval_s: float = INTERVAL_S,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         may_go_on: Callable[[], bool] = lambda: True,
         on_share: Callable[[], None] = lambda: None,
     ) -> None:
@@ -99,6 +101,8 @@ class RolloutDriver:
         self._patience = patience or RolloutTimeouts()
         self._interval_s = interval_s
         self._wall_clock = wall_clock
+        self._clock = clock
+        self._lost_s: dict[RolloutId, float] = {}  # of bases: since when no replica has the new version
         self._may_go_on = may_go_on
         self._on_share = on_share
 
@@ -114,6 +118,7 @@ class RolloutDriver:
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
         self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
         self._aims = {row.id: self._aims[row.id] for row in active if row.id in self._aims}
+        self._lost_s = {row.id: self._lost_s[row.id] for row in active if row.id in self._lost_s}
         if not active:
             self.trouble = ""
             return
@@ -144,7 +149,8 @@ class RolloutDriver:
 
     async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], wire: RowsWire) -> None:
         evidence = await wire.evidence(row.id) if row.percent else Evidence()
-        where = replace(residency_of(row, heartbeats), aim=self._aims.get(row.id, 1))
+        where = self._with_time(row, residency_of(row, heartbeats))
+        where = replace(where, aim=self._aims.get(row.id, 1))
         verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
         self.verdicts[row.id] = verdict
         if row.is_of_base:
@@ -160,6 +166,13 @@ class RolloutDriver:
             return
         _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)
         await self._rows.received(after)
+
+    def _with_time(self, row: Rollout, where: Residency) -> Residency:
+        """For how long a base's rollout that was loaded has had no replica of the new version."""
+        if not (row.is_of_base and row.loaded and where.lacks_candidate):
+            self._lost_s.pop(row.id, None)
+            return where
+        return replace(where, without_s=self._clock() - self._lost_s.setdefault(row.id, self._clock()))
 
     @property
     def widening(self) -> frozenset[RolloutId]:

@@ -15,6 +15,11 @@ part (Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1
 A base's stage needs the replicas of the next one besides (`replica_shares`). While adapters that the old version has do
 not load on the new one, it neither begins nor passes a stage: their share of requests would be refused there.
 
+A replica of a base's new version that is lost is one failure (`losses`). While no replica has the version its requests
+are answered by the old one, which proves nothing: the stage is held, and halted when that lasts for `deadline_s`.
+Worked example (test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline): the only replica
+with v2 is killed; held for 599 s, halted at 600 s.
+
 Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones; a
 base's, when as many replicas have it as its first stage needs. It
 has failed when nobody has it and all ready replicas say why for `patience_s`, or when `deadline_s` is over.
@@ -43,7 +48,7 @@ class RolloutTimeouts:
     fresh_s: float = 45.0
     """Evidence that is older is none. Three of the gateways' whole reports, which come every 15 s."""
     deadline_s: float = 600.0
-    """For loading: an adapter takes seconds, a slow store minutes."""
+    """For loading: an adapter takes seconds, a slow store minutes. A base's lost version is waited for as long."""
     patience_s: float = 20.0
     """For replicas that all say that they cannot load it: a store that was away for a moment is tried again."""
 
@@ -60,6 +65,12 @@ class Residency:
     refusal: str = ""  # what one of them says
     aim: int = 1  # of a base: how many replicas of the candidate are to come; 1 while that is not known
     since_unix_s: float = 0.0  # when the oldest of them was started: a pool that slept could load nothing before
+    without_s: float = 0.0  # of a base: for how long none of them has had the candidate, though some were ready
+
+    @property
+    def lacks_candidate(self) -> bool:
+        """Where none is ready, that is nothing about a version."""
+        return self.ready > 0 and self.with_candidate == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +111,13 @@ def evaluate(
     if rollout.percent in {0, 100}:
         return Verdict("hold", rollout.reason or rollout.state)
     findings = _findings(rollout, evidence)
-    proven = [finding for finding in findings if finding.is_proven]
-    if proven:
-        words = "; ".join(finding_text(finding) for finding in proven)
+    proven = "; ".join(finding_text(finding) for finding in findings if finding.is_proven)
+    if words := proven or _lost_for_good(rollout, residency, patience):
         return Verdict("halt", f"{_stage_words(rollout)}: {words}"[:2000], findings)
     if rollout.state == "paused":
         return Verdict("hold", rollout.reason, findings)
-    obstacle = next(_obstacles(rollout, evidence, findings, now_unix_s, patience), "")
-    if rollout.is_of_base and residency.refusing:
-        obstacle = f"an adapter does not load on {rollout.to_version}: {residency.refusal}"
+    obstacles = _obstacles(rollout, evidence, findings, now_unix_s, patience)
+    obstacle = _unborne(rollout, residency) or next(obstacles, "")
     if obstacle:
         return Verdict("hold", f"{_stage_words(rollout)}: {obstacle}", findings)
     return _passed(rollout, residency, findings)
@@ -136,6 +145,22 @@ def _findings(rollout: Rollout, evidence: Evidence) -> tuple[Finding, ...]:
     alpha, few = alpha_of(rollout), min(FEW, max(1, rollout.policy.min_requests))
     texts = rollout.current.auto_halt
     return tuple(judge(text, evidence.candidate, evidence.control, alpha, few) for text in texts)
+
+
+def _lost_for_good(rollout: Rollout, where: Residency, patience: RolloutTimeouts) -> str:
+    if not (rollout.is_of_base and where.lacks_candidate and where.without_s >= patience.deadline_s):
+        return ""
+    return f"no replica has had {rollout.to_version} for {seconds_text(where.without_s)}"
+
+
+def _unborne(rollout: Rollout, where: Residency) -> str:
+    """Why replicas do not bear what a base's stage sends them; nothing where they do."""
+    if not rollout.is_of_base:
+        return ""
+    if where.lacks_candidate:
+        share = f"its share is answered by {rollout.from_version} until one comes back"
+        return f"no replica has {rollout.to_version}: {share}"
+    return f"an adapter does not load on {rollout.to_version}: {where.refusal}" if where.refusing else ""
 
 
 def _obstacles(

@@ -21,7 +21,7 @@ quantile (`quantile_above_ms`, `quantile_below_ms`).
 Worked example (test_worked_example_of_a_bound): no failure among 1,000, with alpha = 1/1200, is a rate below 0.80 %.
 
 Assumption: given all requests before it, each one has a chance of at most p0. Requests of one version are taken as
-independent; a burst that one broken replica makes is not.
+independent. A burst that one lost replica makes is not, so that it comes here as one failure (`losses`).
 Source: Wald's sequential test with a mixture of alternatives, a test martingale (Shafer et al., Statist. Sci. 2011).
 Neighbours: `conditions` asks; `quantile_sketch` counts.
 """

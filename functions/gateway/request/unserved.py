@@ -23,6 +23,7 @@ from functions.gateway.request import ending, replies
 from functions.gateway.request.ending import Ending
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
+from functions.gateway.routing.rollout import Attempted
 from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 
 
@@ -63,12 +64,14 @@ def _version_is_out(exchange: Unserved, decision: NoReplica) -> bool:
 
 def take_control(exchange: Unserved) -> None:
     """No replica has the rollout's new version, which the session has not seen or was rolled back: the old one."""
-    rollouts = exchange.services.rollouts
-    rollouts.candidate_unavailable(exchange.admitted)
+    rollouts, tries = exchange.services.rollouts, exchange.tries
+    last = tries.attempt if tries.failures else None
+    attempted = Attempted(last.replica.id, last.sent_s, tries.failures[-1]) if last is not None else None
+    rollouts.falls_back(exchange.admitted, attempted)
     control = as_control(exchange.admitted, rollouts.splits)
     if exchange.plan is not None:
         exchange.plan.request_changed(exchange.admitted, control)
-    exchange.tries.tried = failed_otherwise(exchange.tries.tried)  # in the same pool: what failed there has failed
+    tries.tried = failed_otherwise(tries.tried)  # in the same pool: what failed there has failed
     exchange.take(control)
     exchange.route()
 

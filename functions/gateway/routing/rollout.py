@@ -7,9 +7,19 @@ Counted is a request that came by a channel's name and ended in an answer or in 
     neither     4xx (the caller's), 499 (left), 504 by the caller's own deadline, and 503 for want of room: they say
                 nothing about the version
 
-A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
-first token counts wherever one came, the gaps between tokens and the whole time only of whole answers, without the
-time in which the client did not read.
+Failures of one replica that was lost are one (`decisions.rollout.losses`), in either group: requests that broke off,
+and those that it had in hand and the old version answered then.
+
+A candidate that no replica has is a failure of the candidate where that is an adapter. A base's is none: its replicas
+had it when the stage began, so one was lost, or is out for what it did, and both are counted; how long none may have it
+is the controller's to say. But while it has only failed here, BLAMED_AFTER times, and ended nothing whole, it is a
+failure: so an engine that dies of its first requests is found out at its second death. A control that none has is want
+of room.
+Worked example (test_while_a_lost_replica_is_started_again_its_share_is_no_evidence): the one replica with v2 is killed
+with 12 streams; 40 requests that would have been its are answered by v1 until it is back: 1 failure of v2.
+
+Time to first token counts wherever one came, the gaps between tokens and the whole time only of whole answers, without
+the time in which the client did not read.
 
 A tenant chooses what it sends, and by its sessions to which group. So where several call a model, one of them counts
 for as many requests of a group as all others together, and FREE_REQUESTS; what it sends beyond is not counted.
@@ -23,12 +33,14 @@ Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capac
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from functions.api.ids import ModelId, RolloutId, TenantId
+from functions.api.ids import ModelId, ReplicaId, RolloutId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.losses import LOST, Losses
 from functions.decisions.rollout.split import Group
+from functions.decisions.routing.retry import Failure
 from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_HEARTBEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
@@ -37,6 +49,7 @@ from functions.telemetry.gap_histogram import SKETCH_BUCKETS, GapCounts
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
 FREE_REQUESTS = 100  # of one tenant, in each group of a stage: twice what a rollout asks for by default
+BLAMED_AFTER = 2  # failures without any answer: one alone may be a machine's that was taken away
 MAX_TENANTS = 256  # of a stage, whose shares are known; more than these have small ones
 FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
 _MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
@@ -44,6 +57,23 @@ _MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
 # 503 that say that the platform is full, whatever the version.
 _WANT_OF_ROOM = frozenset({"no_capacity", "overloaded", "restarting", "not_ready"})
 _NOT_LOADED = frozenset({"model_not_ready"})
+
+
+class Attempted(NamedTuple):
+    """A request's last attempt."""
+
+    replica_id: ReplicaId
+    sent_s: float  # monotonic
+    failure: Failure | None = None
+
+
+class _Failed(NamedTuple):
+    use: SplitUse
+    tenant: TenantId
+    ttft_ms: float | None
+
+
+_Place = tuple[RolloutId, int, Group]
 
 
 def judge(status: int, code: str, group: Group) -> Literal["answered", "failed"] | None:
@@ -81,17 +111,34 @@ class _Stage:
     def group(self, group: Group) -> GroupStats:
         return self.candidate if group == "candidate" else self.control
 
+    @property
+    def has_answered(self) -> bool:
+        """The candidate, of what was counted."""
+        return self.candidate.requests > self.candidate.errors
+
+    @property
+    def has_only_failed(self) -> bool:
+        return self.candidate.errors >= BLAMED_AFTER and not self.has_answered
+
 
 class RolloutEvidence:
     """Owned by one event loop."""
 
     def __init__(
-        self, gateway_id: str, incarnation: int, clock: Callable[[], float], wall_clock: Callable[[], float]
+        self,
+        gateway_id: str,
+        incarnation: int,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        heard_s: Callable[[ReplicaId], float],
     ) -> None:
+        """`heard_s`: when bytes came from a replica last, of those with requests."""
         self._gateway_id = gateway_id
         self._incarnation = incarnation
         self._clock = clock
         self._wall_clock = wall_clock
+        self._heard_s = heard_s
+        self._losses: Losses[_Place, _Failed] = Losses()
         self._stages: OrderedDict[tuple[RolloutId, int], _Stage] = OrderedDict()  # the longest quiet first
         self._sequence = 0
         self._whole_s = float("-inf")
@@ -104,30 +151,44 @@ class RolloutEvidence:
         timeline: Timeline,
         *,
         token_gaps: GapCounts = (),
+        attempted: Attempted | None = None,
     ) -> None:
         """One exchange has ended that its caller did not end: `answer` is its status and code; the last of a stream."""
         verdict = judge(*answer, use.group)
         if verdict is None:
             return
+        ttft_ms = (timeline.first_token_s - timeline.received_s) * 1000 if timeline.first_token_s else None
+        if verdict == "failed":
+            if answer[1] in _NOT_LOADED:
+                self.candidate_unavailable(use, tenant)
+            else:
+                self._failed(_Failed(use, tenant, ttft_ms), attempted)
+            return
+        if self._losses and attempted is not None:
+            self._count(self._losses.answered(attempted.replica_id, attempted.sent_s, self._clock()))
         stats = self._counted(use, use.group, tenant)
         if stats is None:
             return
         stats.requests += 1
-        if timeline.first_token_s:
-            stats.ttft_ms.add((timeline.first_token_s - timeline.received_s) * 1000)
-        if verdict == "failed":
-            stats.errors += 1
-            return
+        if ttft_ms is not None:
+            stats.ttft_ms.add(ttft_ms)
         stats.total_ms.add((timeline.ended_s - timeline.received_s - timeline.paused_s) * 1000)
         if token_gaps:
             stats.add_gaps([(SKETCH_BUCKETS[gap], times) for gap, times in token_gaps])
 
     def candidate_unavailable(self, use: SplitUse, tenant: TenantId) -> None:
-        """No replica had the candidate; the request goes on as control's and is counted there too."""
-        stats = self._counted(use, "candidate", tenant)
-        if stats is not None:
-            stats.requests += 1
-            stats.errors += 1
+        """No replica has it: the request goes on as control's and is counted there too, or is turned down."""
+        stage = self._stages.get((use.rollout, use.stage))
+        if not _is_of_base(use) or (stage is not None and stage.has_only_failed):
+            self._failed(_Failed(use, tenant, None), None)
+
+    def candidate_failed(self, use: SplitUse, tenant: TenantId, attempted: Attempted) -> None:
+        """Where it was asked for it has failed, and no other replica has it: the request goes on as control's."""
+        stage = self._stages.get((use.rollout, use.stage))
+        is_drained = attempted.failure is Failure.ABORTED and stage is not None and stage.has_answered
+        if is_drained and _is_of_base(use):
+            return  # before a spot machine goes, say: what its replica has not begun is turned away
+        self._failed(_Failed(use, tenant, None), attempted)
 
     def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:
         """Candidate's and control's, of a stage that was seen."""
@@ -137,6 +198,7 @@ class RolloutEvidence:
     def heartbeats(self) -> list[RolloutHeartbeat]:
         """What is to be said now: nothing where there is no rollout, else at least that we are here."""
         now_s = self._clock()
+        self._decide(now_s)
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
         if whole:
             self._whole_s = now_s
@@ -166,6 +228,30 @@ class RolloutEvidence:
 
     # inside
 
+    def _failed(self, failed: _Failed, attempted: Attempted | None) -> None:
+        """`attempted`: None where no replica was asked."""
+        place = failed.use.rollout, failed.use.stage, failed.use.group
+        if attempted is None or attempted.failure not in LOST:
+            self._count([(place, failed)])
+            return
+        now_s = self._clock()
+        self._decide(now_s)
+        replica_id, sent_s, begun = attempted.replica_id, attempted.sent_s, failed.ttft_ms is not None
+        self._count(self._losses.failed(replica_id, sent_s, place, failed, now_s, begun=begun))
+
+    def _decide(self, now_s: float) -> None:
+        if self._losses:
+            self._count(self._losses.decided(now_s, self._heard_s))
+
+    def _count(self, failures: list[tuple[_Place, _Failed]]) -> None:
+        for (_, _, group), (use, tenant, ttft_ms) in failures:
+            stats = self._counted(use, group, tenant)
+            if stats is not None:
+                stats.requests += 1
+                stats.errors += 1
+                if ttft_ms is not None:
+                    stats.ttft_ms.add(ttft_ms)
+
     def _counted(self, use: SplitUse, group: Group, tenant: TenantId) -> GroupStats | None:
         """Where one more request of this tenant is to be added; None: it has its share."""
         key = (use.rollout, use.stage)
@@ -193,9 +279,15 @@ class RolloutEvidence:
 class Rollouts:
     """The rollouts of the snapshot in use: who gets which version, and what came of it."""
 
-    def __init__(self, gateway_id: str, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        gateway_id: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        heard_s: Callable[[ReplicaId], float],
+    ) -> None:
         self.splits = Splits(clock)
-        self.evidence = RolloutEvidence(gateway_id, int(wall_clock() * 1000), clock, wall_clock)
+        self.evidence = RolloutEvidence(gateway_id, int(wall_clock() * 1000), clock, wall_clock, heard_s)
         self._catalogue: Catalogue | None = None
 
     def swap(self, catalogue: Catalogue) -> None:
@@ -218,10 +310,15 @@ class Rollouts:
         use = admitted.split
         return self.splits.may_fall_back(use) or (use is not None and self._is_rolled_back(use, admitted))
 
-    def candidate_unavailable(self, admitted: Admitted) -> None:
-        """No replica has the new version of a model in rollout; the old one is asked instead."""
-        if admitted.split is not None and admitted.route.output is not None:
+    def falls_back(self, admitted: Admitted, attempted: Attempted | None) -> None:
+        """No replica has the new version of a model in rollout, or another one than where it has just failed; the old
+        one is asked instead."""
+        if admitted.split is None or admitted.route.output is None:
+            return
+        if attempted is None:
             self.evidence.candidate_unavailable(admitted.split, admitted.caller.tenant)
+        else:
+            self.evidence.candidate_failed(admitted.split, admitted.caller.tenant, attempted)
 
     def answering(self, admitted: Admitted) -> None:
         """A stream's first bytes go to the client."""
@@ -237,8 +334,10 @@ class Rollouts:
             self.splits.answering(split)
         if ended.admitted.route.output is not None and not ended.gave_up:
             tenant = ended.admitted.caller.tenant
-            answer = (ended.status, ended.code)
-            self.evidence.ended(split, tenant, answer, ended.timeline, token_gaps=ended.token_gaps)
+            answer, last = (ended.status, ended.code), ended.prediction
+            failure = ended.failures[-1] if ended.failures else None
+            attempted = Attempted(last.replica.id, ended.sent_s, failure) if last is not None else None
+            self.evidence.ended(split, tenant, answer, ended.timeline, token_gaps=ended.token_gaps, attempted=attempted)
 
     def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
         """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""
@@ -246,6 +345,11 @@ class Rollouts:
             return False
         model = self._catalogue.resolve(admitted.caller.tenant, use.control.requested)
         return model is not None and model.digest == use.control.digest and model.weights in (None, use.control.weights)
+
+
+def _is_of_base(use: SplitUse) -> bool:
+    """Its versions are weights of the pool's base, or it is an adapter that goes with those."""
+    return use.model == ModelId(use.control.pool)
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:

@@ -167,3 +167,24 @@ def test_a_stage_that_has_passed_waits_for_the_next_ones_replicas(candidates: in
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
     verdict = evaluate(row, good, Residency(5, 5 - candidates, candidates), 70.0)
     assert (verdict.kind, verdict.widens) == (kind, kind == "hold")
+
+
+def lost(without_s: float) -> Residency:
+    return Residency(4, 4, 0, without_s=without_s)
+
+
+def test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline() -> None:
+    row, good = of_base(Loaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
+    held = evaluate(row, good, lost(599.0), 70.0)
+    assert held.kind == "hold" and not held.widens
+    assert held.reason.endswith("no replica has v2: its share is answered by v1 until one comes back")
+    halted = evaluate(row, good, lost(600.0), 70.0)
+    assert halted.kind == "halt" and halted.reason.endswith("no replica has had v2 for 10m 0s")
+    assert evaluate(of_base(Loaded(), Paused("ada")), good, lost(600.0), 70.0).kind == "halt", "the guard is on duty"
+
+
+def test_that_no_replica_is_ready_says_nothing_of_a_version() -> None:
+    row, good = of_base(Loaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
+    assert "no replica has" not in evaluate(row, good, Residency(), 70.0).reason
+    adapter = rollout(Loaded(), policy=STAGES)
+    assert evaluate(adapter, good, lost(600.0), 70.0).kind == "advance", "an adapter's evidence has it"

@@ -108,7 +108,10 @@ class KubernetesSettings(BaseSettings):
         45.0, gt=0, le=3600, description="Evidence of a rollout older than this is none: three whole reports."
     )
     rollout_load_deadline_s: float = Field(
-        600.0, gt=0, le=86400, description="How long a rollout waits for its new version to be loaded."
+        600.0,
+        gt=0,
+        le=86400,
+        description="How long a rollout waits for its new version to be loaded; for a base's that was lost, as long.",
     )
     rollout_load_patience_s: float = Field(
         20.0, ge=0, le=3600, description="How long all replicas may say that they cannot load it: a store may be away."

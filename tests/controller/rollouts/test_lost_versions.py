@@ -1,0 +1,95 @@
+"""A base's new version that no replica has any more: since when is the driver's to know, and what it does then."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from functions.api.ids import RolloutId
+from functions.controller.rollouts.book import Book, folded
+from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.snapshot.registry_client import LastHeartbeat
+from functions.decisions.rollout.codec import Command
+from functions.decisions.rollout.events import Breached, Loaded
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.lifecycle import Rollout, transition
+from tests.controller.rollouts.test_book import page
+from tests.controller.rollouts.test_residency import replica
+from tests.decisions.rollout.rollouts import POOL, rollout
+
+ROW = rollout(Loaded(), model=POOL)
+
+
+@dataclass
+class Registry:
+    """Of one rollout."""
+
+    posted: list[Command] = field(default_factory=list)
+
+    async def evidence(self, rollout: RolloutId) -> Evidence:
+        return Evidence()
+
+    async def post_event(self, rollout: RolloutId, command: Command) -> Rollout:
+        self.posted.append(command)
+        return transition(ROW, command.event, 0.0)
+
+
+@dataclass
+class World:
+    registry: Registry = field(default_factory=Registry)
+    versions: tuple[str, ...] = ("v1", "v2")
+    now_s: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Another controller."""
+        rows = RowsFollower(self.wire, None)  # type: ignore[arg-type]
+        rows.book = folded(Book(), page(1, ROW))
+        self.driver = RolloutDriver(rows, self.wire, self.fleet, wall_clock=lambda: 70.0, clock=lambda: self.now_s)  # type: ignore[arg-type]
+
+    async def wire(self) -> Registry:
+        return self.registry
+
+    async def fleet(self) -> tuple[LastHeartbeat, ...]:
+        return tuple(LastHeartbeat(replica(version), age_s=0.1) for version in self.versions)
+
+    async def after(self, seconds: float, *versions: str) -> str:
+        """So long later those are ready; the verdict in words."""
+        self.now_s += seconds
+        self.versions = versions
+        await self.driver.look()
+        return self.driver.verdicts[ROW.id].reason
+
+
+async def test_it_is_taken_back_when_nobody_has_had_it_for_the_deadline() -> None:
+    world = World()
+    assert "no replica has v2" not in await world.after(0.0, "v1", "v2")
+    assert "no replica has v2: its share is answered by v1" in await world.after(1.0, "v1")
+    await world.after(599.0, "v1")
+    assert world.registry.posted == []
+    await world.after(1.0, "v1")
+    (command,) = world.registry.posted
+    assert command.event == Breached("stage 1 of 4 (1%): no replica has had v2 for 10m 0s")
+
+
+@pytest.mark.parametrize("meanwhile", [("v1", "v2"), ()], ids=["back", "nobody-ready"])
+async def test_the_time_begins_anew_when_one_was_back_and_while_nobody_is_ready(meanwhile: tuple[str, ...]) -> None:
+    world = World()
+    await world.after(0.0, "v1")
+    await world.after(599.0, *meanwhile)
+    await world.after(1.0, "v1")
+    await world.after(599.0, "v1")
+    assert world.registry.posted == []
+    await world.after(1.0, "v1")
+    assert len(world.registry.posted) == 1
+
+
+async def test_a_controller_that_starts_again_takes_it_back_later_never_sooner() -> None:
+    world = World()
+    await world.after(0.0, "v1")
+    world.begin()
+    await world.after(599.0, "v1")
+    await world.after(599.0, "v1")
+    assert world.registry.posted == []
