@@ -130,7 +130,7 @@ class Services:
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
 
     def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:
-        """By pool, those that it has: in its admission queue, dispatched, or at its replicas for another pool's sake."""
+        """By pool, those that it has: in its queue, dispatched, or at its replicas for another pool's sake."""
         queued = {pool: admission.gate.running + admission.waiting for pool, admission, _ in self.admission.figures()}
         in_flight = self.router.load.in_flight
         return {

@@ -59,7 +59,7 @@ async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> Non
 
 
 async def test_a_prompt_that_a_full_pool_cannot_read_is_its_work_all_the_same() -> None:
-    """The comparison turns prompts away from a pool with a queue: without them it seemed to have as much as it takes."""
+    """The comparison turns prompts away from a pool with a queue: without them it seems to have all that it can do."""
     play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
     ask(play)
     decodes(await play.connects())

@@ -88,8 +88,8 @@ class PoolActivity:
     # of prefill pools, which are asked by no request but by `request.split`
 
     def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
-        """That the pool is to read for another one. `wait_s`: until its turn would come; not `is_read`: so the other one
-        reads it."""
+        """That the pool is to read for another one. `wait_s`: until its turn would come. Not `is_read`: the other one
+        reads it for that."""
         pool, is_batch = asking.model.pool, asking.service_class == "batch"
         self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
         if not is_batch:

@@ -15,8 +15,8 @@ that cannot reach the other one waits for up to half a minute before it computes
 Paid by the tenant: the prompt once, as the decoding engine counts it (vLLM hands on what the prefill had cached), and
 the accelerator time of both replicas, each at its pool's price (`spend`).
 
-The prefill pool has no admission queue, and nobody asks it by its name. What comes to it, waits there and is turned away
-is counted here, for whoever decides on its size (`admission.pool_stats`).
+The prefill pool has no admission queue, and nobody asks it by its name. What comes to it, waits there and is turned
+away is counted here, for whoever decides on its size (`admission.pool_stats`).
 
 Each of the two requests is a copy of the body: it counts among large bodies, and is let go of with its last use. Where
 there is no room for one, one engine does all.
@@ -298,8 +298,8 @@ class Split:
     def _counts_there(
         self, asking: Admitted, found: Prediction | NoReplica, weighed: Weighed, *, is_read: bool
     ) -> None:  # fmt: skip
-        """Nobody asks the prefill pool but by this: its size follows from it, and its first replica where it is at zero.
-        No request waits for that one: one engine does all meanwhile."""
+        """Nobody asks the prefill pool but by this: its size follows from it, and its first replica where it is at
+        zero. No request waits for that one: one engine does all meanwhile."""
         services = self._services
         services.admission.pools.prompt_came(asking, weighed.wait_ms / 1000, is_read=is_read)
         if isinstance(found, NoReplica) and found.reason in NOBODY_SERVES:
