@@ -1,4 +1,4 @@
-"""What a gateway tells of prefill pools, which nobody asks by their names: the prompts that they read for others."""
+"""What a gateway tells of pools that nobody asks by name: prefill pools, and the larger model of a cascade."""
 
 from typing import Any
 
@@ -10,6 +10,8 @@ from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet.pool_heartbeat import PoolDemand, PoolStats
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity
 from functions.gateway.limits import Limits
+from tests.gateway import sse
+from tests.gateway.detours import LARGE, UNSURE, cascades, scored
 from tests.gateway.engine_rig import Play
 from tests.gateway.test_split import PREFILL, ask, decodes, path, prefilled, sections
 from tests.gateway.world import POOL, Clock, heartbeat
@@ -137,3 +139,15 @@ async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
     assert told_by(activity, POOL).degraded == 1
     clock.forward(SLOT_S * SLOTS)
     assert told_by(activity, POOL).queue_s == 0.0
+
+
+async def test_a_larger_model_at_zero_is_started_for_those_who_come_next() -> None:
+    """Where a cascade alone leads to a pool, nobody else would ever have it started."""
+    play = Play("r0", **cascades(0.5), autoscaling=(AutoscalingEntry("sleepy", LARGE, 0, 2),))
+    play.ask()
+    engine = await play.connects()
+    engine.begins_stream()
+    engine.streams(scored("er", *UNSURE), scored("m", *UNSURE), sse.DONE)
+    engine.ends_stream()
+    assert play.client.ended and b'"er"' in play.client.body, "the small one's answer stands"
+    assert demand(play) == (PoolDemand(LARGE, 1, 0),)
