@@ -14,8 +14,8 @@ from functions.fleet.pool_heartbeat import PoolHeartbeat
 from tests.controller.configs import load
 from tests.controller.scaling.builders import IDLE, POOL, replica
 from tests.gateway.engine_rig import Play
-from tests.gateway.test_prefill_demand import SENDER, ask, playing
-from tests.gateway.test_split import LONG, PREFILL
+from tests.gateway.test_prefill_demand import SENDER, playing
+from tests.gateway.test_split import LONG, PREFILL, ask
 from tests.simulator.plan.configs import pool as declared
 
 ADMISSION = AdmissionEntry("all", ("*",), (BandEntry("interactive", 0.6, ttft_slo_ms=2000),))

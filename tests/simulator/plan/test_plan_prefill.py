@@ -122,7 +122,7 @@ spec:
     fleet = world(pool("m", replicas=4), reader, prefill_policy(256), scaled)
     traffic = Growing("foreign", "growing", 64, 1, 320.0, count=4096, total=460, start="disk")
     found = play(fleet, fleet, traffic, lambda words: None)
-    ready = {round(point.at_s): point.ready for point in found.after.timeline.points["m-prefill"]}
+    ready = {round(point.at_s): point.ready for point in found.after.timeline.points[PoolName("m-prefill")]}
     calm = [count for at_s, count in ready.items() if 60 < at_s < 100]
     assert set(calm) == {least} and max(ready.values()) >= 2
     assert (read_ratio(found) or 0.0) > 0.5
