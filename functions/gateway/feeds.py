@@ -172,9 +172,7 @@ async def publish_demand(services: Services, bus: PoolBus) -> None:
         catalogue = services.state.catalogue
         if catalogue is None or not catalogue.may_sleep:
             continue
-        rooms = services.admission.figures()
-        open_requests = {pool: admission.gate.running + admission.waiting for pool, admission, _ in rooms}
-        demand = wakes.demand(catalogue.may_sleep, open_requests)
+        demand = wakes.demand(catalogue.may_sleep, services.requests_of(catalogue.may_sleep))
         sequence += 1
         heartbeat = pool_heartbeat.PoolHeartbeat(
             services.gateway_id, incarnation, sequence, services.wall_clock(), demand=demand

@@ -5,11 +5,11 @@ keeps it up to date. What is in force at the moment (the snapshot, whether the b
 drains) is in `state`. Owned by one event loop. Times are monotonic seconds, unless they are called unix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
@@ -128,6 +128,15 @@ class Services:
     origins: Origins = field(default_factory=Origins)  # whose pages may call
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
+
+    def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:
+        """By pool, those that it has: in its queue, dispatched, or at its replicas for another pool's sake."""
+        queued = {pool: admission.gate.running + admission.waiting for pool, admission, _ in self.admission.figures()}
+        in_flight = self.router.load.in_flight
+        return {
+            pool: max(queued.get(pool, 0), sum(in_flight.get(replica, 0) for replica in self.fleet.index(pool).ready))
+            for pool in pools
+        }
 
     def snapshot_age_s(self) -> float:
         """Since the registry last said that there is no newer one; 0 where there is none."""

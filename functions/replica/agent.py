@@ -233,6 +233,7 @@ def _follow(
     entry = catalogue.pools.get(PoolName(settings.pool))
     if entry is not None:
         prober.task = entry.task
+        status.hands_over = entry.role == "prefill"
         status.accelerators = entry.accelerators_per_replica
         status.declared_reload = DeclaredReload(
             entry.kv_bytes_per_token, entry.kv_reload_bytes_per_s, entry.accelerators_per_replica

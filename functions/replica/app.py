@@ -29,6 +29,7 @@ from functions.engines.errors import EngineError
 from functions.replica.status import AgentStatus
 
 HEARD_AFTER_S = 2.0  # two heartbeats: every gateway has the news, and what it had sent before has arrived
+FETCHED_AFTER_S = 10.0  # a stream waits no longer for blocks that were read here, by default (`prefill.giveUpAfter`)
 _LOOK_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class Drain:
     """Leaving without breaking a request: notify the fleet, wait until the engine is empty, then say goodbye.
 
     "Empty" counts only from readings taken after gateways had time to be notified: a request that was routed here in
-    the same moment is on its way, and the engine's gauges know nothing of it yet.
+    the same moment is on its way, and the engine's gauges know nothing of it yet. One of a prefill pool is not empty
+    with its last prompt: whoever decodes fetches the blocks after that, and waits in vain where the engine is gone.
     """
 
     status: AgentStatus
@@ -79,7 +81,10 @@ class Drain:
             return False
         if self.status.health.phase in ("starting", "dead") or self.status.condemned:
             return True
-        return self.status.load.outstanding == 0 and self.status.load_read_s >= self.began_s + HEARD_AFTER_S
+        empty_s = self.began_s + HEARD_AFTER_S
+        if self.status.hands_over:
+            empty_s = max(empty_s, self.status.worked_s + FETCHED_AFTER_S)
+        return self.status.load.outstanding == 0 and self.status.load_read_s >= empty_s
 
     async def wait(self, timeout_s: float | None = None, *, until: asyncio.Event | None = None) -> bool:
         """Wait until done, out of time, or `until` is set; whether it is done."""

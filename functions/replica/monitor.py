@@ -143,6 +143,12 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
     )
 
 
+def _has_read(metrics: EngineMetrics, before: EngineMetrics | None) -> bool:
+    """Whether a prompt was computed since: one that a step reads is at no look seen to run. Our probes are shorter."""
+    former = before.prefill_computed_tokens_total if before is not None else 0.0
+    return metrics.prefill_computed_tokens_total - former > _PROBE_TOKENS
+
+
 def _decode_tokens_per_s(metrics: EngineMetrics, before: EngineMetrics | None) -> float:
     if before is None:
         return 0.0
@@ -152,6 +158,7 @@ def _decode_tokens_per_s(metrics: EngineMetrics, before: EngineMetrics | None) -
 
 
 TICK_S = 1.0
+_PROBE_TOKENS = 64
 
 _log = logging.getLogger(__name__)
 
@@ -234,6 +241,8 @@ class Monitor:
         status.load_read_s = now_s
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
         status.load = load_of(metrics, self._metrics)
+        if status.load.outstanding or _has_read(metrics, self._metrics):
+            status.worked_s = now_s
         status.rates = engine_rates.update(status.rates, rate_counters_of(metrics, self._prober))
         reloaded = ReloadCounters(metrics.kv_load_s_total, metrics.host_hit_tokens_total)
         status.reload = reload_rate.observe(

@@ -84,6 +84,8 @@ class AgentStatus:
     rates: EngineRates = field(default_factory=EngineRates)
     pace: PaceMeter = field(default_factory=PaceMeter)
     token_rate: TokenRate = field(default_factory=TokenRate)
+    hands_over: bool = False  # it reads prompts for other pools, by the newest snapshot
+    worked_s: float = 0.0  # when a look last found a prompt in the engine, or that it had read one; monotonic
     accelerators: int = 1  # of one replica, as its pool's service has it, by the newest snapshot
     reload: ReloadRate = field(default_factory=ReloadRate)
     declared_reload: DeclaredReload = field(default_factory=DeclaredReload)  # the pool's, by the newest snapshot

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from functions.replica.app import HEARD_AFTER_S, Drain
+from functions.replica.app import FETCHED_AFTER_S, HEARD_AFTER_S, Drain
 from functions.replica.status import EngineLoad
 from tests.replica.statuses import Clock, make_status
 
@@ -33,6 +33,21 @@ def test_work_is_waited_for() -> None:
     status.load = EngineLoad(waiting=1)
     assert not drain.done
     status.load = EngineLoad()
+    assert drain.done
+
+
+@pytest.mark.parametrize(("hands_over", "is_done"), [(False, True), (True, False)])
+def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(hands_over: bool, is_done: bool) -> None:
+    """Else the one that decodes waits for nobody, for up to half a minute."""
+    clock = Clock()
+    status = make_status(clock=clock, hands_over=hands_over, load=EngineLoad())
+    drain = Drain(status, timeout_s=60)
+    drain.begin("test")
+    clock.now_s += HEARD_AFTER_S
+    status.worked_s = status.load_read_s = clock.now_s
+    assert drain.done is is_done
+    clock.now_s += FETCHED_AFTER_S
+    status.load_read_s = clock.now_s
     assert drain.done
 
 

@@ -15,6 +15,8 @@ from functions.replica.status import AgentStatus
 from functions.replica.warm_up import WarmUp
 from tests.replica.statuses import EMPTY_PAGE, Clock, make_status
 
+_READ = 'vllm:request_prefill_kv_computed_tokens_sum{engine="0"}'
+
 
 @dataclass
 class WellEngine:
@@ -25,12 +27,14 @@ class WellEngine:
     probes: int = 0
     is_there: bool = True
     began_unix_s: float = 1.7e9
+    read_tokens: int = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if not self.is_there:
             raise httpx.ConnectError("refused")
         if request.url.path == "/metrics":
-            return httpx.Response(200, text=f"{EMPTY_PAGE}process_start_time_seconds {self.began_unix_s}\n")
+            page = EMPTY_PAGE.replace(f"{_READ} 0", f"{_READ} {self.read_tokens}")
+            return httpx.Response(200, text=f"{page}process_start_time_seconds {self.began_unix_s}\n")
         self.probes += request.url.path == "/v1/completions"
         if request.url.path != "/version":
             return httpx.Response(200, json={"choices": [{}]})
@@ -89,6 +93,19 @@ async def test_an_engine_that_has_no_version_is_not_asked_each_second(rig: Rig) 
     for _ in range(3):
         await rig.tick()
     assert (rig.status.health.phase, rig.engine.asked_for_version) == ("ready", 1)
+
+
+async def test_a_prompt_that_no_look_saw_to_run_was_work(rig: Rig) -> None:
+    """A prefill replica drains by it: vLLM's gauges never show a prompt that one step has read."""
+    await rig.tick()
+    rig.engine.read_tokens += 20
+    await rig.tick()
+    assert rig.status.worked_s == 0.0, "a probe"
+    rig.engine.read_tokens += 4096
+    await rig.tick()
+    read_s = rig.clock.now_s
+    await rig.tick()
+    assert rig.status.worked_s == read_s
 
 
 @pytest.mark.parametrize("state", ["falling_asleep", "asleep"])

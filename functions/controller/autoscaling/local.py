@@ -156,8 +156,10 @@ class LocalScaling:
 
     def _ask(self, report: PoolReport | None, seatings: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
         sizes = {name: pool.allocation.serving for name, pool in seatings.items()}
-        scaling, admission = self._policies.scaling, self._policies.admission
-        self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
+        policies = self._policies
+        self._wanted = self._scaler.step(
+            report, policies.scaling, policies.admission, sizes, time.time(), resting=resting, reading=policies.reading
+        )
 
     async def _report(self) -> PoolReport | None:
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
 from functions.controller.autoscaling.allocation import Allocation
@@ -97,13 +98,14 @@ class Scaler:
         now_s: float,
         *,
         resting: Mapping[str, int] | None = None,
+        reading: Set[str] = frozenset(),
     ) -> dict[str, DesiredSize]:
         """About once a second. By pool; one of which nothing was heard yet is as it was, and not among them.
 
         `sizes` are what pools have been asked to be until now: one that comes under a policy goes on from there.
         `resting`: of the warm replicas, those that sleep and cannot be woken now
-        (`decisions.autoscaling.accelerator_slots`). Without a report, or with one of a registry that hears nobody,
-        what was known before grows old."""
+        (`decisions.autoscaling.accelerator_slots`). `reading`: prefill pools. Without a report, or with one of a
+        registry that hears nobody, what was known before grows old."""
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
         is_heard = report is not None and report.bus_connected
@@ -115,7 +117,7 @@ class Scaler:
         }
         for name, pool in self._pools.items():
             if report is not None and is_heard:
-                self._look(pool, name, report, now_s)
+                self._look(pool, name, report, now_s, reads=name in reading)
             if pool.signals is not None:
                 admission = most_specific(admissions, entries[name].pool, DEFAULT_ADMISSION)
                 signals = _without(pool.signals, (resting or {}).get(name, 0))
@@ -140,9 +142,9 @@ class Scaler:
         use = PoolUse(self._speeds.get(name, 0.0))
         return _Pool(state, use=use, demand=memory.demand, starts=memory.starts)
 
-    def _look(self, pool: _Pool, name: str, report: PoolReport, now_s: float) -> None:
+    def _look(self, pool: _Pool, name: str, report: PoolReport, now_s: float, *, reads: bool) -> None:
         replicas = replicas_of(report, name)
-        pool.use = observe(pool.use, replicas, now_s)
+        pool.use = observe(pool.use, replicas, now_s, reads=reads)
         pool.signals = pool_signals(replicas, report.pools.get(name), pool.use, now_s)
         told = [each.cold_start for each in replicas if each.cold_start]
         pool.cold_start = told[-1] if told else pool.cold_start
@@ -208,11 +210,12 @@ def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: S
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Autoscaling and admission policies of one revision."""
+    """Autoscaling and admission policies of one revision, and which of its pools read prompts for others."""
 
     revision: str = ""
     scaling: tuple[AutoscalingEntry, ...] = ()
     admission: tuple[AdmissionEntry, ...] = ()
+    reading: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, revision: str, loaded: Loaded) -> "Policies":
@@ -220,6 +223,7 @@ class Policies:
             revision,
             tuple(mapped(policy, autoscaling_entry) for policy in loaded.of(AutoscalingPolicy)),
             tuple(mapped(policy, admission_entry) for policy in loaded.of(AdmissionPolicy)),
+            frozenset(each.value.pool for each in loaded.of(InferenceService) if each.value.pool and each.value.role),
         )
 
     def cover(self, pool: str) -> bool:

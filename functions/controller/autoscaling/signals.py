@@ -2,7 +2,7 @@
 
     counts                from replicas' last heartbeats, those that are not silent
     arrivals, waits, …    from the gateways' sums; None where no gateway has spoken lately, never zero
-    utilization           from replicas' token rates, see `use`
+    utilization           from replicas' token rates, see `PoolUse`; of a prefill pool, from how long its engines read
 
 A pool that gateways tell of and nobody asks anything of has a time to first token of 0: nobody waits. That is known,
 unlike a pool of which nobody tells.
@@ -39,6 +39,12 @@ from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport
 #     not known      until a replica was seen alone, busy replicas are not measured. A look that says nothing leaves
 #                    the former value, which is dropped once it is older than STALE_S
 #
+#     reads          an engine of a prefill pool makes one token a request, and no gap: its use is the share of time in
+#                    which it read, which is linear in the load there (`health.pace`'s busy_ratio)
+#
+# Worked example (test_a_prefill_pool_is_used_for_as_long_as_it_reads): of two replicas one reads for six tenths of the
+# time, the other for two: 0.4.
+#
 # Worked example (test_an_engine_without_tokens_is_not_taken_for_an_idle_one): of four replicas three embed, which makes
 # no tokens: 0.75 are not measured, and nothing is known, also at a look that finds all four between two requests.
 
@@ -71,15 +77,15 @@ class PoolUse:
     rates: Mapping[str, Rate] = field(default_factory=dict)  # by replica, the last
 
 
-def observe(use: PoolUse, replicas: Sequence[ReplicaReport], at_s: float) -> PoolUse:
-    """One look more."""
+def observe(use: PoolUse, replicas: Sequence[ReplicaReport], at_s: float, *, reads: bool = False) -> PoolUse:
+    """One look more. `reads`: it is a prefill pool."""
     fresh = [each for each in replicas if each.phase == "ready" and each.age_s < _FRESH_S]
     calm_since_s = {each.replica_id: use.calm_since_s.get(each.replica_id, at_s) for each in fresh if _is_calm(each)}
     alone = [each for each in fresh if at_s - calm_since_s.get(each.replica_id, at_s) >= ALONE_S]
     since_s = max(0.0, at_s - use.looked_s) if use.looked_s is not None else 0.0
     best = _alone_tokens_per_s(use.alone_tokens_per_s, alone, fresh, min(since_s, _FRESH_S))
     rates = {each.replica_id: rate for each in fresh if (rate := _rate(use, each, at_s)) is not None}
-    used = [_used(each, best, rates) for each in fresh]
+    used = [_used_reading(each) if reads else _used(each, best, rates) for each in fresh]
     unmeasured = _toward(use.unmeasured_ratio, used.count(None) / len(used) if used else None, since_s)
     now = None
     if used and unmeasured is not None and unmeasured < MOST_UNMEASURED_RATIO:
@@ -128,6 +134,11 @@ def _used(replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str,
     if rate is None or alone_tokens_per_s <= 0.0:
         return None
     return step_utilization(1.0 / alone_tokens_per_s, 1.0 / rate.tokens_per_s, 1.0)
+
+
+def _used_reading(replica: ReplicaReport) -> float | None:
+    busy_ratio = replica.pace.busy_ratio if replica.pace is not None else None
+    return 0.0 if busy_ratio is None and _is_idle(replica) else busy_ratio
 
 
 def _toward(before: float | None, now: float | None, since_s: float) -> float | None:

@@ -3,7 +3,7 @@
     PrefixCachingOff         `prefix.source: events` or `bloom`, for a pool whose engines are started without a cache
     ClassifierMixesTasks     a classifier's pools answer different routes: whoever asks on one of them may be refused
     TasksDiffer              a fallback's or cascade's pools do: a request is never sent from the one to the other
-    SignalNotMeasured        a scaling rule on a figure that engines of the pool's task never have
+    SignalNotMeasured        a scaling rule on a figure that engines of the pool's task, or role, never have
     TaskContradictsEngine    a pool's task label, and an engine that is started for another
 
 Gateways themselves measure every limit of a QuotaPolicy, and salt the cache of every request of a tenant, whatever the
@@ -28,6 +28,7 @@ _NEVER_OF_POOLING = {  # by the list of rules: what an engine that makes no toke
     "scale_up": frozenset({"p95_inter_token", "p99_inter_token", "utilization"}),
     "scale_down": frozenset({"p95_inter_token", "p99_inter_token"}),
 }
+_NEVER_OF_PREFILL = dict.fromkeys(_NEVER_OF_POOLING, frozenset({"p95_inter_token", "p99_inter_token"}))
 _KEYS = {"scale_up": "scaleUp", "scale_down": "scaleDown"}
 _POOLING_CONVERSIONS = ("embed", "classify", "reward")  # of vLLM's --convert
 
@@ -115,14 +116,16 @@ def _steps(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Unobeyed]:
 def _rules(policy: Declared[AutoscalingPolicy], pools: Pools) -> Iterator[Unobeyed]:
     spec = policy.value.spec
     service = pools.get(spec.pool)
-    if service is None or service.value.task == "generate":
+    if service is None or (service.value.task == "generate" and not service.value.role):
         return
+    never = _NEVER_OF_PREFILL if service.value.role else _NEVER_OF_POOLING
     for name, rules in (("scale_up", spec.scale_up), ("scale_down", spec.scale_down)):
         for index, text in enumerate(rules):
             metric = parse_scale_rule(text).metric
-            if metric in _NEVER_OF_POOLING[name]:
+            if metric in never[name]:
+                does = service.value.role or service.value.task
                 message = (
-                    f"found {shown(text)}, but engines that {service.value.task} make no tokens one by one: under load "
+                    f"found {shown(text)}, but engines that {does} make no tokens one by one: under load "
                     f"{metric} is not known, and the rule never holds; use queue_seconds or p99_ttft"
                 )
                 yield unobeyed(policy, ("spec", _KEYS[name], index), "SignalNotMeasured", message)

@@ -6,8 +6,8 @@ it is not met or not known begins that time anew. Worked example (test_a_rule_ho
 
 Where nobody asks (`arrivals_per_s` is 0), times that cannot be measured are not unknown: no request was late.
 `utilization` alone never makes a pool grow: accelerators may be busy with work that nobody waits for. Such a rule is
-met only while somebody waits as well: in a queue, or for a first token longer than half of what was promised
-(test_utilization_alone_never_adds).
+met only while somebody waits as well: in a queue, or for a first token longer than half of what was promised; or is
+refused, or answered by another pool (test_utilization_alone_never_adds).
 
 Neighbours: `decide` asks; `functions.api.expressions` has the grammar.
 """
@@ -105,7 +105,7 @@ def _compare(rule: ScaleRule, value: float, threshold: float) -> bool:
 
 
 def _somebody_waits(policy: ScalePolicy, signals: PoolSignals) -> bool:
-    if signals.queue_seconds or signals.queued_tokens or signals.shed_per_s:
+    if signals.queue_seconds or signals.queued_tokens or signals.shed_per_s or signals.degraded_per_s:
         return True
     first_s, slo_s = signals.ttft_p99_s, policy.slo_s
     return first_s is not None and slo_s is not None and first_s > _WAITS_RATIO * slo_s

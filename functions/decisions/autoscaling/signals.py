@@ -13,6 +13,11 @@ on average, the rest of each step is work that somebody brought:
 Worked example (test_worked_example_of_utilization): a step alone takes 10 ms. Tokens come 40 ms apart while there is
 something to do, which is for nine tenths of the time: 0.9 x (1 - 10 / 40) = 0.675.
 
+An engine of a prefill pool has no stream that it could hold up: there the share of time in which it reads is the work
+that arrived. What such a pool is asked for are the prompts that it reads for another one, or should
+(`routing.disaggregation`): they arrive, they wait at its replicas, and where the other one reads them after all they
+count as answered by another pool.
+
 Not all that is refused says that a pool is too small: an adapter that cannot be loaded, a tenant's own bound or batch
 that gives way do not. `is_overflow` knows which do.
 
@@ -36,7 +41,7 @@ class PoolSignals:
     arrivals_per_s: float | None = None  # requests, whether they were taken in or not
     arriving_tokens_per_s: float | None = None  # prompt tokens to be computed, and tokens expected to be made
     deferrable_tokens_per_s: float | None = None  # of those, the batch band's, which may wait for minutes
-    queue_seconds: float | None = None  # how long the next request would wait at the gateways
+    queue_seconds: float | None = None  # how long the next request would wait; at the gateways, but for a prefill pool
     queued_tokens: float | None = None
     foreground_queued_tokens: float | None = None  # of those, the ones that are not batch, which waits by design
     ttft_p50_s: float | None = None

@@ -3,12 +3,20 @@
     queue_ms     waiting in the engine's queue, a request
     prefill_ms   prefill, a prompt token computed; FLOOR_TOKENS more a request stand for what each costs
     gap_ms       between two tokens of a stream
+    busy_ratio   prefill seconds of the requests that ended / seconds; never less than the share of looks at which the
+                 engine had something to do, and at most 1
 
 With how many requests ran and waited meanwhile, on average: more work than others explains a slower pace. The engine's
 sums are read once a second and are of requests that ended, so a pace of a few seconds is of what ended in them.
 
 Worked example (test_worked_example_of_ten_seconds): 40 requests ended, that had waited 2 s and computed 4 s in all, for
 10,000 tokens; 1,000 gaps took 30 s. Queue 50 ms, prefill 4000 / (10,000 + 40 x 256) = 0.198 ms, gap 30 ms.
+
+How busy an engine is that only reads prompts is told by both together. vLLM's gauges are set at the end of a step, so
+that a prompt which one step reads is at no look seen to run; and a prompt of many seconds counts among the sums only
+when it ends. Prompts that share a step count it once each, so a full engine seems full a little early. Worked example
+(test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks): 20 prompts of 0.3 s ended in 10 s, and no look found
+one running: 0.6. One of 30 s runs at every look: 1.
 
 Neighbours: the agent measures (`functions.replica.monitor`), heartbeats carry it, `slow_replica` compares.
 """
@@ -20,6 +28,7 @@ import msgspec
 
 PACE_EVERY_S = 10.0
 FLOOR_TOKENS = 256
+_LEAST_S = 1e-3
 
 _Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Mean = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
@@ -37,6 +46,7 @@ class Pace(msgspec.Struct, frozen=True):
     queue_ms: _Millis | None = None
     prefill_ms: _Millis | None = None
     gap_ms: _Millis | None = None
+    busy_ratio: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None  # None: an older agent does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class PaceMeter:
     looks: int = 0
     running_sum: int = 0
     waiting_sum: int = 0
+    busy_looks: int = 0
 
 
 def observe(meter: PaceMeter, counters: WorkCounters, now_s: float, every_s: float = PACE_EVERY_S) -> PaceMeter:
@@ -72,10 +83,13 @@ def observe(meter: PaceMeter, counters: WorkCounters, now_s: float, every_s: flo
         return PaceMeter(meter.pace if base is None else None, counters, now_s)
     looks = meter.looks + 1
     running, waiting = meter.running_sum + counters.running, meter.waiting_sum + counters.waiting
+    busy = meter.busy_looks + (counters.running + counters.waiting > 0)
     if now_s - meter.base_s < every_s:
-        return replace(meter, looks=looks, running_sum=running, waiting_sum=waiting)
+        return replace(meter, looks=looks, running_sum=running, waiting_sum=waiting, busy_looks=busy)
     number = meter.pace.number + 1 if meter.pace is not None else 1
-    return PaceMeter(_pace(number, base, counters, running / looks, waiting / looks), counters, now_s)
+    read_ratio = (counters.prefill_s - base.prefill_s) / max(now_s - meter.base_s, _LEAST_S)
+    pace = _pace(number, base, counters, running / looks, waiting / looks)
+    return PaceMeter(msgspec.structs.replace(pace, busy_ratio=min(1.0, max(read_ratio, busy / looks))), counters, now_s)
 
 
 def _pace(number: int, base: WorkCounters, now: WorkCounters, running: float, waiting: float) -> Pace:

@@ -20,6 +20,16 @@ a token in 0.1 ms, 10 streams run there, its queue is 50 ms: one = 50 + 800 + 80
 replica reads as fast, and 300 ms are ahead there; a token's 128 KiB take 0.0105 ms at 100 Gbit/s: split = 300 + 800 +
 84 + 10 = 1,194. That pays. With 6 streams one = 1,090, and the prompt stays.
 
+A prompt is the prefill pool's demand where it would pay with nothing ahead there (`Weighed.is_demand`), whether or not
+that pool reads it: it turns away by its queue what it cannot read in time, and whoever decides on its size has to know.
+Where it has no replica that could, one is taken to read as fast as the one that decodes.
+
+    alone  = own' x prefill_ms'  +  own x transfer_ms  +  HANDOVER_MS
+    demand where  max(queue, alone) + GAIN_MS <= one
+
+Worked example (test_worked_example_of_demand): of the two above, both. With 6 streams the prompt stays for the 300 ms
+that are ahead at the prefill replica: alone = 800 + 84 + 10 = 894. With 1 stream it is nobody's: one = 50 + 800 + 40.
+
 Short prompts, and those that are cached where they would be answered, are not looked at: most requests cost two
 comparisons here. Both replicas have loaded the same weights, or the blocks of one mean nothing to the other.
 
@@ -39,6 +49,9 @@ from functions.decisions.routing.request import NoReplica, Prediction
 
 HANDOVER_MS = 10.0  # a second request, and the two engines' handshake
 GAIN_MS = 20.0  # less than this is no gain: predictions are not so exact
+_LACKS_REPLICAS = frozenset(
+    {"pool_empty", "no_replica_ready", "all_tried", "told_to_wait"}
+)  # others lack something else
 
 SplitWhy = Literal[
     "pays",  # the only one that is `split`; all others are answered by one engine
@@ -68,6 +81,8 @@ class Weighed(msgspec.Struct, frozen=True):
     split_ms: float = 0.0
     prefill_ms: float = 0.0  # at the prefill pool, its queue included
     transfer_ms: float = 0.0
+    wait_ms: float = 0.0  # there, until it would be read
+    is_demand: bool = False  # the prefill pool's, see the prologue
 
     @property
     def pays(self) -> bool:
@@ -90,17 +105,29 @@ def transfer_ms(tokens: int, prefill_pool: PoolEntry) -> float:
 
 def weigh(prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplica, prefill_pool: PoolEntry) -> Weighed:
     """The comparison of the prologue, for one request and the best replica of each pool."""
-    if isinstance(prefill, NoReplica):
-        why: SplitWhy = "other_weights" if prefill.reason == "weights_not_loaded" else "no_prefill_replica"
-        return Weighed(why)
-    if not same_weights(decode, prefill):
-        return Weighed("other_weights")
     stall_ms = decode.prefill_ms * decode.outstanding / CROWD
     one_ms = decode.total_ms + stall_ms
     moved_ms = transfer_ms(max(0, prompt_tokens - decode.cached_tokens), prefill_pool)
-    arrival_ms = prefill.total_ms + moved_ms + HANDOVER_MS
-    split_ms = max(decode.queue_ms, arrival_ms)
-    return Weighed("pays" if split_ms + GAIN_MS <= one_ms else "slower", one_ms, split_ms, prefill.total_ms, moved_ms)
+
+    def split_ms(read_ms: float) -> float:
+        return max(decode.queue_ms, read_ms + moved_ms + HANDOVER_MS)
+
+    if isinstance(prefill, NoReplica):
+        why: SplitWhy = "other_weights" if prefill.reason == "weights_not_loaded" else "no_prefill_replica"
+        lacks_replicas = prefill.reason in _LACKS_REPLICAS
+        return Weighed(why, is_demand=lacks_replicas and split_ms(decode.prefill_ms) + GAIN_MS <= one_ms)
+    if not same_weights(decode, prefill):
+        return Weighed("other_weights")
+    arrives_ms = split_ms(prefill.total_ms)
+    return Weighed(
+        "pays" if arrives_ms + GAIN_MS <= one_ms else "slower",
+        one_ms,
+        arrives_ms,
+        prefill.total_ms,
+        moved_ms,
+        wait_ms=prefill.queue_ms,
+        is_demand=split_ms(prefill.total_ms - prefill.queue_ms) + GAIN_MS <= one_ms,
+    )
 
 
 def same_weights(decode: Prediction, prefill: Prediction) -> bool:

@@ -6,12 +6,14 @@ knowledge too.
 
 The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
 queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
+A prefill pool has no queue here: its wait is the mean of what the last prompts had ahead of them at its replicas, as
+they were predicted, those that went elsewhere for it included (test_the_wait_of_a_prefill_pool_is_its_prompts).
 Worked example (test_the_expected_wait): 6,000 tokens wait, 2 replicas work off 1,000 a second each: 3 s. Where the
 oldest has been waiting for 4 s, it is 4 s. Beyond an hour all waits are the same.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -45,6 +47,8 @@ class _Slot:
     degraded: int = 0
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     gaps: QuantileSketch = field(default_factory=QuantileSketch)
+    prompts: int = 0  # for a prefill pool to read, that are not batch
+    prompts_wait_s: float = 0.0  # of all of them together
 
 
 class PoolActivity:
@@ -80,6 +84,29 @@ class PoolActivity:
     def degraded(self, pool: PoolName) -> None:
         """Another pool answers what was asked of this one."""
         self._slot(pool).degraded += 1
+
+    # of prefill pools, which are asked by no request but by `request.split`
+
+    def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
+        """That the pool is to read for another one. `wait_s`: until its turn would come. Not `is_read`: the other one
+        reads it for that."""
+        pool, is_batch = asking.model.pool, asking.service_class == "batch"
+        self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
+        if not is_batch:
+            slot = self._slot(pool)
+            slot.prompts += 1
+            slot.prompts_wait_s += wait_s
+        if not is_read:
+            self.degraded(pool)
+
+    def prompt_read(self, asking: Admitted, took_s: float) -> None:
+        """That is its one token: as long as this it has kept a first token waiting."""
+        if asking.service_class == "interactive":
+            self._slot(asking.model.pool).ttft.add(took_s * 1000)
+
+    def prompt_lost(self, asking: Admitted) -> None:
+        """It was to be read there, and that came to nothing."""
+        self.degraded(asking.model.pool)
 
     def ended(self, ended: Ended) -> None:
         admitted, timeline = ended.admitted, ended.timeline
@@ -140,7 +167,7 @@ class PoolActivity:
             degraded=sum(slot.degraded for slot in slots),
             ttft_ms=ttft.buckets(),
             gap_ms=gaps.buckets(),
-            queue_s=expected_wait_s(admission, now_s) if admission is not None else 0.0,
+            queue_s=expected_wait_s(admission, now_s) if admission is not None else _prompts_wait_s(slots),
             queued_tokens=_queued_tokens(admission, None),
             foreground_queued_tokens=_queued_tokens(admission, _FOREGROUND),
             rungs=rungs.on,
@@ -156,6 +183,11 @@ class PoolActivity:
         for pool in pools - self._slots.keys():
             if len(self._slots) < MAX_POOLS:
                 self._slots[pool] = deque(maxlen=SLOTS)
+
+
+def _prompts_wait_s(slots: Sequence[_Slot]) -> float:
+    prompts = sum(slot.prompts for slot in slots)
+    return min(_MOST_WAIT_S, sum(slot.prompts_wait_s for slot in slots) / prompts) if prompts else 0.0
 
 
 def _queued_tokens(admission: Admission | None, bands: int | None) -> int:

@@ -40,7 +40,7 @@ from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait
 from functions.gateway.routing.fallback import placed_by_time
 from functions.gateway.routing.fallback_plan import FallbackPlan
-from functions.gateway.routing.wake_wait import WakeWait
+from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
@@ -126,8 +126,12 @@ class Exchange:
         unserved.cannot(self, "saturated", answer, reason)
 
     def escalate(self, judge: CascadeJudge, attempt: Attempt) -> bool:
-        """The small model was not sure of its answer: the larger one is asked, if it is there."""
-        if self.plan is None or isinstance(self.decide(judge.larger), NoReplica):
+        """The small model was not sure of its answer: the larger one is asked, if it is there. One at zero is started
+        for those who come next."""
+        decision = self.decide(judge.larger)
+        if isinstance(decision, NoReplica) and decision.reason in NOBODY_SERVES:
+            self.services.pool_wakes.ask(self.catalogue, judge.larger.model.pool)
+        if self.plan is None or isinstance(decision, NoReplica):
             return False
         self.cascade_spend = settlement.of_judged(judge, attempt, self.services.fleet, self.services.clock())
         self.plan.escalate()

@@ -15,6 +15,9 @@ that cannot reach the other one waits for up to half a minute before it computes
 Paid by the tenant: the prompt once, as the decoding engine counts it (vLLM hands on what the prefill had cached), and
 the accelerator time of both replicas, each at its pool's price (`spend`).
 
+The prefill pool has no admission queue, and nobody asks it by its name. What comes to it, waits there and is turned
+away is counted here, for whoever decides on its size (`admission.pool_stats`).
+
 Each of the two requests is a copy of the body: it counts among large bodies, and is let go of with its last use. Where
 there is no room for one, one engine does all.
 
@@ -40,6 +43,7 @@ from functions.gateway.intake.routes import CHAT, COMPLETIONS
 from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.request import Admitted, PrefillSpend, Spent
+from functions.gateway.routing.wake_wait import NOBODY_SERVES
 from functions.gateway.services import Services
 
 _REMOTE_DECODE = {
@@ -101,11 +105,12 @@ class Split:
             return self._one("unsuited")
         asking = _for_prefill(admitted, parsed, self._catalogue.for_prefill(admitted.model, decode.replica.weights))
         found = self._services.router.decide(asking, ())
-        self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
-        if not self.weighed.pays or isinstance(found, NoReplica):
-            return self._one(self.weighed.why)
-        if not self._has_room_for(asking):
-            return self._one("no_room")
+        weighed = self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
+        why: SplitWhy = "no_room" if weighed.pays and not self._has_room_for(asking) else weighed.why
+        if weighed.is_demand:
+            self._counts_there(asking, found, weighed, is_read=why == "pays")
+        if why != "pays" or isinstance(found, NoReplica):
+            return self._one(why)
         self.why, self.prefill, self._model = "pays", found, _model_of(admitted)
         self._give_up_s = self._services.clock() + routing.prefill_give_up_after_s
         name = asking.model.engine_name
@@ -182,6 +187,8 @@ class Split:
         raise AssertionError("a prefill is not streamed")
 
     def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        services = self._services
+        services.admission.pools.prompt_read(attempt.admitted, services.clock() - attempt.sent_s)
         self._params, self.usage = _params_in(answer.body), answer.usage
         if self._params:
             self._over()
@@ -288,6 +295,16 @@ class Split:
 
     # inside
 
+    def _counts_there(
+        self, asking: Admitted, found: Prediction | NoReplica, weighed: Weighed, *, is_read: bool
+    ) -> None:  # fmt: skip
+        """Nobody asks the prefill pool but by this: its size follows from it, and its first replica where it is at
+        zero. No request waits for that one: one engine does all meanwhile."""
+        services = self._services
+        services.admission.pools.prompt_came(asking, weighed.wait_ms / 1000, is_read=is_read)
+        if isinstance(found, NoReplica) and found.reason in NOBODY_SERVES:
+            services.pool_wakes.ask(self._catalogue, asking.model.pool)
+
     def _one(self, why: SplitWhy) -> bool:
         self.why = why
         return False
@@ -295,6 +312,7 @@ class Split:
     def _lose(self, attempt: Attempt, why: SplitWhy, failure: Failure | None = None) -> None:
         """The prefill came to nothing: one engine does all."""
         self.why = why
+        self._services.admission.pools.prompt_lost(attempt.admitted)
         if failure not in REFUSALS:
             self._services.usage.lost_attempt(attempt, self._services.clock())
         self._over()

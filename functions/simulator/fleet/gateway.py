@@ -225,9 +225,7 @@ class SimulatedGateway:
 
     def asks_for(self, pool: PoolName) -> tuple[int, int]:
         """Of a pool that may have no replica: requests that wait for its first one, and all that it keeps for it."""
-        rooms = self.services.admission.figures()
-        kept = {name: admission.gate.running + admission.waiting for name, admission, _ in rooms if name == pool}
-        told = self.services.pool_wakes.demand(frozenset((pool,)), kept)
+        told = self.services.pool_wakes.demand(frozenset((pool,)), self.services.requests_of((pool,)))
         return sum(each.waking for each in told), sum(each.open_requests for each in told)
 
     def figures(self, pool: PoolName) -> Second:

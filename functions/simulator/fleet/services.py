@@ -18,6 +18,7 @@ from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
 from functions.decisions.routing.request import NOT_CACHED, CachedPrompt
 from functions.fleet.view import FleetView
+from functions.gateway.admission.pool_stats import PoolActivity
 from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.assembly import make_services
 from functions.gateway.limits import Limits
@@ -30,6 +31,7 @@ from functions.simulator.fleet.client import Client
 from functions.simulator.fleet.comparison import NoLadder, OpenAdmission, OtherRouter
 from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.setting import Setting, Timeouts
+from functions.simulator.fleet.signals import Second
 from functions.simulator.fleet.upstream import Upstreams
 
 _NEVER_S = float("inf")
@@ -61,15 +63,49 @@ def modelled_services(
         zone=zone,
         other=other,
         upstreams=Upstreams(context.engines, clients),
-        make_admission=partial(_admission, context.setting),
+        make_admission=partial(_admission, context),
     )
     return replace(services, end_listeners=_listeners(services, context))
 
 
-def _admission(setting: Setting, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
+def _admission(context: Context, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
+    queues = _queues(context.setting, clock, fleet)
+    queues.pools = _Activity(clock, context)
+    return queues
+
+
+def _queues(setting: Setting, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
     if setting.admission is None:
         return OpenAdmission(clock, fleet)
     return AdmissionQueues(clock, fleet) if setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
+
+
+class _Activity(PoolActivity):
+    """Of prefill pools, what a controller will know of them: all others are told of by their clients."""
+
+    def __init__(self, clock: Callable[[], float], context: Context) -> None:
+        super().__init__(clock)
+        self._context = context
+
+    def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
+        figures, tokens = self._figures(asking), asking.features.prompt_tokens
+        figures.arrivals += 1
+        figures.prompt_tokens += tokens
+        figures.degraded += not is_read
+        if asking.service_class == "batch":
+            figures.deferrable_tokens += tokens
+        else:
+            figures.prompts += 1
+            figures.prompts_wait_s += wait_s
+
+    def prompt_read(self, asking: Admitted, took_s: float) -> None:
+        self._figures(asking).ttft.add(took_s * 1000)
+
+    def prompt_lost(self, asking: Admitted) -> None:
+        self._figures(asking).degraded += 1
+
+    def _figures(self, asking: Admitted) -> Second:
+        return self._context.figures[asking.model.pool].now
 
 
 class OutcomeMetrics(Metrics):

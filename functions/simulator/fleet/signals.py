@@ -26,6 +26,8 @@ class Second:
     shed: int = 0
     overflow: int = 0  # of them, see `decisions.autoscaling.signals`
     degraded: int = 0
+    prompts: int = 0  # of a prefill pool, that are not batch, whether it has read them or not
+    prompts_wait_s: float = 0.0  # of all of them, until their turn
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
 
 
@@ -52,12 +54,13 @@ class _Closed:
 
 
 class PoolFigures:
-    """Of one pool."""
+    """Of one pool. `reads`: prompts for another one, and no more."""
 
-    __slots__ = ("_closed", "now")
+    __slots__ = ("_closed", "_reads", "now")
 
-    def __init__(self, most_seconds: int) -> None:
+    def __init__(self, most_seconds: int, *, reads: bool = False) -> None:
         self.now = Second()
+        self._reads = reads
         self._closed: deque[_Closed] = deque(maxlen=most_seconds + 1)
 
     def close(self, at_s: float, look: Look) -> None:
@@ -93,7 +96,7 @@ class PoolFigures:
             arriving_tokens_per_s=(sums.prompt_tokens * _miss_ratio(first.look, last.look) + sums.output_tokens)
             / lasted_s,
             deferrable_tokens_per_s=sums.deferrable_tokens / lasted_s,
-            queue_seconds=last.look.queue_s,
+            queue_seconds=sums.prompts_wait_s / sums.prompts if sums.prompts else last.look.queue_s,
             queued_tokens=last.look.queued_tokens,
             foreground_queued_tokens=last.look.foreground_queued_tokens,
             ttft_p50_s=_seconds(ttft, 0.5),
@@ -102,11 +105,20 @@ class PoolFigures:
             itl_p95_s=gaps.quantile_s(0.95) if gaps.tokens > 0.0 else None,
             itl_p99_s=gaps.quantile_s(0.99) if gaps.tokens > 0.0 else None,
             kv_usage_ratio=last.look.kv_usage_ratio,
-            utilization_ratio=_utilization(first.look, last.look, gaps, step_s),
+            utilization_ratio=self._utilization(first.look, last.look, gaps, step_s),
             shed_per_s=sums.shed / lasted_s,
             overflow_per_s=sums.overflow / lasted_s,
             degraded_per_s=sums.degraded / lasted_s,
         )
+
+    def _utilization(self, first: Look, last: Look, gaps: TokenGaps, step_s: float) -> float | None:
+        ready_s = last.ready_s - first.ready_s
+        if ready_s <= 0.0:
+            return None
+        busy_ratio = (last.busy_s - first.busy_s) / ready_s
+        if self._reads:
+            return min(1.0, busy_ratio)
+        return step_utilization(step_s, gaps.seconds / gaps.tokens if gaps.tokens > 0.0 else None, busy_ratio)
 
 
 def _seconds(sketch: QuantileSketch, q: float) -> float | None:
@@ -123,6 +135,8 @@ def _sums(seconds: list[Second]) -> Second:
         shed=sum(second.shed for second in seconds),
         overflow=sum(second.overflow for second in seconds),
         degraded=sum(second.degraded for second in seconds),
+        prompts=sum(second.prompts for second in seconds),
+        prompts_wait_s=sum(second.prompts_wait_s for second in seconds),
     )
 
 
@@ -130,11 +144,3 @@ def _miss_ratio(first: Look, last: Look) -> float:
     """The share of prompts that had to be computed."""
     asked = last.asked_tokens - first.asked_tokens
     return 1.0 - (last.hit_tokens - first.hit_tokens) / asked if asked else 1.0
-
-
-def _utilization(first: Look, last: Look, gaps: TokenGaps, step_s: float) -> float | None:
-    ready_s = last.ready_s - first.ready_s
-    if ready_s <= 0.0:
-        return None
-    busy_ratio = (last.busy_s - first.busy_s) / ready_s
-    return step_utilization(step_s, gaps.seconds / gaps.tokens if gaps.tokens > 0.0 else None, busy_ratio)

@@ -71,7 +71,7 @@ class Simulation:
         self.outcome = Outcome({pool.name: _pool_outcome(pool.admission or setting.admission) for pool in pools})
         self._gaps = {pool.name: TokenGaps() for pool in pools}
         most_s = int(setting.signals_s + setting.signals_delay_s) + 2
-        self._figures = {pool.name: PoolFigures(most_s) for pool in pools}
+        self._figures = {pool.name: PoolFigures(most_s, reads=bool(pool.role)) for pool in pools}
         self._steps_s = {pool.name: pool.profile.least_step_s for pool in pools}
         self._ready_s = dict.fromkeys(self._figures, 0.0)
         self.lifecycle = ReplicaLifecycle(setting, self.events, self.outcome, self._gaps, self._hear)

@@ -32,7 +32,6 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
             f"a window is {traffic.seconds:,.0f} s and a start ({traffic.start}) {start_s:,.0f} s: "
             f"what scaling does to {', '.join(scaled)} barely shows; more --requests make longer windows"
         )
-    yield from _prefill(after)
     yield from _from_zero(after, traffic, start_s)
     silent = sorted(pool.name for pool in after.generating if not any(key.pool == pool.name for key in played.compared))
     if silent:
@@ -73,21 +72,6 @@ def _not_played(world: World) -> Iterator[str]:
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
     if blooms:
         yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"
-
-
-def _prefill(world: World) -> Iterator[str]:
-    """Utilization is told by gaps between tokens (`decisions.autoscaling.signals`), and these pools make one each."""
-    blind = [
-        pool.name
-        for pool in world.generating
-        if pool.entry.role and pool.autoscaling is not None and pool.least < pool.most
-        if any("utilization" in rule for rule in (*pool.autoscaling.scale_up, *pool.autoscaling.scale_down))
-    ]
-    if blind:
-        yield (
-            f"{', '.join(blind)} decodes nothing, so its utilization is not known while it is busy: "
-            "rules on it never hold there"
-        )
 
 
 def _from_zero(world: World, traffic: PlanTraffic, start_s: float) -> Iterator[str]:

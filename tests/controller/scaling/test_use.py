@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from functions.controller.autoscaling.signals import ALONE_S, FALL_S, PoolUse, observe
 from functions.decisions.autoscaling.policy import STALE_S
+from functions.decisions.health.pace import Pace
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import replica
 
@@ -98,6 +100,26 @@ def test_a_probe_that_a_look_has_caught_does_not_hide_an_idle_pool() -> None:
     use = looks(PoolUse(), range(60), *pool)
     caught = observe(use, [replica(0, running=1), *pool[1:]], 60.0)
     assert caught.utilization_ratio == pytest.approx(0.0, abs=0.01)
+
+
+def reading(number: int, busy_ratio: float | None) -> ReplicaReport:
+    pace = Pace(1, 20, 0, 0.0, 0.0, busy_ratio=busy_ratio) if busy_ratio is not None else None
+    return structs.replace(replica(number), pace=pace)
+
+
+def test_a_prefill_pool_is_used_for_as_long_as_it_reads() -> None:
+    """It makes no gap between tokens, by which all others are told: the busier it was, the less was known of it."""
+    use = observe(PoolUse(), [reading(0, 0.6), reading(1, 0.2)], 0.0, reads=True)
+    assert use.utilization_ratio == pytest.approx(0.4)
+    full = PoolUse()
+    for second in range(600):
+        full = observe(full, [reading(0, 1.0), reading(1, 1.0)], float(second), reads=True)
+    assert full.utilization_ratio == pytest.approx(1.0) and full.at_s == 599.0
+
+
+def test_of_a_prefill_pool_with_older_agents_nothing_is_known_while_it_reads() -> None:
+    old = [structs.replace(reading(number, None), running=2) for number in range(2)]
+    assert observe(PoolUse(), old, 0.0, reads=True).utilization_ratio is None
 
 
 def test_a_replica_that_was_not_heard_for_seconds_tells_nothing_of_its_load() -> None:

@@ -8,6 +8,7 @@ from functions.controller.unobeyed.declared import declared_findings
 from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
 from functions.decisions.quota.dimensions import DIMENSIONS
 from tests.controller.configs import pool
+from tests.simulator.plan.configs import pool as prefill_pool
 
 NOT_MEASURED = {
     "max_context_tokens",
@@ -83,6 +84,15 @@ def test_a_rule_on_what_embedding_engines_never_show() -> None:
     gaps = policy("AutoscalingPolicy", RULES % ("queue_seconds > 1: +1", "p99_inter_token < 10ms: -1"))
     assert [path for _, _, path in said(service("a", task="embed"), gaps)] == ["spec.scaleDown[0]"]
     assert not said(service("a"), rules, policy("QuotaPolicy", "{}"))
+
+
+def test_a_rule_on_gaps_where_prompts_are_read_and_nothing_is_written() -> None:
+    """Of one token there are no gaps: a scaleUp rule on them would keep the pool from shrinking for ever."""
+    reads = prefill_pool("a", model="m", reads_gigabits_per_s=100, replicas=2)
+    gaps = policy("AutoscalingPolicy", RULES % ("p99_inter_token > 60ms: +1", "utilization < 30%: -1"))
+    assert said(prefill_pool("m"), reads, gaps) == [("autoscalingpolicies/p", "SignalNotMeasured", "spec.scaleUp[0]")]
+    use = policy("AutoscalingPolicy", RULES % ("utilization > 75%: +1", "utilization < 30%: -1"))
+    assert not said(prefill_pool("m"), reads, use)
 
 
 @pytest.mark.parametrize(

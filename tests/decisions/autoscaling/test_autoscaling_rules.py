@@ -53,6 +53,7 @@ def test_utilization_alone_never_adds() -> None:
     assert met(queue_seconds=0.01) is True
     assert met(ttft_p99_s=0.3) is True
     assert met(shed_per_s=0.1) is True
+    assert met(degraded_per_s=0.1) is True
 
 
 @pytest.mark.parametrize(("comparison", "met"), [(">", False), (">=", True), ("<", False), ("<=", True)])

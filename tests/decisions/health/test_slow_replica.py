@@ -259,6 +259,21 @@ def test_worked_example_of_ten_seconds() -> None:
     assert (meter.pace.number, meter.pace.running, meter.pace.requests, meter.pace.tokens) == (1, 4.0, 40, 1000)
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "read_s", "busy_ratio"),
+    [(0, 0, 6.0, 0.6), (1, 0, 0.0, 1.0), (0, 2, 0.0, 1.0), (0, 0, 0.0, 0.0), (3, 0, 25.0, 1.0)],
+)
+def test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks(
+    running: int, waiting: int, read_s: float, busy_ratio: float
+) -> None:
+    """A prompt of one step is at no look seen to run, and one of half a minute ends in none of these seconds."""
+    meter = PaceMeter()
+    for second in range(11):
+        read = counters(prefill_s=read_s * second / 10, finished=second, running=running, waiting=waiting)
+        meter = observe(meter, read, float(second))
+    assert meter.pace is not None and meter.pace.busy_ratio == pytest.approx(busy_ratio)
+
+
 def test_an_engine_that_did_nothing_has_no_pace_of_it() -> None:
     meter = observe(observe(PaceMeter(), counters(), 0.0), counters(), 10.0)
     assert meter.pace is not None

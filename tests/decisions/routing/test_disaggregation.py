@@ -1,5 +1,7 @@
 """Prefill and decode apart: where it pays, and which pool computes for which."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -33,6 +35,33 @@ def test_worked_example_of_the_prologue() -> None:
     assert (round(busy.one_ms), round(busy.split_ms), busy.why) == (1250, 1194, "pays")
     calm = weigh(8000, predicted(50.0, 800.0, outstanding=6), predicted(300.0, 800.0), ENTRY)
     assert (round(calm.one_ms), calm.why) == (1090, "slower")
+
+
+def test_worked_example_of_demand() -> None:
+    """Without the prompts that its queue turns away, a prefill pool seems to have as much work as it can do."""
+    full = predicted(300.0, 800.0)
+    assert weigh(8000, predicted(50.0, 800.0, outstanding=10), full, ENTRY).is_demand
+    calm = weigh(8000, predicted(50.0, 800.0, outstanding=6), full, ENTRY)
+    assert (calm.why, calm.is_demand, calm.wait_ms) == ("slower", True, 300.0)
+    assert not weigh(8000, predicted(50.0, 800.0, outstanding=1), full, ENTRY).is_demand
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_demand"),
+    [
+        ("pool_empty", True),
+        ("no_replica_ready", True),
+        ("told_to_wait", True),
+        ("all_tried", True),
+        ("adapter_not_loaded", False),
+        ("weights_not_loaded", False),
+        ("dedicated", False),
+    ],
+)
+def test_what_another_replica_would_not_mend_asks_for_none(reason: Any, is_demand: bool) -> None:
+    busy, calm = predicted(50.0, 800.0, outstanding=10), predicted(50.0, 800.0, outstanding=1)
+    assert weigh(8000, busy, NoReplica(reason), ENTRY).is_demand == is_demand
+    assert not weigh(8000, calm, NoReplica(reason), ENTRY).is_demand, "it reads as soon by itself"
 
 
 def test_more_streams_only_ever_speak_for_a_split() -> None:

@@ -8,7 +8,6 @@ from functions.simulator.plan.declarations import declarations_of
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import Key
-from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.unsimulated import unsimulated
@@ -98,16 +97,35 @@ spec: {pool: m-prefill, replicas: {min: 1, max: 9}}
     assert begins(2000) == 1
 
 
-def test_a_rule_that_cannot_hold_is_said() -> None:
-    scaled = """\
+class Growing(Steady):
+    """A prompt each 5 s, which the pool that answers reads as soon; from 100 s on two a second."""
+
+    def requests(self, window: int):  # type: ignore[no-untyped-def]
+        times_s = [*range(5, 105, 5), *(100 + 0.5 * (at + 1) for at in range(self.total - 20))]
+        return (Asked(float(at_s), ACME, self.count, 150, pool="m") for at_s in times_s)
+
+
+@pytest.mark.parametrize("least", [1, 0])
+def test_a_prefill_pool_grows_with_the_prompts_that_wait_for_it(least: int) -> None:
+    """One replica, however many prompts it turned away; or none at all, once it had gone to zero."""
+    scaled = f"""\
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy
-metadata: {name: m-prefill}
-spec: {pool: m-prefill, replicas: {min: 1, max: 2}, scaleUp: ["utilization > 70%: +1"]}
+metadata: {{name: m-prefill}}
+spec:
+  pool: m-prefill
+  replicas: {{min: {least}, max: 3}}
+  idleAfter: 30s
+  scaleUp: ["utilization > 75% for 30s: +1"]
 """
-    fleet = world(pool("m"), READER, prefill_policy(256), scaled)
-    said = list(notes_of(played(fleet, fleet), steady(4096), 1))
-    assert any(note.startswith("m-prefill decodes nothing, so its utilization is not known") for note in said)
+    reader = pool("m-prefill", model="m", reads_gigabits_per_s=100, replicas=3)
+    fleet = world(pool("m", replicas=4), reader, prefill_policy(256), scaled)
+    traffic = Growing("foreign", "growing", 64, 1, 320.0, count=4096, total=460, start="disk")
+    found = play(fleet, fleet, traffic, lambda words: None)
+    ready = {round(point.at_s): point.ready for point in found.after.timeline.points[PoolName("m-prefill")]}
+    calm = [count for at_s, count in ready.items() if 60 < at_s < 100]
+    assert set(calm) == {least} and max(ready.values()) >= 2
+    assert (read_ratio(found) or 0.0) > 0.5
 
 
 def test_a_prefill_pool_is_not_said_to_be_missing() -> None:

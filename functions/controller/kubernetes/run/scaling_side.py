@@ -156,7 +156,10 @@ class ScalingSide:
         except _KUBE_ERRORS as error:
             self._say("", f"the services cannot be read: {error}")
             return None
-        wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
+        policies = self._policies
+        wanted = self._scaler.step(
+            report, policies.scaling, policies.admission, sizes, time.time(), reading=policies.reading
+        )
         allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
         contested: dict[str, str] = {}
         for pool, wish in allowed.items():

@@ -1,0 +1,153 @@
+"""What a gateway tells of pools that nobody asks by name: prefill pools, and the larger model of a cascade."""
+
+from typing import Any
+
+import pytest
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import AutoscalingEntry
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.fleet.pool_heartbeat import PoolDemand, PoolStats
+from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity
+from functions.gateway.limits import Limits
+from tests.gateway import sse
+from tests.gateway.detours import LARGE, UNSURE, cascades, scored
+from tests.gateway.engine_rig import Play
+from tests.gateway.test_split import PREFILL, ask, decodes, path, prefilled, sections
+from tests.gateway.world import POOL, Clock, heartbeat
+
+SENDER = ("gw-1", 7)
+SLEEPY = AutoscalingEntry("sleepy", PREFILL, 0, 4)
+
+
+def told(play: Play, pool: PoolName = PREFILL) -> PoolStats:
+    return told_by(play.gateway.services.admission.pools, pool)
+
+
+def told_by(activity: PoolActivity, pool: PoolName) -> PoolStats:
+    beats = activity.heartbeats(SENDER, 1.0, [POOL, PREFILL], {})
+    return next(stats for beat in beats for stats in beat.pools if stats.pool == pool)
+
+
+def demand(play: Play) -> tuple[PoolDemand, ...]:
+    services = play.gateway.services
+    assert services.state.catalogue is not None
+    may_sleep = services.state.catalogue.may_sleep
+    return services.pool_wakes.demand(may_sleep, services.requests_of(may_sleep))
+
+
+def playing(*, decoding: int = 30, reading: dict[str, Any] | None = None, **more: Any) -> Play:
+    """A pool that decodes so many, and one that reads beside it; `reading`: its replica, None: it has none."""
+    play = Play(limits=Limits(quarantine_after_replicas=0), **sections(), **more)
+    play.gateway.receive_heartbeat(heartbeat("r0", running=decoding))
+    if reading is not None:
+        play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL, **reading))
+    return play
+
+
+async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> None:
+    """Whoever scales the pool that reads saw nobody ask for anything, however busy it was."""
+    play = playing(reading={})
+    ask(play)
+    first = await play.connects()
+    assert (told(play).arrivals, told(play).degraded, told(play).queue_s) == (1, 0, 0.0)
+    assert told(play).arriving_tokens > 1000 and told(play).deferrable_tokens == 0
+    play.world.clock.forward(0.4)
+    first.answers(200, prefilled())
+    decodes(await play.connects())
+    took = QuantileSketch.of(told(play).ttft_ms)
+    assert took.count == 1 and took.quantile(0.5) == pytest.approx(400, rel=0.15)
+    assert told(play, POOL).arrivals == 1 and told(play, POOL).degraded == 0, "and its own pool's as before"
+
+
+async def test_a_prompt_that_a_full_pool_cannot_read_is_its_work_all_the_same() -> None:
+    """The comparison turns prompts away from a pool with a queue: without them it seems to have all that it can do."""
+    play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
+    ask(play)
+    decodes(await play.connects())
+    assert path(play) == "path=one;why=slower"
+    now = told(play)
+    assert (now.arrivals, now.degraded) == (1, 1)
+    assert now.queue_s == pytest.approx(6.88), "eight that wait, and twelve that share the steps"
+
+
+async def test_a_prompt_for_which_another_pool_does_not_pay_is_none_of_its_work() -> None:
+    play = playing(decoding=0, reading={})
+    ask(play)
+    decodes(await play.connects())
+    assert path(play) == "path=one;why=slower"
+    assert (told(play).arrivals, told(play).degraded) == (0, 0)
+
+
+async def test_a_prompt_that_the_pool_has_failed_to_read_was_answered_by_another() -> None:
+    play = playing(reading={})
+    ask(play)
+    (await play.connects()).refuses(500)
+    decodes(await play.connects())
+    assert path(play) == "path=one;why=prefill_failed"
+    assert (told(play).arrivals, told(play).degraded) == (1, 1)
+    assert QuantileSketch.of(told(play).ttft_ms).count == 0
+
+
+async def test_batch_may_wait_and_is_told_apart() -> None:
+    play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
+    ask(play, header_x_shoal_class="batch")
+    decodes(await play.connects())
+    now = told(play)
+    assert now.deferrable_tokens == now.arriving_tokens > 0
+    assert now.queue_s == 0.0
+
+
+# a pool that may be at zero
+
+
+async def test_a_prompt_wakes_the_pool_that_should_read_it_and_does_not_wait() -> None:
+    """Nobody else asks for it: without this it slept for good."""
+    play = playing(autoscaling=(SLEEPY,))
+    ask(play)
+    decodes(await play.connects())
+    assert path(play) == "path=one;why=no_prefill_replica"
+    assert demand(play) == (PoolDemand(PREFILL, 1, 0),)
+    assert (told(play).arrivals, told(play).degraded) == (1, 1)
+
+
+@pytest.mark.parametrize(("decoding", "text"), [(0, "word " * 4000), (30, "short")])
+async def test_nobody_wakes_a_pool_for_a_prompt_that_is_read_as_soon_where_it_is(decoding: int, text: str) -> None:
+    play = playing(decoding=decoding, autoscaling=(SLEEPY,))
+    ask(play, text=text)
+    decodes(await play.connects())
+    assert demand(play) == ()
+
+
+async def test_a_pool_that_reads_is_not_idle() -> None:
+    """A prompt may be read for longer than the window of what came."""
+    play = playing(reading={}, autoscaling=(SLEEPY,))
+    ask(play)
+    first = await play.connects()
+    assert demand(play) == (PoolDemand(PREFILL, 0, 1),)
+    first.answers(200, prefilled())
+    assert demand(play) == ()
+
+
+async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
+    """Of the last half minute, not of the moment of the heartbeat, at which a busy pool may have nothing ahead."""
+    clock, asking = Clock(), Play("r0").ask().admitted
+    activity = PoolActivity(clock)
+    for wait_s in (0.0, 1.0, 2.0):
+        activity.prompt_came(asking, wait_s, is_read=wait_s < 2.0)
+    assert told_by(activity, POOL).queue_s == 1.0
+    assert told_by(activity, POOL).degraded == 1
+    clock.forward(SLOT_S * SLOTS)
+    assert told_by(activity, POOL).queue_s == 0.0
+
+
+async def test_a_larger_model_at_zero_is_started_for_those_who_come_next() -> None:
+    """Where a cascade alone leads to a pool, nobody else would ever have it started."""
+    play = Play("r0", **cascades(0.5), autoscaling=(AutoscalingEntry("sleepy", LARGE, 0, 2),))
+    play.ask()
+    engine = await play.connects()
+    engine.begins_stream()
+    engine.streams(scored("er", *UNSURE), scored("m", *UNSURE), sse.DONE)
+    engine.ends_stream()
+    assert play.client.ended and b'"er"' in play.client.body, "the small one's answer stands"
+    assert demand(play) == (PoolDemand(LARGE, 1, 0),)
