@@ -1,0 +1,74 @@
+"""Stalls of one's own event loop: a loop that stood still reads before it judges who is late.
+
+Whoever says of others that they are silent, late or idle, says so by a clock of its own; and a loop runs its timers
+before it reads. After a stop of some seconds (a blocking call, a machine that is full, SIGSTOP) what others sent or
+took meanwhile lies unread: judged then, a client that has read all is cut off, an engine that streams is silent, and
+a process that answers is killed. So
+
+    Rounds      of a periodic judge: a round that comes late judges nobody, and the next one does, late or not
+    Patience    of one wait: where its end comes late, a second look SECOND_LOOK_S later ends it
+    timeout     the same as `asyncio.timeout` has it
+
+A round is late after LATE_PERIODS of its periods, the end of a wait after LATE_S. A loop that is always late judges
+every other time.
+
+Worked example (test_worked_example_of_the_prologue): rounds each 0.25 s, and a stop from 10.0 to 41.0 s. The round at
+41.0 judges nobody. By the one at 41.25 whatever lay unread has been read, and it judges as ever.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+LATE_PERIODS = 2.0
+LATE_S = 0.05  # a busy loop's delay is less
+SECOND_LOOK_S = 0.5  # what came meanwhile is read, and answered, in less
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Of one periodic judge. Times are monotonic seconds."""
+
+    period_s: float
+    _last_s: float = float("inf")  # of the last round; the first one is never late
+    _was_late: bool = False
+
+    def may_judge(self, now_s: float) -> bool:
+        """Once a round."""
+        self._was_late = now_s - self._last_s > LATE_PERIODS * self.period_s and not self._was_late
+        self._last_s = now_s
+        return not self._was_late
+
+
+class Patience:
+    """The end of one wait on the running loop, unless it is cancelled before."""
+
+    __slots__ = ("_due_s", "_loop", "_over", "_timer")
+
+    def __init__(self, wait_s: float, over: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due_s, self._over = self._loop.time() + wait_s, over
+        self._timer = self._loop.call_later(wait_s, self._look)
+
+    def cancel(self) -> None:
+        """Does nothing where it is over."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._loop.time() - self._due_s > LATE_S:
+            self._timer = self._loop.call_later(SECOND_LOOK_S, self._over)
+        else:
+            self._over()
+
+
+@contextlib.asynccontextmanager
+async def timeout(wait_s: float) -> AsyncIterator[None]:
+    """TimeoutError where what is inside takes longer."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as scope:
+        patience = Patience(wait_s, lambda: scope.reschedule(loop.time()))
+        try:
+            yield
+        finally:
+            patience.cancel()
