@@ -5,12 +5,12 @@ before it reads. After a stop of some seconds (a blocking call, a machine that i
 took meanwhile lies unread: judged then, a client that has read all is cut off, an engine that streams is silent, and
 a process that answers is killed. So
 
-    Rounds      of a periodic judge: a round that comes late judges nobody, and the next one does, late or not
+    Rounds      of a periodic judge: a round that comes late judges nobody, the next one does
     Patience    of one wait: where its end comes late, a second look SECOND_LOOK_S later ends it
     timeout     the same as `asyncio.timeout` has it
 
-A round is late after LATE_PERIODS of its periods, the end of a wait after LATE_S. A loop that is always late judges
-every other time.
+A round is late after LATE_PERIODS of its periods, and right after a late one after as many times what that took: a
+loop that is always late judges every other time. The end of a wait is late after LATE_S.
 
 Worked example (test_worked_example_of_the_prologue): rounds each 0.25 s, and a stop from 10.0 to 41.0 s. The round at
 41.0 judges nobody. By the one at 41.25 whatever lay unread has been read, and it judges as ever.
@@ -31,14 +31,15 @@ class Rounds:
     """Of one periodic judge. Times are monotonic seconds."""
 
     period_s: float
-    _last_s: float = float("inf")  # of the last round; the first one is never late
-    _was_late: bool = False
+    since_s: float  # the last round, or the beginning of the wait for the first one
+    _late_s: float = 0.0  # the last round judged nobody: it came so long after the one before
 
     def may_judge(self, now_s: float) -> bool:
         """Once a round."""
-        self._was_late = now_s - self._last_s > LATE_PERIODS * self.period_s and not self._was_late
-        self._last_s = now_s
-        return not self._was_late
+        waited_s, self.since_s = now_s - self.since_s, now_s
+        is_late = waited_s > LATE_PERIODS * max(self.period_s, self._late_s)
+        self._late_s = waited_s if is_late else 0.0
+        return not is_late
 
 
 class Patience:
