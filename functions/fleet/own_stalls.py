@@ -6,8 +6,7 @@ took meanwhile lies unread: judged then, a client that has read all is cut off, 
 a process that answers is killed. So
 
     Rounds      of a periodic judge: a round that comes late judges nobody, the next one does
-    Patience    of one wait: where its end comes late, a second look SECOND_LOOK_S later ends it
-    timeout     the same as `asyncio.timeout` has it
+    timeout     of one wait, as `asyncio.timeout`: where its end comes late, a second look SECOND_LOOK_S later ends it
 
 A round is late after LATE_PERIODS of its periods, and right after a late one after as many times what that took: a
 loop that is always late judges every other time. The end of a wait is late after LATE_S.
@@ -18,7 +17,7 @@ Worked example (test_worked_example_of_the_prologue): rounds each 0.25 s, and a 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 LATE_PERIODS = 2.0
@@ -42,34 +41,19 @@ class Rounds:
         return not is_late
 
 
-class Patience:
-    """The end of one wait on the running loop, unless it is cancelled before."""
-
-    __slots__ = ("_due_s", "_loop", "_over", "_timer")
-
-    def __init__(self, wait_s: float, over: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._due_s, self._over = self._loop.time() + wait_s, over
-        self._timer = self._loop.call_later(wait_s, self._look)
-
-    def cancel(self) -> None:
-        """Does nothing where it is over."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._loop.time() - self._due_s > LATE_S:
-            self._timer = self._loop.call_later(SECOND_LOOK_S, self._over)
-        else:
-            self._over()
-
-
 @contextlib.asynccontextmanager
 async def timeout(wait_s: float) -> AsyncIterator[None]:
     """TimeoutError where what is inside takes longer."""
     loop = asyncio.get_running_loop()
+    due_s = loop.time() + wait_s
     async with asyncio.timeout(None) as scope:
-        patience = Patience(wait_s, lambda: scope.reschedule(loop.time()))
+
+        def is_over() -> None:
+            now_s = loop.time()
+            scope.reschedule(now_s + SECOND_LOOK_S if now_s - due_s > LATE_S else now_s)
+
+        timer = loop.call_later(wait_s, is_over)
         try:
             yield
         finally:
-            patience.cancel()
+            timer.cancel()

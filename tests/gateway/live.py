@@ -177,6 +177,7 @@ class LiveGateway:
             time.sleep(still_s)  # real: uvloop's clock is
             over.set()
 
+        await asyncio.sleep(4 * SWEEP_S)  # after another stop: a loop that is always late judges all the same
         with here, there:
             self._loop.call_soon_threadsafe(self._loop.add_reader, there, stand_still)
             here.send(b"x")

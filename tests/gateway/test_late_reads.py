@@ -25,7 +25,9 @@ def way(request: pytest.FixtureRequest) -> Way:
 async def _until_paused(gateway: LiveGateway) -> None:
     """The client does not read, and the gateway has noticed."""
     async with asyncio.timeout(PATIENCE_S):
-        while not gateway.call(lambda: any(each._paused_at_s for each in gateway.gateway.services.open_requests)):
+        while not gateway.call(
+            lambda: any(getattr(each, "_paused_at_s", None) for each in gateway.gateway.services.open_requests)
+        ):
             await asyncio.sleep(0.01)
 
 

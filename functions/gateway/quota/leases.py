@@ -23,7 +23,6 @@ Neighbours: `functions.decisions.quota.lease` decides what to ask for, `function
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Literal, get_args
 
@@ -33,7 +32,6 @@ from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S
 from functions.decisions.quota.outage import Regime, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.own_stalls import Patience
 from functions.fleet.quota_leases import Group, LeaseAnswer, LeaseRequest, QuotaBroker
 from functions.fleet.tasks import Supervised
 from functions.gateway.quota.accounts import RequestQuota
@@ -113,7 +111,7 @@ class QuotaLeases:
         if len(self._waiting) >= _MAX_WAITING:
             self._judge(pending)
             return
-        Patience(ASK_S, partial(self._judge, pending))
+        asyncio.get_running_loop().call_later(ASK_S, self._judge, pending)
         self._waiting.append(pending)
         if self._calls < _MAX_CALLS:
             self._calls += 1
