@@ -5,7 +5,6 @@ is as hung as a silent one) and a bound on its size; every failure is one of `er
 caller's, with its pool and limits.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import httpx
 from functions.api.snapshot import Task
 from functions.engines.errors import EngineGarbled, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import MAX_PAGE_BYTES, EngineMetrics, parse_metrics
+from functions.fleet import own_stalls
 
 _MESSAGE_CHARS = 500
 
@@ -130,7 +130,7 @@ class EngineClient:
         deadline_s = self._timeout_s if timeout_s is None else timeout_s
         what = f"{method} {path}"
         try:
-            async with asyncio.timeout(deadline_s):
+            async with own_stalls.timeout(deadline_s):
                 return await self._exchange(method, path, body)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise EngineHung(what, timeout_s=deadline_s) from error

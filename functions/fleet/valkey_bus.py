@@ -30,6 +30,7 @@ from functions.fleet.heartbeat_gathering import (
     ReplicaLines,
 )
 from functions.fleet.heartbeat_seals import sealed
+from functions.fleet.own_stalls import Rounds
 from functions.fleet.role_credentials import Bearer
 from functions.fleet.snapshot_notices import SnapshotNotice
 
@@ -225,18 +226,20 @@ async def _heard(subscription: PubSub, deaf_after_s: float = inf) -> AsyncIterat
     """Messages as they come, until none does for so long. A server that is quiet is asked whether it is there."""
     loop, asked_s = asyncio.get_running_loop(), None
     heard_s = loop.time()
+    rounds = Rounds(_TIMEOUT_S, heard_s)
     while True:
         message = await subscription.get_message(timeout=_TIMEOUT_S)
+        may_judge = rounds.may_judge(loop.time())
         if message is None:
             if asked_s is None:
                 asked_s = loop.time()
                 await subscription.ping()
-            elif loop.time() - asked_s > _HUNG_AFTER_S:
+            elif may_judge and loop.time() - asked_s > _HUNG_AFTER_S:
                 raise BusUnavailable("the bus does not answer")
             continue
         asked_s = None
         if message["type"] in _MESSAGES:
             heard_s = loop.time()
             yield message["data"]
-        elif loop.time() - heard_s > deaf_after_s:
+        elif may_judge and loop.time() - heard_s > deaf_after_s:
             return

@@ -111,7 +111,7 @@ class Background:
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
         tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self.gateway.services, exact))
-        tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
+        tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact, self.gateway.services.clock))
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (

@@ -11,6 +11,7 @@ with what it last knew, and keeps what it could not tell.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, se
 from functions.fleet.bus import Bus, BusUnavailable, NodeBus, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid, Pulse
 from functions.fleet.heartbeat_seals import HeartbeatRefused, SealChecker
+from functions.fleet.own_stalls import Rounds
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
@@ -213,10 +215,13 @@ def _take_pins(services: Services, message: bytes) -> None:
         _log.warning("dropped a batch of pins: %s", error)
 
 
-async def sweep(gateway: Gateway) -> None:
+async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
+    """For ever: where this loop stood still, what came meanwhile is read before anybody is judged."""
+    rounds = Rounds(every_s, gateway.services.clock())
     while True:
-        await asyncio.sleep(_SWEEP_INTERVAL_S)
-        gateway.sweep()
+        await asyncio.sleep(every_s)
+        if rounds.may_judge(gateway.services.clock()):
+            gateway.sweep()
 
 
 async def _take(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
@@ -290,7 +295,12 @@ async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
         await asyncio.sleep(_TOKENIZERS_INTERVAL_S)
 
 
-async def sweep_prefixes(exact: "ExactPrefixes") -> None:
+async def sweep_prefixes(
+    exact: "ExactPrefixes", clock: Callable[[], float], every_s: float = _SWEEP_INTERVAL_S
+) -> None:
+    """Likewise: what replicas cache is forgotten with their silence, and not with ours."""
+    rounds = Rounds(every_s, clock())
     while True:
-        await asyncio.sleep(_SWEEP_INTERVAL_S)
-        exact.sweep()
+        await asyncio.sleep(every_s)
+        if rounds.may_judge(clock()):
+            exact.sweep()

@@ -215,7 +215,7 @@ class Gateway:
             self.receive_heartbeat(*completed)
 
     def sweep(self) -> None:
-        """A few times a second: silence, deadlines, idle connections."""
+        """A few times a second: silence, deadlines, idle connections. Not where that comes late (`feeds.sweep`)."""
         services = self.services
         now_s = services.clock()
         self._judge_snapshot()

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
 _STILL_S = 1.0  # a known client that was answered just now may be sending its next request
-_LATE_S = 1.0  # a sweep comes two to four times a second: after longer, the loop stood still
 
 Closed = Literal["crowded", "address", "no_room", "slow_reader"]
 
@@ -60,8 +59,6 @@ class Connections:
         self._per_address: Counter[str] = Counter()
         self._idle: deque[Connection] = deque()  # known ones, as they were when last looked for: longest idle first
         self._may_look = True
-        self._swept_s = clock()
-        self._was_late = False
 
     def add(self, connection: Connection, address: str = "") -> bool:
         """Whether there is room for it, or was made."""
@@ -110,13 +107,9 @@ class Connections:
             self._strangers.move_to_end(connection)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second. One that comes late judges nobody: what came meanwhile may lie unread, and a connection
-        that is closed with a request unread is reset. The next one does, late or not."""
+        """A few times a second, and not where that comes late (`own_stalls`): a connection that is closed with a
+        request unread is reset."""
         self._may_look = True
-        self._was_late = now_s - self._swept_s > _LATE_S and not self._was_late
-        self._swept_s = now_s
-        if self._was_late:
-            return
         for connection in [each for each in self._addresses if now_s >= each.due_s]:
             connection.check(now_s)
 

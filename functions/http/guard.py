@@ -10,10 +10,11 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
+from functions.fleet.own_stalls import Rounds
 from functions.http.connections import Connections
 
 _SWEEP_S = 0.5
@@ -102,6 +103,7 @@ class Guard:
     lame_duck_s: float = -1.0  # as in the bounds, unless whoever drains has more time
     sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
     _swept: asyncio.TimerHandle | None = None
+    _rounds: Rounds = field(default_factory=lambda: Rounds(_SWEEP_S, 0.0))
 
     def __post_init__(self) -> None:
         if self.lame_duck_s < 0:
@@ -110,10 +112,13 @@ class Guard:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """There is a connection: look after it until there is none."""
         if self.sweeps_itself and self._swept is None:
+            self._rounds.since_s = self.clock()
             self._swept = loop.call_later(_SWEEP_S, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._swept = None
-        self.connections.sweep(self.clock())
+        now_s = self.clock()
+        if self._rounds.may_judge(now_s):
+            self.connections.sweep(now_s)
         if self.connections:
             self.watch(loop)

@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from functions.fleet.own_stalls import SECOND_LOOK_S
 from functions.http.connections import Connections, address_of
 from functions.http.guard import ASGIApp, Guard
 from functions.http.guarded import GuardedHttp
@@ -29,7 +30,6 @@ _log = logging.getLogger(__name__)
 _ACCEPTS_AT_ONCE = 64  # then others have their turn
 _WITHOUT_DESCRIPTORS_S = 1.0
 _BACKLOG = 2048
-_SECOND_LOOK_S = 0.5  # of a loop that stood still: what came meanwhile is read, and answered, before it is too late
 _NOT_THE_LOOPS_S = 3600.0  # its own timer has no second look
 
 
@@ -134,7 +134,7 @@ class TlsListener:
             name="handshake's wire",
         )
         try:
-            for wait_s in (self._handshake_s, _SECOND_LOOK_S):
+            for wait_s in (self._handshake_s, SECOND_LOOK_S):
                 if (await asyncio.wait({shaking}, timeout=wait_s))[0]:
                     break
             else:

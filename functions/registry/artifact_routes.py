@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingested, IngestPolicy
+from functions.fleet import own_stalls
 from functions.http.multipart import MultipartForm, MultipartInvalid, boundary_of, text_of
 from functions.registry.conventions import DigestName, JsonBody, body_of
 from functions.registry.errors import ApiError
@@ -155,7 +156,7 @@ async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes
             began_s = clock()
             if began_s >= ends_s:
                 raise TimeoutError
-            async with asyncio.timeout(min(READ_TIMEOUT_S, ends_s - began_s)):
+            async with own_stalls.timeout(min(READ_TIMEOUT_S, ends_s - began_s)):
                 piece = await anext(stream, None)
             waited_s += clock() - began_s
             if piece is None:

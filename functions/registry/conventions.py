@@ -19,6 +19,7 @@ from fastapi import Header, Path, Query, Request
 from starlette.requests import ClientDisconnect
 
 from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, NAME_PATTERN, ROLLOUT_ID_PATTERN
+from functions.fleet import own_stalls
 from functions.fleet.role_credentials import Purpose, RoleCredentials
 from functions.http.guarded import authenticated
 from functions.registry.errors import ApiError
@@ -82,7 +83,7 @@ async def read_body(request: Request, max_bytes: int) -> list[bytes]:
     parts: list[bytes] = []
     size_bytes = 0
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT_S):
+        async with own_stalls.timeout(_BODY_TIMEOUT_S):
             async for part in request.stream():
                 size_bytes += len(part)
                 if size_bytes > max_bytes:

@@ -22,6 +22,7 @@ from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.protocol import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.chunk_bits import encode
+from functions.fleet import own_stalls
 
 _SLICE_BYTES = 256 * 1024
 _BUSY_MIN_MS, _BUSY_MAX_MS = 50, 2000
@@ -96,7 +97,7 @@ class _Upload(StreamingResponse):
 
     async def __call__(self, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
         async def in_time(message) -> None:  # type: ignore[no-untyped-def]
-            async with asyncio.timeout(_SEND_TIMEOUT_S):
+            async with own_stalls.timeout(_SEND_TIMEOUT_S):
                 await send(message)
 
         try:

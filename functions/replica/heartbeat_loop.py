@@ -26,6 +26,7 @@ from functions.fleet.heartbeat import (
     WITHOUT_ROOM_MAX,
     Heartbeat,
 )
+from functions.fleet.own_stalls import Rounds
 from functions.replica.status import AgentStatus
 from functions.telemetry.bus_link import BusLink
 
@@ -184,7 +185,10 @@ class HeartbeatLoop:
         self._running.set()
         bus = self._open_bus()
         next_s = loop.time()
+        rounds = Rounds(self._interval_s, next_s)
         while not self._stopping.is_set():
+            if not rounds.may_judge(loop.time()):  # the process stood still: its own loop judges the engine first
+                await asyncio.sleep(self._interval_s / 2)
             await self._send(bus, self._next_beat())
             next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst
             await _wait(self._hurry, next_s - loop.time())

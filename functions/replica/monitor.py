@@ -21,6 +21,7 @@ from functions.decisions.health.token_rate import TokenRate
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
+from functions.fleet.own_stalls import Rounds
 from functions.fleet.tasks import Supervised
 from functions.replica.cold_start import ColdStart
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
@@ -192,6 +193,7 @@ class Monitor:
         self._is_new = True  # the engine has not been ready since its process began, as far as is known
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
+        self._rounds = Rounds(TICK_S, status.clock())
         self.metrics_failures = 0  # looks at a listening engine whose metrics did not come
 
     async def run(self) -> None:
@@ -218,7 +220,10 @@ class Monitor:
         )
         if polled.health == "ok":
             self._cold_start.listens(polled.metrics.process_began_unix_s if polled.metrics is not None else None)
-        self._judge(evidence, now_s)
+        if self._rounds.may_judge(now_s):
+            self._judge(evidence, now_s)
+        else:  # this loop stood still: what the engine said meanwhile lay unread
+            self._status.judged_s = now_s
         if self._is_measured and not self._status.warming and not self._status.cold_start:
             self._is_measured = False
             self._status.cold_start = await self._cold_start.stages()

@@ -24,6 +24,7 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.request.upstream import UpstreamConnection
+from functions.gateway.services import Services
 from functions.gateway.tracing import offer
 from functions.telemetry.trace_sink import TraceSink
 from loadtests.bench import engine
@@ -61,9 +62,17 @@ class Bare:
     """A gateway, one client connection, and one idle connection to each of its replicas."""
 
     def __init__(
-        self, replicas: int, limits: Limits | None = None, traces: TraceSink | None = None, *, traced: bool = True
+        self,
+        replicas: int,
+        limits: Limits | None = None,
+        traces: TraceSink | None = None,
+        *,
+        traced: bool = True,
+        lane: type[LaneProtocol] = LaneProtocol,
+        other: Callable[[Services], Services] = lambda services: services,
     ) -> None:
-        """Not `traced`: as if nobody kept rows of requests, which no deployed gateway can be."""
+        """Not `traced`: as if nobody kept rows of requests, which no deployed gateway can be. So are other lanes than
+        the gateway's and what `other` makes of its services."""
         api_key = keys.mint("bench", "bench", bytes(32))
         limits = replace(limits or Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
         services = make_services(
@@ -78,7 +87,7 @@ class Bare:
             others = tuple(each for each in services.end_listeners if getattr(each, "func", None) is not offer)
             assert len(others) == len(services.end_listeners) - 1, "rows are offered by one listener"
             services = replace(services, end_listeners=others)
-        gateway = self.gateway = Gateway(services)
+        gateway = self.gateway = Gateway(other(services))
         snapshot = snapshot_of(api_key, _PEPPER)
         gateway.swap(Catalogue(snapshot, content_hash(snapshot)))
         self.asked: UpstreamConnection | None = None
@@ -88,7 +97,7 @@ class Bare:
             connection.connection_made(cast(Any, Transport(self._asks(connection))))
             services.upstreams.give_back(connection)
         self.target = Target(0, b"authorization: Bearer %b\r\n" % api_key.encode())
-        self.client = LaneProtocol(gateway, cast(Any, None), cast(Any, SimpleNamespace(connections=set())), {})
+        self.client = lane(gateway, cast(Any, None), cast(Any, SimpleNamespace(connections=set())), {})
         self.client.connection_made(cast(Any, Transport()))
 
     def _asks(self, connection: UpstreamConnection) -> Callable[[bytes], None]:

@@ -46,6 +46,15 @@ async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:
         assert (await ProcessProber().probe(HttpProbe(url))).ok
 
 
+async def test_who_answered_while_the_supervisor_stood_still_is_well() -> None:
+    """Two such probes, half a minute apart, and a healthy process was killed."""
+    async with _healthy() as url:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, time.sleep, 0.5)
+        loop.call_soon(time.sleep, 0.1)
+        assert (await ProcessProber(timeout_s=0.3).probe(HttpProbe(url))).ok
+
+
 def _open_sockets() -> int:
     return len(psutil.Process().net_connections("tcp"))
 

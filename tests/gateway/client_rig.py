@@ -203,11 +203,6 @@ class Wire:
 
     def after(self, seconds: float) -> None:
         """Time passes; the replicas go on beating, and the sweep looks, as it did all the time."""
-        self.stood_still(seconds)
-        self.play.gateway.sweep()
-
-    def stood_still(self, seconds: float) -> None:
-        """Time passes without a sweep until now: the loop had other things to do."""
         self.play.world.clock.forward(seconds)
         for beat, _ in self.play.gateway.services.fleet.heartbeats():
             self.play.gateway.receive_heartbeat(heartbeat(beat.replica_id, sequence=beat.sequence + 1))

@@ -41,6 +41,7 @@ from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat
 
 START_TIMEOUT_S = 60.0
 PATIENCE_S = 60.0  # for what must happen, not for how fast: a shared machine may take long over anything
+SWEEP_S = 0.05  # more often than the gateway's own: the tests' limits are short
 CALL_S = 60.0  # likewise, of stock clients: left alone, they give a connection and its TLS handshake 5 s
 
 
@@ -128,7 +129,8 @@ class LiveGateway:
             clock=services.clock,
         )
         self._server.servers.append(cast(Any, secure))
-        self.gateway.services.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
+        self.gateway.services.tasks.forever("heartbeats", functools.partial(_go_on_beating, self.gateway))
+        self.gateway.services.tasks.forever("sweep", functools.partial(feeds.sweep, self.gateway, SWEEP_S))
         bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
         if bus is not None:
             self._follow(bus)
@@ -163,6 +165,27 @@ class LiveGateway:
 
     # from the test's thread
 
+    @contextlib.asynccontextmanager
+    async def standing_still(self, still_s: float) -> AsyncIterator[None]:
+        """What is inside is done while its loop takes so long over something that it read: timers come next."""
+        here, there = socket.socketpair()
+        began, over = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            self._loop.remove_reader(there)
+            began.set()
+            time.sleep(still_s)  # real: uvloop's clock is
+            over.set()
+
+        await asyncio.sleep(4 * SWEEP_S)  # after another stop: a loop that is always late judges all the same
+        with here, there:
+            self._loop.call_soon_threadsafe(self._loop.add_reader, there, stand_still)
+            here.send(b"x")
+            assert began.wait(PATIENCE_S)
+            yield
+            assert not over.is_set(), "the test took longer than the gateway stood still"
+            await asyncio.to_thread(over.wait, PATIENCE_S)
+
     def call(self, act: Callable[[], Any]) -> Any:
         async def run() -> Any:
             return act()
@@ -188,18 +211,13 @@ class LiveGateway:
         )
 
 
-async def _sweep(gateway: Gateway) -> None:
-    """As `feeds.sweep`, ten times as often: the tests' limits are short.
-
-    Whoever was said to be ready goes on beating, so that a slow machine is not taken for a silent replica.
-    """
-    assert feeds._SWEEP_INTERVAL_S == 0.25
+async def _go_on_beating(gateway: Gateway) -> None:
+    """Whoever was said to be ready, so that a slow machine is not taken for a silent replica."""
     while True:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(SWEEP_S)
         for known in gateway.services.fleet._known.values():
             if known.heartbeat.phase == "ready":
                 known.seen_s = gateway.services.clock()
-        gateway.sweep()
 
 
 # engines

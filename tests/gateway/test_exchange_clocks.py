@@ -235,3 +235,18 @@ async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.
     assert unlucky.status == 500 and p.client.status is None
     assert len(first.requests) == 2, "the one behind it has been sent"
     await p.close()
+
+
+async def test_an_engine_has_its_time_from_when_it_has_the_request(play: Playing) -> None:
+    """The gateway stood still between the dial and its end: the replica has heard of nothing until then."""
+    p = play("r0")
+    p.ask(stream=True)
+    await p.settle()
+    p.world.clock.forward(p.world.limits.first_byte_s + 1.0)
+    engine = await p.connects()
+    p.after(0.3)
+    assert not engine.dropped
+    engine.begins_stream()
+    engine.streams(HELLO, END)
+    engine.ends_stream()
+    assert p.client.status == 200 and p.client.ended

@@ -227,3 +227,21 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
     p.gateway.sweep()
     assert await p.refuses_connection() == "r0"
     assert not p.gateway.services.fleet.pool(POOL).replicas, "now its silence is its own"
+
+
+async def test_what_replicas_cache_is_not_forgotten_by_the_gateways_own_stop() -> None:
+    """The first sweep after it came before their updates were read, and all prefixes were learnt anew."""
+    times_s, swept_s = iter([0.0, 0.01, 20.0, 20.01]), []
+    now_s = [0.0]
+
+    class Prefixes:
+        def sweep(self) -> None:
+            swept_s.append(now_s[0])
+
+    def clock() -> float:
+        now_s[0] = next(times_s)
+        return now_s[0]
+
+    with suppress(RuntimeError):  # no more times
+        await feeds.sweep_prefixes(Prefixes(), clock, 0.01)  # type: ignore[arg-type]
+    assert swept_s == [0.01, 20.01]

@@ -7,7 +7,6 @@ from tests.gateway.client_rig import (
     CHAT_BODY,
     STREAM_BODY,
     Wire,
-    get,
     post,
 )
 from tests.gateway.hello import END, HELLO, Playing
@@ -46,33 +45,6 @@ async def test_a_slow_handshake_leaves_the_head_its_time(play: Playing) -> None:
     wire >> post(CHAT_BODY)
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert wire.statuses == [200]
-
-
-@pytest.mark.parametrize("seconds", [10.1, 15.0])
-@pytest.mark.parametrize("is_moved", [False, True])
-async def test_a_gateway_that_stood_still_reads_before_it_judges(play: Playing, seconds: float, is_moved: bool) -> None:
-    """The sweep may come before what the kernel has kept meanwhile: nobody is closed, which is a reset, who has long
-    sent his request; on neither lane, and however much too late he is."""
-    p = play("r0")
-    wires = [Wire(p), Wire(p)]
-    if is_moved:
-        for wire in wires:
-            wire >> get("/healthz")
-            await p.settle()
-            assert not wire.on_the_lane
-            wire.transport.got.clear()
-            wire >> b"POST /v1/ch"
-    wire, silent = wires
-    wire.stood_still(seconds)
-    assert not wire.closed
-    wire >> (post(CHAT_BODY).removeprefix(b"POST /v1/ch") if is_moved else post(CHAT_BODY))
-    await p.settle()
-    (await p.connects()).answers(200, sse.whole(BOT_V1))
-    await p.settle()
-    assert wire.statuses == [200]
-    wire.after(0.6)
-    assert silent.closed and silent.statuses == ([408] if is_moved else [])
-    wire.leaves()
 
 
 async def test_a_body_that_does_not_end(play: Playing) -> None:

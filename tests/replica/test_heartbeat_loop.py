@@ -40,6 +40,19 @@ class Recorder:
         self.closed = True
 
 
+class Standing(Recorder):
+    """Its caller's thread stands still in the first publication."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands, self.go_on = threading.Event(), threading.Event()
+
+    async def publish(self, heartbeat: Heartbeat) -> None:
+        self.stands.set()
+        self.go_on.wait(10.0)
+        await super().publish(heartbeat)
+
+
 def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
     bus = Recorder()
     heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.05)
@@ -86,6 +99,24 @@ def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
     beats_before = len(bus.heartbeats)
     wait_for(lambda: len(bus.heartbeats) >= beats_before + 2, "heartbeats again")
     heartbeat_loop.stop()
+
+
+def test_a_process_that_stood_still_lets_its_loop_judge_before_it_says_that_it_is_stuck() -> None:
+    """After a SIGSTOP both threads go on at once, and a first heartbeat of `hung` took every request away."""
+    bus, clock = Standing(), Clock()
+    status = make_status(clock=clock)
+    heartbeat_loop = HeartbeatLoop(status, lambda: bus, interval_s=0.4)
+    heartbeat_loop.start()
+    wait_for(bus.stands.is_set, "a heartbeat under way")
+    time.sleep(1.0)
+    clock.now_s += 10.0
+    sent_before = len(bus.heartbeats)
+    bus.go_on.set()
+    time.sleep(0.05)
+    status.judged_s = clock.now_s
+    wait_for(lambda: len(bus.heartbeats) >= sent_before + 3, "heartbeats again")
+    heartbeat_loop.stop()
+    assert {heartbeat.phase for _, heartbeat in bus.heartbeats[:-1]} == {"ready"}
 
 
 def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:

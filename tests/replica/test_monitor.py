@@ -1,7 +1,8 @@
 """What the monitor learns beside the engine's health."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import httpx
@@ -28,8 +29,10 @@ class WellEngine:
     is_there: bool = True
     began_unix_s: float = 1.7e9
     read_tokens: int = 0
+    while_asked: Callable[[], object] = lambda: None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.while_asked()
         if not self.is_there:
             raise httpx.ConnectError("refused")
         if request.url.path == "/metrics":
@@ -136,3 +139,32 @@ async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: boo
     for _ in range(5):
         await rig.tick()
     assert (rig.status.health.phase, len(rig.greeted)) == ("ready", 2)
+
+
+async def test_an_agent_that_stood_still_holds_no_silence_against_its_engine(rig: Rig) -> None:
+    """Its checks' timers ended before it read the answers: the fleet was told `hung`, and took every request away."""
+    await rig.tick()
+    assert rig.status.health.phase == "ready"
+
+    def stand_still() -> None:
+        rig.clock.now_s += 3.0  # by each of two checks
+        raise httpx.ReadTimeout("no answer")
+
+    rig.engine.while_asked = stand_still
+    rig.clock.now_s += 1.0
+    await rig.monitor.tick()
+    assert rig.status.phase()[0] == "ready"
+    rig.engine.while_asked = lambda: None
+    await rig.tick()
+    assert rig.status.health.phase == "ready"
+
+
+async def test_what_an_engine_answered_while_the_agent_stood_still_is_read() -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        time.sleep(0.3)  # real: the loop's own
+        for _ in range(3):  # timers come before what is read
+            await asyncio.sleep(0)
+        return httpx.Response(200)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        await EngineClient(http, "http://engine", timeout_s=0.1).health()

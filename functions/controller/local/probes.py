@@ -11,6 +11,7 @@ import httpx
 
 from functions.controller.local.context import HOST
 from functions.controller.local.spec import HttpProbe, PathProbe, Probe, TcpProbe
+from functions.fleet import own_stalls
 
 PROBE_TIMEOUT_S = 2.0
 _REASON_MAX_CHARS = 300
@@ -41,7 +42,7 @@ class ProcessProber:
             there = probe.path.exists()
             return ProbeOutcome(there, True, "" if there else f"{probe.path.name} is not there yet")
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with own_stalls.timeout(self._timeout_s):
                 return await (self._http(probe) if isinstance(probe, HttpProbe) else self._tcp(probe))
         except TimeoutError:
             return ProbeOutcome(False, False, f"no answer within {self._timeout_s:.0f} s")
@@ -51,7 +52,7 @@ class ProcessProber:
     async def _http(self, probe: HttpProbe) -> ProbeOutcome:
         # trust_env off: a proxy or SSL_CERT_FILE of the operator's shell is not for loopback
         trust = self._trusting(probe.ca_file)
-        async with httpx.AsyncClient(verify=trust, timeout=self._timeout_s, trust_env=False) as client:
+        async with httpx.AsyncClient(verify=trust, timeout=httpx.Timeout(None), trust_env=False) as client:
             response = await client.get(probe.url, headers={"connection": "close"})
         if response.status_code != 200:
             return ProbeOutcome(False, True, f"HTTP {response.status_code}: {said(response.text)}")

@@ -15,6 +15,7 @@ from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import window_s
 from functions.decisions.batch.record import BatchRecord, IllegalMove, LineProblem, Status, Tally
 from functions.decisions.request.access import Caller
+from functions.fleet import own_stalls
 from functions.gateway import errors
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.files import names
@@ -281,7 +282,7 @@ async def _asked(request: Request) -> BatchForm:
     check_json_body(request.scope["headers"])
     body = bytearray()
     try:
-        async with asyncio.timeout(_BODY_S):
+        async with own_stalls.timeout(_BODY_S):
             async for block in request.stream():
                 body += block
                 if len(body) > _BODY_BYTES:

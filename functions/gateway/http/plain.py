@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from functions.fleet import own_stalls
 from functions.gateway import errors
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
@@ -120,7 +121,7 @@ async def _read_body(receive: Receive, limits: Limits, upload: Hold) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     try:
-        async with asyncio.timeout(limits.body_s):
+        async with own_stalls.timeout(limits.body_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -153,7 +154,7 @@ async def _answer(sink: PlainSink, exchange: Answering | None, receive: Receive,
 async def _pump(sink: PlainSink, send: Send, limits: Limits) -> None:
     while (message := await sink.next()) is not None:
         try:
-            async with asyncio.timeout(limits.write_stall_s):
+            async with own_stalls.timeout(limits.write_stall_s):
                 await send(message)
         except TimeoutError:
             return  # returning with the answer unfinished makes the server drop the connection

@@ -192,7 +192,7 @@ class Attempt:
 
     def _send(self, connection: Connection) -> None:
         self._connection = connection
-        self.connected_s = self._services.clock()
+        self.connected_s = self.waiting_since_s = self._services.clock()
         connection.send(self, replies.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
 
     # what the engine says

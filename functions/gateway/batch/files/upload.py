@@ -19,6 +19,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from functions.artifacts.s3_large import LargeWriter
+from functions.fleet import own_stalls
 from functions.gateway import errors
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import EXPIRY_MAX_S, EXPIRY_MIN_S
@@ -200,7 +201,7 @@ async def _blocks(
     while True:
         asked_s = clock()
         try:
-            async with asyncio.timeout(_SILENCE_S):
+            async with own_stalls.timeout(_SILENCE_S):
                 block = await anext(stream, None)
         except TimeoutError as error:
             raise Refused(errors.request_timeout("The body")) from error

@@ -1,0 +1,69 @@
+"""A loop that stood still looks a second time before it says that others are late."""
+
+import asyncio
+import time
+
+import pytest
+
+from functions.fleet import own_stalls
+from functions.fleet.own_stalls import Rounds
+
+_WAIT_S, _STILL_S = 0.2, 0.4
+
+
+def test_worked_example_of_the_prologue() -> None:
+    rounds = Rounds(0.25, 9.5)
+    assert [rounds.may_judge(at_s) for at_s in (9.75, 10.0, 41.0, 41.25, 41.5)] == [True, True, False, True, True]
+
+
+def test_who_is_always_late_judges_every_other_time() -> None:
+    rounds = Rounds(0.25, 0.0)
+    assert [rounds.may_judge(at_s) for at_s in (5.0, 10.0, 15.0, 20.0)] == [False, True, False, True]
+
+
+def test_a_stop_that_follows_a_small_delay_is_one_all_the_same() -> None:
+    rounds = Rounds(0.25, 0.0)
+    assert [rounds.may_judge(at_s) for at_s in (0.6, 31.0, 31.25)] == [False, False, True]
+
+
+def test_a_round_that_is_somewhat_late_judges() -> None:
+    rounds = Rounds(0.25, 0.0)
+    assert [rounds.may_judge(at_s) for at_s in (0.25, 0.65, 1.15)] == [True, True, True]
+
+
+async def test_a_wait_whose_end_comes_late_is_over_after_a_second_look() -> None:
+    """What it waits for has come while the loop stood still; the timer runs before that is known."""
+    come = asyncio.Event()
+    asyncio.get_running_loop().call_later(_WAIT_S + 0.1, come.set)
+    async with own_stalls.timeout(_WAIT_S):
+        time.sleep(_STILL_S)  # real: so is the loop's clock
+        await asyncio.sleep(0)
+        await come.wait()
+
+
+@pytest.mark.parametrize("still_s", [0.0, _STILL_S])
+async def test_what_does_not_come_is_not_waited_for(still_s: float) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with own_stalls.timeout(_WAIT_S):
+            time.sleep(still_s)
+            await asyncio.Event().wait()
+    assert time.monotonic() - began_s >= (still_s + own_stalls.SECOND_LOOK_S if still_s else _WAIT_S)
+
+
+async def test_a_wait_that_ended_leaves_no_timer() -> None:
+    async with own_stalls.timeout(0.05):
+        pass
+    await asyncio.sleep(0.1)  # would raise here
+
+
+async def test_whoever_is_cancelled_meanwhile_is_not_told_of_a_timeout() -> None:
+    async def waits() -> None:
+        async with own_stalls.timeout(60.0):
+            await asyncio.Event().wait()
+
+    task = asyncio.get_running_loop().create_task(waits())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,126 @@
+"""A gateway whose loop stood still for longer than its bounds, on real sockets: it reads before it judges who is late.
+
+Each scenario is in time but for the gateway's own stop, whose end its timers see before its sockets do.
+"""
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+
+from tests.gateway import sse
+from tests.gateway.client_rig import STREAM_BODY, post
+from tests.gateway.live import PATIENCE_S, LiveClient, LiveGateway, Served, Way, client, engine, quiet, well
+
+STILL_S = 2.0  # of bounds of 1 s
+
+
+@pytest.fixture(params=[Way("fast", False), Way("plain", False)], ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    found: Way = request.param
+    return found
+
+
+async def _until_paused(gateway: LiveGateway) -> None:
+    """The client does not read, and the gateway has noticed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not gateway.call(
+            lambda: any(getattr(each, "_paused_at_s", None) for each in gateway.gateway.services.open_requests)
+        ):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_has_read_all_is_not_cut_off(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    """It had stopped reading for a moment; what it read while the gateway stood still, that had not heard of yet."""
+
+    async def flooding(served: Served) -> None:
+        await served.begin_stream()
+        await served.event(sse.role(served.model))
+        while not served.go_on.is_set():
+            await served.event(sse.token(served.model, "x" * 20_000))
+        await served.event(sse.DONE)
+        await served.end_stream()
+
+    async with engine(hasty, flooding) as played, client(hasty, way, trust) as caller:
+        caller.writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await caller.send(post(STREAM_BODY))
+        await _until_paused(hasty)
+        async with hasty.standing_still(STILL_S):
+            caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            reading = asyncio.get_running_loop().create_task(_drained(caller))
+            await asyncio.sleep(STILL_S / 2)
+            assert not reading.done()
+        played.served[0].go_on.set()
+        assert (await reading).endswith(sse.DONE + b"\r\n0\r\n\r\n")
+    assert await quiet(hasty)
+
+
+async def _drained(caller: LiveClient) -> bytes:
+    """The end of what it gets, however much that is."""
+    last = b""
+    async with asyncio.timeout(PATIENCE_S):
+        while not last.endswith(b"\r\n0\r\n\r\n"):
+            data = await caller.reader.read(1 << 20)
+            assert data, "the connection ended inside the stream"
+            last = (last + data)[-256:]
+    return last
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["in its stream", "before its first byte"])
+async def test_an_engine_that_spoke_meanwhile_was_not_silent(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way, *, begins: bool
+) -> None:
+    async def slow(served: Served) -> None:
+        await served.begin_stream()
+        if begins:
+            await served.event(sse.role(served.model) + sse.token(served.model, "you"))
+        await served.go_on.wait()
+        await served.event(sse.role(served.model) + sse.token(served.model, " said"))
+        await served.event(sse.DONE)
+        await served.end_stream()
+
+    async with engine(hasty, slow) as played, client(hasty, way, trust) as caller:
+        await caller.send(post(STREAM_BODY))
+        async with asyncio.timeout(PATIENCE_S):
+            while not played.served:
+                await asyncio.sleep(0.01)
+        if begins:
+            await caller.until(b"you")
+        async with hasty.standing_still(STILL_S):
+            await asyncio.sleep(0.3)
+            played.served[0].go_on.set()
+        answer = await caller.answer()
+        assert answer.status == 200 and answer.body.endswith(sse.DONE), answer.body
+        assert len(played.served) == 1, "no second try beside it"
+    assert await quiet(hasty)
+
+
+@pytest.mark.parametrize("before", [0, 20, -5], ids=["all of it", "its head", "its body"])
+async def test_a_request_that_came_meanwhile_was_in_time(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way, before: int
+) -> None:
+    """All of it, or the rest: a connection that is closed with a request unread is reset."""
+    async with engine(hasty, well), client(hasty, way, trust) as caller:
+        await caller.send(post()[:before])
+        await asyncio.sleep(0.2)  # nothing tells a client that what it sent was read
+        async with hasty.standing_still(STILL_S):
+            await caller.send(post()[before:])
+        assert (await caller.answer()).status == 200
+
+
+async def test_who_does_not_read_is_cut_off_all_the_same(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async def flooding(served: Served) -> None:
+        await served.begin_stream()
+        while True:
+            await served.event(sse.token(served.model, "x" * 20_000))
+
+    async with engine(hasty, flooding) as played, client(hasty, way, trust) as caller:
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await caller.send(post(STREAM_BODY))
+        await _until_paused(hasty)
+        async with hasty.standing_still(STILL_S):
+            pass
+        await played.dropped_within_s(0.0)
+    assert await quiet(hasty)
