@@ -39,7 +39,7 @@ _GROWTH_MB = 96  # of any one process, from there on
 _AT_ONCE = 4  # connections to each listener
 # Refusals that are ours and say why: load that this makes, or what this fleet does not have.
 _GATEWAY_503 = frozenset({"overloaded", "no_capacity", "model_not_ready", "deadline_exceeded", "too_many_waiters"})
-_REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads"})
+_REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads", "no_prometheus", "no_trace_store"})
 _BESIDE_503 = frozenset({"reason", "ready", "message"})  # of stores that are away
 _AGENT_503 = frozenset({"reason", "the engine's metrics do not come"})
 
@@ -119,7 +119,8 @@ def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
 def test_answers_are_as_the_document_says(fleet: Fleet, role: str, tmp_path: Path) -> None:
     """Requests made from the document, in all phases; what waits for news by design is left out.
 
-    The gateway is not asked for a deadline: of a millisecond, 504 is the answer.
+    The gateway is not asked for a deadline: of a millisecond, 504 is the answer. This fleet has no Prometheus, and its
+    registry no trace store: 503, which names the setting.
     """
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed: make an environment of the dev extra's lock")
@@ -143,6 +144,9 @@ CONFIGURATION = """
 headers = {{ Authorization = "Bearer {key}" }}
 [parameters]
 "header.X-Shoal-Deadline-Ms" = "60000"
+[[operations]]
+include-path-regex = "^/v1/(alerts|traces)"
+checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
 """
 
 

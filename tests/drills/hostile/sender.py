@@ -124,7 +124,9 @@ class Sender:
         self.outcomes.statuses[answer.status] += 1
         if answer.status < 500:
             return
-        if answer.status in (502, 503, 504) and answer.code in self._listener.may_refuse:
+        says_why = answer.code in self._listener.may_refuse
+        is_readiness = answer.status == 503 and given.data.startswith(b"HEAD /readyz")  # which has no body to say it in
+        if is_readiness or (answer.status in (502, 503, 504) and says_why):
             self.outcomes.overloaded += 1
         else:
             self.outcomes.failures.append(f"{answer.status} {bytes(answer.body[:300])!r} to {given.data[:1500]!r}")
