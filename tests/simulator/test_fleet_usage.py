@@ -41,7 +41,7 @@ class Run:
     """One simulation and its bookkeeping."""
 
     def __init__(self, folder: Path, requests: int, seed: int) -> None:
-        self.dice = Random(seed)
+        self.rng = Random(seed)
         self.bills = Bills(folder, folder / "schema.db", Random(seed + 1))
         self.finished: Counter[str] = Counter()  # tokens by tenant, as engines counted them
         self.settled: Counter[str] = Counter()  # the same, as gateways settled them
@@ -83,17 +83,17 @@ class Run:
 
     def _leave(self, simulation: Simulation) -> None:
         """Somebody goes, wherever he is: in the queue, before his first token, or in the middle."""
-        gateway = self.dice.choice(simulation.gateways)
+        gateway = self.rng.choice(simulation.gateways)
         clients = list(gateway.clients.values())
         if clients and gateway.is_up:
-            client = self.dice.choice(clients)
+            client = self.rng.choice(clients)
             if client.exchange is not None:
                 client.exchange.client_left()
                 client.cut()
 
     def _trouble(self, simulation: Simulation) -> None:
-        replica = self.dice.choice(simulation.replica_ids())
-        match self.dice.randrange(4):
+        replica = self.rng.choice(simulation.replica_ids())
+        match self.rng.randrange(4):
             case 0:
                 simulation.crash(replica)
                 simulation.events.after(3.0, lambda: simulation.restart(replica))
@@ -102,7 +102,7 @@ class Run:
             case 2:
                 simulation.slow(replica, 8.0, 5.0)
             case _:
-                self._kill_gateway(simulation, self.dice.randrange(_GATEWAYS))
+                self._kill_gateway(simulation, self.rng.randrange(_GATEWAYS))
 
     def _kill_gateway(self, simulation: Simulation, number: int) -> None:
         if simulation.gateways[number].is_up and number in self.accounts:

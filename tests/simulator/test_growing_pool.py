@@ -43,7 +43,7 @@ class Talks:
     """Where turns went, and what of their prompts the turns before had."""
 
     simulation: Simulation
-    dice: Random = field(default_factory=lambda: Random(5))
+    rng: Random = field(default_factory=lambda: Random(5))
     went: dict[str, list[ReplicaId]] = field(default_factory=dict)
     had_tokens: dict[str, int] = field(default_factory=dict)
     moved: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Talks:
             router = gateway.services.router
             router.sent = partial(self._sent, router.sent)  # type: ignore[method-assign]
             gateway._admitted = partial(self._admitted, gateway._admitted)  # type: ignore[method-assign]
-        self.simulation._gateway_of = lambda asked: self.dice.choice(gateways)  # type: ignore[method-assign]
+        self.simulation._gateway_of = lambda asked: self.rng.choice(gateways)  # type: ignore[method-assign]
 
     @property
     def at_home(self) -> float:

@@ -196,7 +196,7 @@ class BatchRun:
             self._pace,
             self.pacer,
             shared.metrics,
-            shared.dice,
+            shared.uniform,
         )
         return LineRound(
             shared,

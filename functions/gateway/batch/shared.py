@@ -57,7 +57,7 @@ class BatchServices:
     bodies: TenantShares  # bytes of lines that wait for their answer
     answers: TenantShares  # bytes that those in flight may get
     metrics: BatchMetrics
-    dice: Callable[[], float]  # in [0, 1)
+    uniform: Callable[[], float]  # in [0, 1)
     open_batches: collections.Counter[str] = field(
         default_factory=collections.Counter
     )  # of each tenant, at all gateways: at the last look

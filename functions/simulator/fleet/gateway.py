@@ -86,7 +86,7 @@ class SimulatedGateway:
                 name,
                 clock=self._clock,
                 tasks=self.services.tasks,
-                dice=self.services.quotas.dice,
+                uniform=self.services.quotas.uniform,
                 expected_gateways=context.setting.gateways,
             )
             self.services.quotas.leasing = self._leases

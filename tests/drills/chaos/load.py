@@ -66,7 +66,7 @@ class Load:
         self.asked: list[Asked] = []
         self._urls, self._keys, self._ready = urls, keys, ready
         self._per_s, self._faulted = per_s, faulted
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._late_s: list[float] = []  # when this process had not had the processor
         pools = PoolPerOrigin(tls, httpx.Limits(max_connections=400, max_keepalive_connections=50))
         self._client = httpx.AsyncClient(transport=pools, timeout=_ANSWER_S, trust_env=False)
@@ -77,9 +77,9 @@ class Load:
         ticking = asyncio.get_running_loop().create_task(self._tick())
         async with asyncio.TaskGroup() as group:
             while not over.is_set():
-                next_s = max(next_s + self._dice.expovariate(self._per_s), time.monotonic() - 1.0)
+                next_s = max(next_s + self._rng.expovariate(self._per_s), time.monotonic() - 1.0)
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-                group.create_task(self._one(self._drawn(), leaves=self._dice.random() < _LEAVES))
+                group.create_task(self._one(self._drawn(), leaves=self._rng.random() < _LEAVES))
         ticking.cancel()
         await self._client.aclose()
 
@@ -91,11 +91,11 @@ class Load:
                 self._late_s.append(time.monotonic())
 
     def _drawn(self) -> Asked:
-        tenant = self._dice.choice(("acme", "acme", "globex"))
+        tenant = self._rng.choice(("acme", "acme", "globex"))
         ready = [name for name, said in self._ready.items() if said] or list(self._urls)
-        model, gateway = self._dice.choice(MODELS[tenant]), self._dice.choice(ready)
-        streams = self._dice.random() > _PLAIN
-        return Asked(tenant, model, gateway, streams, self._dice.randint(10, 120), time.monotonic())
+        model, gateway = self._rng.choice(MODELS[tenant]), self._rng.choice(ready)
+        streams = self._rng.random() > _PLAIN
+        return Asked(tenant, model, gateway, streams, self._rng.randint(10, 120), time.monotonic())
 
     async def _one(self, asked: Asked, *, leaves: bool) -> None:
         self.asked.append(asked)

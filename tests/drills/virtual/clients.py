@@ -62,33 +62,33 @@ class Outcome:
     problem: str = ""  # of the answer's form
 
 
-def draw_wishes(seed: str, client: int, dice: Random) -> tuple[str | None, list[Wish]]:
+def draw_wishes(seed: str, client: int, rng: Random) -> tuple[str | None, list[Wish]]:
     """A client's session, if it has one, and all that it will ask for."""
-    tenant = dice.choice(list(KEYS))
-    session = f"s{client}" if dice.random() < 0.6 else None
-    count = dice.choice((1, 2, 3, 5)) if session is not None else dice.choice((1, 1, 2))
-    model = dice.choice(MODELS[tenant])
-    return session, [_draw_wish(f"c{client}-{number}", tenant, model, dice) for number in range(count)]
+    tenant = rng.choice(list(KEYS))
+    session = f"s{client}" if rng.random() < 0.6 else None
+    count = rng.choice((1, 2, 3, 5)) if session is not None else rng.choice((1, 1, 2))
+    model = rng.choice(MODELS[tenant])
+    return session, [_draw_wish(f"c{client}-{number}", tenant, model, rng) for number in range(count)]
 
 
-def _draw_wish(request_id: str, tenant: str, model: str, dice: Random) -> Wish:
-    stream = dice.random() < 0.7
-    words = " ".join(dice.choice(_WORDS) for _ in range(dice.choice((3, 10, 40, 150))))
+def _draw_wish(request_id: str, tenant: str, model: str, rng: Random) -> Wish:
+    stream = rng.random() < 0.7
+    words = " ".join(rng.choice(_WORDS) for _ in range(rng.choice((3, 10, 40, 150))))
     return Wish(
         request_id=request_id,
         tenant=tenant,
         model=model,
         heard=f"{request_id} {words}",
-        service_class=dice.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
+        service_class=rng.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
         stream=stream,
-        wants_usage=dice.random() < 0.5,
-        max_tokens=dice.choice((1, 8, 64, 800, 800)),
-        deadline_ms=dice.choice((300, 2_000, 10_000)) if dice.random() < 0.15 else None,
-        think_s=dice.uniform(0.0, 4.0),
-        leaves_after_s=dice.uniform(0.0, 3.0) if dice.random() < 0.15 else None,
-        leaves_after_events=dice.randint(1, 6) if stream and dice.random() < 0.1 else None,
-        reads_late_s=dice.choice((1.0, 4.0, 9.0)) if dice.random() < 0.08 else 0.0,
-        uploads_slowly=dice.random() < 0.08,
+        wants_usage=rng.random() < 0.5,
+        max_tokens=rng.choice((1, 8, 64, 800, 800)),
+        deadline_ms=rng.choice((300, 2_000, 10_000)) if rng.random() < 0.15 else None,
+        think_s=rng.uniform(0.0, 4.0),
+        leaves_after_s=rng.uniform(0.0, 3.0) if rng.random() < 0.15 else None,
+        leaves_after_events=rng.randint(1, 6) if stream and rng.random() < 0.1 else None,
+        reads_late_s=rng.choice((1.0, 4.0, 9.0)) if rng.random() < 0.08 else 0.0,
+        uploads_slowly=rng.random() < 0.08,
     )
 
 
@@ -198,15 +198,15 @@ class Client:
         self, seed: str, number: int, network: Network, pick: Callable[[int], Any], done: Callable[[Outcome], None]
     ) -> None:
         """`pick` says which gateway serves whoever has this number; `done` takes each outcome."""
-        dice = Random(f"{seed}/client/{number}")
-        self._dice, self._number = dice, number
+        rng = Random(f"{seed}/client/{number}")
+        self._rng, self._number = rng, number
         self._network, self._loop = network, network.loop
         self._pick, self._done = pick, done
         self.node = Node(f"c{number}")
-        self.session, self.wishes = draw_wishes(seed, number, dice)
-        self._is_plain = dice.random() < 0.2  # its connection is none of the fast lane's
-        self._keeps_connection = dice.random() < 0.7
-        self._stays = dice.random() < 0.7  # with one gateway
+        self.session, self.wishes = draw_wishes(seed, number, rng)
+        self._is_plain = rng.random() < 0.2  # its connection is none of the fast lane's
+        self._keeps_connection = rng.random() < 0.7
+        self._stays = rng.random() < 0.7  # with one gateway
         self._wire: Wire | None = None
         self._gateway: Any = None
 
@@ -223,7 +223,7 @@ class Client:
     def _leave(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None and not wire.is_over:
-            wire.transport.abort() if self._dice.random() < 0.5 else wire.transport.close()
+            wire.transport.abort() if self._rng.random() < 0.5 else wire.transport.close()
 
     async def _ask(self, wish: Wish, turn: int) -> Outcome:
         try:
@@ -259,9 +259,9 @@ class Client:
         if not wish.uploads_slowly:
             wire.transport.write(request)
             return
-        middle = self._dice.randrange(1, len(request))
+        middle = self._rng.randrange(1, len(request))
         wire.transport.write(request[:middle])
-        await asyncio.sleep(self._dice.choice((0.5, 3.0, 7.0)))
+        await asyncio.sleep(self._rng.choice((0.5, 3.0, 7.0)))
         wire.transport.write(request[middle:])
 
     async def _follow(self, wire: Wire, wish: Wish, outcome: Outcome) -> None:

@@ -83,7 +83,7 @@ class PipeTransport(asyncio.Transport):
     def abort(self) -> None:
         if self.lost:
             return
-        if self.network.dice.random() < 0.5:  # a reset may overtake what was not read yet
+        if self.network.rng.random() < 0.5:  # a reset may overtake what was not read yet
             self._drop_queue()
         self._put(_RST)
         self._lose(None)
@@ -236,10 +236,10 @@ class Network:
     def __init__(self, loop: VirtualLoop, seed: str) -> None:
         self.loop = loop
         loop.network = self
-        self.dice = Random(seed + "/network")
-        self.ragged_ratio = self.dice.choice((0.0, 0.02, 0.2))  # of writes, those that arrive in pieces
-        self.base_s = self.dice.choice((0.0002, 0.001, 0.005))
-        self.jitter_s = self.dice.choice((0.0001, 0.001, 0.01))
+        self.rng = Random(seed + "/network")
+        self.ragged_ratio = self.rng.choice((0.0, 0.02, 0.2))  # of writes, those that arrive in pieces
+        self.base_s = self.rng.choice((0.0002, 0.001, 0.005))
+        self.jitter_s = self.rng.choice((0.0001, 0.001, 0.01))
         self.ends: dict[PipeTransport, None] = {}
         self._listeners: dict[Address, tuple[Node, Callable[[], Any]]] = {}
         self._blocked_until_s: dict[tuple[str, str], float] = {}
@@ -319,14 +319,14 @@ class Network:
         self._blocked_until_s.clear()
 
     def latency_s(self) -> float:
-        return self.base_s + self.dice.expovariate(1.0 / self.jitter_s)
+        return self.base_s + self.rng.expovariate(1.0 / self.jitter_s)
 
     def arrival_s(self, source: Node, target: Node) -> float:
         return self.loop.time() + self.latency_s()
 
     def pieces(self, data: bytes) -> list[bytes]:
-        if self.ragged_ratio and len(data) > 1 and self.dice.random() < self.ragged_ratio:
-            cuts = sorted({self.dice.randrange(1, len(data)) for _ in range(self.dice.randint(1, 3))})
+        if self.ragged_ratio and len(data) > 1 and self.rng.random() < self.ragged_ratio:
+            cuts = sorted({self.rng.randrange(1, len(data)) for _ in range(self.rng.randint(1, 3))})
             return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
         return [data]
 
