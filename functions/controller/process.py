@@ -109,7 +109,7 @@ class Controller:
         )
         self._driver = RolloutDriver(
             self._source.rows,
-            self._source.rows_wire,
+            self._source.rollout_client,
             self._source.replicas,
             patience=settings.patience,
             may_go_on=lambda: not self._following.suspended,
@@ -234,7 +234,7 @@ class Controller:
 
     async def _tell_branch(self) -> None:
         """Whoever has the console open sees what is followed, what runs, and what was refused."""
-        word = BranchWord(self._source.wire)
+        word = BranchWord(self._source.registry)
         announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
             report = report_of(await self._orders.handle({"do": "status"}))

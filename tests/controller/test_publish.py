@@ -11,7 +11,7 @@ from functions.api.loader import Loaded
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.controller.snapshot import publish
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.controller.snapshot.resolve import Resolver
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.feed import Feed
@@ -33,9 +33,9 @@ class Setting:
         self.write(pool(), tenant("acme", "ci"), base(), BOT)
 
     def new_publisher(self, url: str = "", token: str = TOKEN) -> Publisher:
-        wire = RegistryWire(self.world.client, url or self.world.url, token)
+        registry = RegistryClient(self.world.client, url or self.world.url, token)
         return Publisher(
-            wire=wire, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
+            registry=registry, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
         )
 
     def write(self, *documents: str) -> None:
@@ -150,19 +150,19 @@ async def test_a_wrong_token_is_refused_at_once(setting: Setting) -> None:
 
 async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     other = setting.new_publisher()
-    state = RegistryWire.state
+    state = RegistryClient.state
     raced = False
 
-    async def state_then_race(wire: RegistryWire) -> object:
+    async def state_then_race(registry: RegistryClient) -> object:
         nonlocal raced
-        seen = await state(wire)
+        seen = await state(registry)
         if not raced:
             raced = True
             other_content = load(pool(), tenant("acme", "ci"), tenant("globex", "g"), base(), BOT)
             assert (await other.publish(other_content, "main@other")).epoch == 1
         return seen
 
-    monkeypatch.setattr(RegistryWire, "state", state_then_race)
+    monkeypatch.setattr(RegistryClient, "state", state_then_race)
     outcome = await setting.publish()
     assert (outcome.kind, outcome.epoch) == ("published", 2)
 
@@ -173,8 +173,8 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
         await send({"type": "http.response.body", "body": b"hello"})  # type: ignore[operator]
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(stranger)) as client:  # type: ignore[arg-type]
-        wire = RegistryWire(client, "http://stranger", TOKEN)
-        setting.publisher = Publisher(wire=wire, resolver=Resolver(setting._read), sleep=setting._sleep)
+        registry = RegistryClient(client, "http://stranger", TOKEN)
+        setting.publisher = Publisher(registry=registry, resolver=Resolver(setting._read), sleep=setting._sleep)
         outcome = await setting.publish()
     assert outcome.kind == "unavailable"
     assert "does not answer as a registry does" in outcome.message
@@ -183,15 +183,15 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
 async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
     sent: list[int] = []
-    send = RegistryWire.send
+    send = RegistryClient.send
 
-    async def watched(wire: RegistryWire, method: str, *args: object, **options: object) -> httpx.Response:
+    async def watched(registry: RegistryClient, method: str, *args: object, **options: object) -> httpx.Response:
         content = options.get("content")
         if isinstance(content, bytes):
             sent.append(content.count(b"\n"))
-        return await send(wire, method, *args, **options)  # type: ignore[arg-type]
+        return await send(registry, method, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RegistryWire, "send", watched)
+    monkeypatch.setattr(RegistryClient, "send", watched)
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     assert (await setting.publish()).kind == "published"
     assert sent == [2], "a header, and the new key"
@@ -201,14 +201,14 @@ async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypa
 
 async def test_a_registry_that_lost_the_base_gets_the_whole(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
-    state = RegistryWire.state
+    state = RegistryClient.state
 
-    async def state_then_loss(wire: RegistryWire) -> object:
-        seen = await state(wire)
+    async def state_then_loss(registry: RegistryClient) -> object:
+        seen = await state(registry)
         setting.world.store.feed = Feed()
         return seen
 
-    monkeypatch.setattr(RegistryWire, "state", state_then_loss)
+    monkeypatch.setattr(RegistryClient, "state", state_then_loss)
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     assert (await setting.publish()).kind == "published"
     assert setting.served_ids() == ["acme/bot", "base"]

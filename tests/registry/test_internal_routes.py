@@ -8,7 +8,7 @@ import pytest
 
 from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import StageEntry
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.lifecycle import RolloutSpec
 from functions.registry.sql import changes
@@ -38,7 +38,9 @@ def spec(to: str = "d", **fields: Any) -> RolloutSpec:
 
 async def create(catalogue: World, wanted: RolloutSpec, fence: int = 0, id_: str | None = None) -> Any:
     path = f"/internal/v1/rollouts/{id_ or lifecycle.id_of(wanted)}"
-    return await catalogue.call("PUT", path, content=rollout_wire.encode(wanted), headers={"x-shoal-fence": str(fence)})
+    return await catalogue.call(
+        "PUT", path, content=rollout_codec.encode(wanted), headers={"x-shoal-fence": str(fence)}
+    )
 
 
 async def feed(catalogue: World, **params: Any) -> dict[str, Any]:
@@ -50,12 +52,12 @@ async def test_two_controllers_create_one_rollout(catalogue: World) -> None:
     first, second = await create(catalogue, spec()), await create(catalogue, spec())
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.content == second.content
-    row = rollout_wire.decode_rollout(first.content)
+    row = rollout_codec.decode_rollout(first.content)
     assert (row.state, row.policy.stages, row.created_unix_s) == ("loading", STAGES, 1000.0)
 
 
 async def test_a_channel_has_one_rollout_at_a_time(catalogue: World) -> None:
-    one = rollout_wire.decode_rollout((await create(catalogue, spec())).content)
+    one = rollout_codec.decode_rollout((await create(catalogue, spec())).content)
     other = await create(catalogue, spec("e"))
     assert (other.status_code, other.json()["rollout"]) == (409, one.id)
     assert (await create(catalogue, spec("e", channel="canary"))).status_code == 201
@@ -77,9 +79,9 @@ async def test_bodies_that_are_none_are_refused(catalogue: World, body: bytes) -
 
 
 async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     first = await catalogue.happened(id_, "loaded", 0)
-    assert rollout_wire.decode_rollout(first.content).lock_version == 1
+    assert rollout_codec.decode_rollout(first.content).lock_version == 1
     second = await catalogue.happened(id_, "stage_passed", 0)
     assert (second.status_code, error_of(second)["code"]) == (409, "rollout_changed")
     illegal = await catalogue.happened(id_, "loaded", 1)
@@ -89,15 +91,17 @@ async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue:
 
 async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: World) -> None:
     """Everybody who reads the feed would stumble over it, for ever."""
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     before = await catalogue.audited()
     wordy = await catalogue.happened(id_, "rolled_back", 0, by="b" * 200, reason="r" * 2000)
     assert (wordy.status_code, error_of(wordy)["code"]) == (400, "rollout_unreadable")
     text = "x" * 97
-    room = (rollout_wire.DOCUMENT_MAX_BYTES - len(rollout_wire.encode(spec("e", channel="canary")))) // 100
+    room = (rollout_codec.DOCUMENT_MAX_BYTES - len(rollout_codec.encode(spec("e", channel="canary")))) // 100
     stages = (StageEntry(10, 60.0, (text,) * (room - 1)), StageEntry(100))
     wide = spec("e", channel="canary", policy=msgspec.structs.replace(POLICY, stages=stages))
-    assert len(rollout_wire.encode(wide)) < rollout_wire.DOCUMENT_MAX_BYTES  # its row, which says more, is beyond that
+    assert (
+        len(rollout_codec.encode(wide)) < rollout_codec.DOCUMENT_MAX_BYTES
+    )  # its row, which says more, is beyond that
     too_wide = await create(catalogue, wide)
     assert (too_wide.status_code, error_of(too_wide)["code"]) == (400, "rollout_unreadable")
     assert await catalogue.audited() == before
@@ -105,7 +109,7 @@ async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Worl
 
 
 async def test_who_was_leader_once_is_refused(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
     assert (await catalogue.happened(id_, "loaded", 0, fence=5)).status_code == 200
     for fence in (4, 0):
         late = await catalogue.happened(id_, "stage_passed", 1, fence=fence)
@@ -115,7 +119,7 @@ async def test_who_was_leader_once_is_refused(catalogue: World) -> None:
 
 
 async def test_a_gits_channel_is_left_to_git(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     for number, event in enumerate(("loaded", "stage_passed")):
         assert (await catalogue.happened(id_, event, number)).status_code == 200
     assert (await feed(catalogue))["models"] == []
@@ -141,7 +145,7 @@ async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Worl
     assert key["key"] not in str(found)
     (told,) = found["rollouts"]
     assert 0 < told.pop("seq") <= found["change"]
-    assert rollout_wire.decode_rollout(msgspec.json.encode(told)).id == rollout
+    assert rollout_codec.decode_rollout(msgspec.json.encode(told)).id == rollout
     assert (await feed(catalogue, after=found["change"])) == found | {"models": [], "keys": [], "rollouts": []}
     await catalogue.call("DELETE", "/v1/tenants/acme/keys/ci")
     later = await feed(catalogue, after=found["change"])

@@ -6,7 +6,7 @@ import pytest
 
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, encoded_group
 from functions.fleet import rollout_heartbeat
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from tests.registry.backends import url
@@ -22,8 +22,8 @@ def heartbeat() -> Iterator[bytes]:
     slow = QuantileSketch()
     for value_ms in (10.0, 20.0, 400.0):
         slow.add(value_ms)
-    counts = wire_of(GroupStats(3, 1, slow, QuantileSketch(), QuantileSketch()))
-    stage = StageStats(RolloutId("ro-00000000"), 0, counts, GroupWire(requests=9))
+    counts = encoded_group(GroupStats(3, 1, slow, QuantileSketch(), QuantileSketch()))
+    stage = StageStats(RolloutId("ro-00000000"), 0, counts, EncodedGroup(requests=9))
     yield rollout_heartbeat.encode(RolloutHeartbeat("gw", 1, 1, 900.0, (stage,)))
 
 
@@ -40,8 +40,8 @@ async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: W
     assert [(event["event"]["is"], event["state"], event["actor"]) for event in shown["events"]] == [
         ("loaded", "running", "controller")
     ]
-    wire = await catalogue.get(f"/internal/v1/rollouts/{rollout}/evidence")
-    assert (wire["candidate"]["errors"], wire["heard_unix_s"]) == (1, 950.0)
+    answer = await catalogue.get(f"/internal/v1/rollouts/{rollout}/evidence")
+    assert (answer["candidate"]["errors"], answer["heard_unix_s"]) == (1, 950.0)
 
 
 async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: World) -> None:

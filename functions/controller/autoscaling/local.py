@@ -161,7 +161,7 @@ class LocalScaling:
 
     async def _report(self) -> PoolReport | None:
         try:
-            report = await (await self._source.pools_wire()).report()
+            report = await (await self._source.pools_client()).report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
             self._trouble = f"the registry does not tell of the pools: {error}"
             return None
@@ -281,7 +281,7 @@ class LocalScaling:
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
         with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
-            await (await self._source.pools_wire()).put_desired(self._wanted)
+            await (await self._source.pools_client()).put_desired(self._wanted)
             self._told_s = now_s
 
 

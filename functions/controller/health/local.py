@@ -69,11 +69,11 @@ class LocalHealth:
             self._tasks.once(f"restart of {replica.replica_id}", self._restart(replica))
         verdicts = Verdicts(replicas=judged.troubles, slow_restarts=dict(self._health.slow_restarts))
         try:
-            wire = await self._source.pools_wire()
+            client = await self._source.pools_client()
         except OSError as error:
             _log.debug("verdicts wait for the registry's credentials: %s", error)
             return
-        await self._teller.tell(wire, verdicts)
+        await self._teller.tell(client, verdicts)
 
     def clear(self, replica_id: str) -> str:
         """An accelerator was looked after; what was done, in words. Raises NoFault."""

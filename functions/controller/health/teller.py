@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
 from functions.fleet.verdicts import TELL_AGAIN_S, Verdicts
 
@@ -23,7 +23,7 @@ class VerdictTeller:
         self._told_s = 0.0
         self._trouble = ""
 
-    async def tell(self, registry: PoolsWire, verdicts: Verdicts) -> None:
+    async def tell(self, registry: PoolsClient, verdicts: Verdicts) -> None:
         now_s = self._clock()
         if verdicts == self._told and now_s - self._told_s < TELL_AGAIN_S:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from functions.api.ids import KeyId, ModelId, RolloutId
-from functions.controller.rollouts.wire import ApiKey, ApiModel, Changes
+from functions.controller.rollouts.client import ApiKey, ApiModel, Changes
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.steering import ChannelOf, Rows
 

@@ -132,10 +132,10 @@ async def test_a_leader_that_was_deposed_changes_no_rollout(world: World) -> Non
     old, new = Controller(world, None, fence=3), Controller(world, None, fence=4)
     for controller in (old, new):
         await controller.rows.look()
-    wire = await new._rows_wire()
-    after = await wire.post_event(row.id, Command(Promoted("new"), row.lock_version))
+    client = await new._rollout_client()
+    after = await client.post_event(row.id, Command(Promoted("new"), row.lock_version))
     with pytest.raises(RowMoved, match="leadership"):
-        await (await old._rows_wire()).post_event(row.id, Command(Promoted("old"), after.lock_version))
+        await (await old._rollout_client()).post_event(row.id, Command(Promoted("old"), after.lock_version))
     assert (await only(world)).reason == "promoted by new"
 
 

@@ -9,8 +9,8 @@ from functions.api.snapshot import ModelEntry, QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.artifacts.errors import ArtifactMissing
 from functions.controller.rollouts.book import Book, folded
+from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion
 from functions.controller.rollouts.merging import merged, with_api_of, without_revoked
-from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
@@ -44,8 +44,8 @@ def test_both_are_in_and_sound() -> None:
 
 
 def test_a_keys_own_limits_reach_the_gateways() -> None:
-    wire = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
-    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(wire, type=ApiKey),)))
+    encoded = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
+    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKey),)))
     assert [entry.limits for entry in whole.keys] == [QuotaLimits(requests_per_minute=60), None]
 
 

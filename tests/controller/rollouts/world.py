@@ -16,14 +16,14 @@ import httpx
 from functions.api.ids import Digest, EngineName, TenantId, engine_name
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, content_hash
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryWire
+from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryClient
 from functions.controller.snapshot.resolve import Resolver
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.rollout.evidence import GroupStats, wire_of
+from functions.decisions.rollout.evidence import GroupStats, encoded_group
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.split import choose
 from functions.fleet import heartbeat as heartbeats
@@ -121,7 +121,7 @@ class Gateway:
             return
         self._sequence += 1
         told = tuple(
-            StageStats(rollout, stage, wire_of(groups["candidate"]), wire_of(groups["control"]))  # type: ignore[arg-type]
+            StageStats(rollout, stage, encoded_group(groups["candidate"]), encoded_group(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
         )
         heartbeat = RolloutHeartbeat("gateway-1", 1, self._sequence, now_unix_s, told)
@@ -155,12 +155,14 @@ class Controller:
 
     def __init__(self, world: "World", copy: Path | None, fence: int | None = None) -> None:
         self._world = world
-        self.wire = RegistryWire(world.client, "http://registry", TOKEN, (lambda: fence) if fence is not None else None)
-        self.rows = RowsFollower(self._rows_wire, copy)
+        self.registry = RegistryClient(
+            world.client, "http://registry", TOKEN, (lambda: fence) if fence is not None else None
+        )
+        self.rows = RowsFollower(self._rollout_client, copy)
         self.rows.load()
-        self.driver = RolloutDriver(self.rows, self._rows_wire, self._fleet, wall_clock=lambda: world.now_unix_s)
+        self.driver = RolloutDriver(self.rows, self._rollout_client, self._fleet, wall_clock=lambda: world.now_unix_s)
         self._publisher = Publisher(
-            wire=self.wire,
+            registry=self.registry,
             resolver=Resolver(self._read_digest, fresh_s=0.0),
             rows=self.rows,
             wall_clock=lambda: world.now_unix_s,
@@ -182,11 +184,11 @@ class Controller:
     def _read_digest(self, artifact_uri: str) -> Digest:
         return self._world.read_digest(artifact_uri)
 
-    async def _rows_wire(self) -> RowsWire:
-        return RowsWire(self.wire)
+    async def _rollout_client(self) -> RolloutClient:
+        return RolloutClient(self.registry)
 
     async def _fleet(self) -> tuple[LastHeartbeat, ...]:
-        return await self.wire.fleet()
+        return await self.registry.fleet()
 
 
 class World:
@@ -222,7 +224,7 @@ class World:
         former = self.client
         self.open_registry(folder, is_prepared=is_prepared)
         for controller in self.controllers:
-            controller.wire._client = self.client
+            controller.registry._client = self.client
         await former.aclose()
 
     def open_registry(self, folder: Path, *, is_prepared: bool = True) -> None:
@@ -289,7 +291,7 @@ class World:
 
     async def rollouts(self) -> list[Rollout]:
         """As the registry has them, oldest first."""
-        page = await RowsWire(RegistryWire(self.client, "http://registry", TOKEN)).changes(0, 0.0)
+        page = await RolloutClient(RegistryClient(self.client, "http://registry", TOKEN)).changes(0, 0.0)
         return sorted((row.rollout for row in page.rollouts), key=lambda row: row.created_unix_s)
 
     async def order(self, rollout: str, what: str) -> httpx.Response:

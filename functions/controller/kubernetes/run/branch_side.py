@@ -12,7 +12,7 @@ from functions.controller.branch_word import LOOK_EVERY_S, BranchWord
 from functions.controller.gitops.source import Observed
 from functions.controller.kubernetes.inventory import InventoryRecord
 from functions.controller.kubernetes.run.cr_source import Looked
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchReport, PastRevision, words
 
 
@@ -21,13 +21,13 @@ class BranchSide:
 
     def __init__(
         self,
-        wire: RegistryWire,
+        registry: RegistryClient,
         report: Callable[[], BranchReport],
         is_suspended: Callable[[], bool],
         announce: Callable[[BranchReport], None] = lambda report: None,
     ) -> None:
         """`announce` is given each report, told or not."""
-        self._wire = wire
+        self._client = registry
         self._announce = announce
         self._report = report
         self._is_suspended = is_suspended
@@ -41,8 +41,8 @@ class BranchSide:
             await word.tell(msgspec.structs.replace(report, suspended="") if self._is_suspended() else report)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _registry(self) -> RegistryWire:
-        return self._wire
+    async def _registry(self) -> RegistryClient:
+        return self._client
 
 
 def of_git(branch: str, observed: Observed | None, desired: str, trouble: str, record: InventoryRecord) -> BranchReport:

@@ -33,7 +33,7 @@ from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
-from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.controller.kubernetes.run.writes import PublicationState, writes_after
 from functions.controller.rollouts.merging import without_api
 from functions.controller.snapshot.publish import PublishOutcome
@@ -58,7 +58,7 @@ class CustomResourceSide:
     def __init__(
         self,
         settings: KubernetesSettings,
-        wire: WatchWire,
+        client: WatchClient,
         publishing: Publishing,
         on_change: Callable[[], None],
         *,
@@ -68,7 +68,9 @@ class CustomResourceSide:
     ) -> None:
         """`scaling` tells what becomes of each AutoscalingPolicy, by its name; `judgement` which policies are not
         obeyed. `on_notes` is told what statuses say that they did not say before."""
-        self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
+        self.informers: Sequence[Informer] = [
+            Informer(client, watched, on_change) for watched in watched_kinds(settings)
+        ]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self.current, per_second=settings.status_writes_per_s, on_written=on_notes)
         self._settings = settings
@@ -114,7 +116,7 @@ class CustomResourceSide:
         if self._remembered_for == guard.token:
             return None
         try:
-            in_force = await self._publishing.wire.current()
+            in_force = await self._publishing.registry.current()
         except RegistryUnavailable as error:
             return PublishOutcome("unavailable", f"what is in force cannot be read: {error}")
         except RegistryRefused as error:

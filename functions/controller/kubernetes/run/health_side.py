@@ -22,7 +22,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.health.teller import VerdictTeller
 from functions.controller.health.watch import FaultyReplica, FleetHealth, Judgement, SlowReplica
 from functions.controller.kubernetes.api import KubeApi
@@ -57,7 +57,7 @@ class HealthSide:
     def __init__(
         self,
         models_namespace: str,
-        registry: PoolsWire,
+        registry: PoolsClient,
         health: FleetHealth,
         *,
         report: Callable[[], PoolReport | None],

@@ -25,7 +25,7 @@ from kubernetes.client import Configuration
 
 from functions.api.netloc import netloc
 from functions.controller.announcing import Announcer
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes import inventory, memory
 from functions.controller.kubernetes.api import KubeApi
@@ -43,7 +43,7 @@ from functions.controller.kubernetes.run.event_notes import Regarding, note_of_f
 from functions.controller.kubernetes.run.event_recorder import EventRecorder
 from functions.controller.kubernetes.run.git_side import GitSide
 from functions.controller.kubernetes.run.health_side import HealthSide
-from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
+from functions.controller.kubernetes.run.lease import LeaseClient, LeaseUnreachable
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.node_watch import NodeInformer
@@ -53,7 +53,7 @@ from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
 from functions.controller.kubernetes.run.version_side import VersionSide
-from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.controller.kubernetes.run.zone_side import ZoneSide
 from functions.controller.kubernetes.versions.staged import staged_ids
 from functions.controller.rollouts.driver import RolloutDriver
@@ -120,11 +120,11 @@ class KubernetesController:
             staged=staged_ids if is_git else None,
         )
         self._nodes_changed = asyncio.Event()
-        self._nodes = NodeInformer(WatchWire(self._client.client), self._from_thread(self._nodes_changed.set))
+        self._nodes = NodeInformer(WatchClient(self._client.client), self._from_thread(self._nodes_changed.set))
         self._driver = RolloutDriver(
             self._publishing.rows,
-            self._publishing.rows_wire,
-            self._publishing.wire.fleet,
+            self._publishing.rollout_client,
+            self._publishing.registry.fleet,
             patience=settings.patience,
             may_go_on=lambda: not self._pacer.suspended,
             on_share=self._rows_moved.set,
@@ -167,19 +167,19 @@ class KubernetesController:
     def _make_elector(self) -> Elector:
         settings = self._settings
         timing = LeaseTiming(settings.lease_s, settings.renew_deadline_s, settings.lease_retry_s)
-        wire = LeaseWire(self._client.client, settings.namespace, LEASE_NAME, timing)
-        return Elector(wire, self._name, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
+        client = LeaseClient(self._client.client, settings.namespace, LEASE_NAME, timing)
+        return Elector(client, self._name, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
 
     def _make_side(self) -> CustomResourceSide | GitSide:
         if self._settings.source == "git":
             return GitSide(
                 self._settings, self._publishing, self._pacer.wake, self._events.record, versions=self._versions
             )
-        wire = WatchWire(self._client.client)
+        client = WatchClient(self._client.client)
         wake = self._from_thread(self._pacer.wake)
         return CustomResourceSide(
             self._settings,
-            wire,
+            client,
             self._publishing,
             wake,
             scaling=lambda: self._scaled,
@@ -272,13 +272,13 @@ class KubernetesController:
             self._events.forget()
 
     def _zones(self) -> ZoneSide:
-        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
+        return ZoneSide(self._settings.namespace, self._publishing.registry, self._settings.zones_interval_s)
 
     def _health(self) -> HealthSide:
         policy = SlowPolicy(self._settings.slow_after_s, self._settings.slow_backoff_s)
         return HealthSide(
             self._settings.models_namespace,
-            PoolsWire(self._publishing.wire),
+            PoolsClient(self._publishing.registry),
             FleetHealth(policy),
             report=lambda: self._report,
             nodes=self._nodes.nodes,
@@ -289,18 +289,18 @@ class KubernetesController:
 
     def _branch(self) -> BranchSide:
         if self._otlp is None:
-            return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
+            return BranchSide(self._publishing.registry, self._side.word, lambda: self._pacer.suspended)
         announcer, rows = Announcer(self._otlp), self._publishing.rows  # a term's
 
         def announce(report: BranchReport) -> None:
             announcer.look(report, rows.book, time.time())
 
-        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended, announce)
+        return BranchSide(self._publishing.registry, self._side.word, lambda: self._pacer.suspended, announce)
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
             self._settings,
-            self._publishing.wire,
+            self._publishing.registry,
             self._metrics,
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,

@@ -26,7 +26,7 @@ from functions.api.kinds.inference_service import POOL_LABEL, POOL_SERVICES
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
 from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, granted, orders_for_counts
-from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier, agents_http
+from functions.controller.autoscaling.clients import PoolsClient, RoleNotifier, agents_http
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.kubernetes import scaling
@@ -38,7 +38,12 @@ from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
 from functions.controller.kubernetes.scaling import Written
-from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryClient,
+    RegistryRefused,
+    RegistryUnavailable,
+)
 from functions.decisions.capacity.service import accelerators_of
 from functions.fleet.pool_board import PoolReport
 
@@ -86,7 +91,7 @@ class ScalingSide:
     def __init__(
         self,
         settings: KubernetesSettings,
-        registry: RegistryWire,
+        registry: RegistryClient,
         metrics: ControllerMetrics,
         *,
         wanted: Callable[[], tuple[str, Loaded] | None],
@@ -100,7 +105,7 @@ class ScalingSide:
         policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
         time; `on_notes` which numbers were written."""
         self._settings = settings
-        self._wire = PoolsWire(registry)
+        self._pools = PoolsClient(registry)
         self._metrics = metrics
         self._wanted = wanted
         self._is_suspended = is_suspended
@@ -172,7 +177,7 @@ class ScalingSide:
 
     async def _report(self) -> PoolReport | None:
         try:
-            return await self._wire.report()
+            return await self._pools.report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
             self._say("", f"the registry does not tell of the pools: {error}")
             return None

@@ -14,7 +14,12 @@ import msgspec
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, Retryable, Terminal
 from functions.controller.kubernetes.objects import Kind, mapping_at
-from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryClient,
+    RegistryRefused,
+    RegistryUnavailable,
+)
 from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
 
 NODE = Kind("v1", "Node")
@@ -30,7 +35,7 @@ _log = logging.getLogger(__name__)
 class ZoneSide:
     """One for a term; owned by one event loop."""
 
-    def __init__(self, namespace: str, registry: RegistryWire, interval_s: float) -> None:
+    def __init__(self, namespace: str, registry: RegistryClient, interval_s: float) -> None:
         self._namespace = namespace
         self._registry = registry
         self._interval_s = interval_s

@@ -10,15 +10,15 @@ from typing import cast
 
 import pytest
 
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import Body
 from functions.controller.kubernetes.run.event_notes import EventNote
 from functions.controller.kubernetes.run.health_side import HealthSide
 from functions.controller.kubernetes.run.node_watch import CLEARED_ANNOTATION, TAINT, NodeInformer
-from functions.controller.kubernetes.run.watch_wire import WatchWire
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.kubernetes.run.watch_client import WatchClient
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.decisions.health.pace import Pace
 from functions.decisions.health.slow_replica import SlowPolicy
 from functions.fleet.pool_board import PoolReport, replica_report
@@ -56,12 +56,12 @@ class Cluster:
         self.api = KubeApi(client, Leader())
         self.changed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        wire = WatchWire(client.client)
-        self.informer = NodeInformer(wire, lambda: loop.call_soon_threadsafe(self.changed.set))
+        watch = WatchClient(client.client)
+        self.informer = NodeInformer(watch, lambda: loop.call_soon_threadsafe(self.changed.set))
         self.thread = threading.Thread(target=self.informer.run, daemon=True)
         self.side = HealthSide(
             self.space.models,
-            PoolsWire(RegistryWire(self.world.client, self.world.url, TOKEN)),
+            PoolsClient(RegistryClient(self.world.client, self.world.url, TOKEN)),
             FleetHealth(SlowPolicy(60.0, 600.0), clock=lambda: self.clock[0], wall_clock=lambda: 1e6),
             report=self.report,
             nodes=self.informer.nodes,

@@ -18,7 +18,7 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_side import NoTotals, ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.scaling import Written
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat
 from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
@@ -64,7 +64,7 @@ class Side:
     totals: OnItsWay = field(default_factory=OnItsWay)
 
     def __post_init__(self) -> None:
-        registry = RegistryWire(self.world.client, self.world.url, TOKEN)
+        registry = RegistryClient(self.world.client, self.world.url, TOKEN)
         self.side = ScalingSide(
             self.settings,
             registry,
@@ -202,7 +202,7 @@ async def test_those_that_are_warm_are_not_taken_for_serving_ones(side: Side) ->
 def _with_at_most(side: Side, accelerators: int) -> ScalingSide:
     return ScalingSide(
         side.settings.model_copy(update={"max_accelerators": accelerators}),
-        RegistryWire(side.world.client, side.world.url, TOKEN),
+        RegistryClient(side.world.client, side.world.url, TOKEN),
         side.metrics,
         wanted=lambda: side.wanted,
         is_suspended=lambda: False,
@@ -230,7 +230,7 @@ async def test_a_registry_that_is_away_changes_nothing(side: Side) -> None:
     assert await side.step() == 3
     side.side = ScalingSide(
         side.settings,
-        RegistryWire(side.world.client, "http://127.0.0.1:9", TOKEN),
+        RegistryClient(side.world.client, "http://127.0.0.1:9", TOKEN),
         side.metrics,
         wanted=lambda: side.wanted,
         is_suspended=lambda: False,

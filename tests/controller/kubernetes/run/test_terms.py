@@ -21,7 +21,7 @@ from functions.controller.kubernetes.run.object_store import stored
 from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.wire import ApiKey
+from functions.controller.rollouts.client import ApiKey
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryUnavailable
 from tests.controller.kubernetes.run.rig import POOL, SHOAL, service_spec, tenant_spec
@@ -33,13 +33,13 @@ from tests.fleet.conftest import free_port
 
 
 class Registry:
-    """As `Publishing`, its wire and its rows: what is in force, and what was published over it."""
+    """As `Publishing`, its registry and its rows: what is in force, and what was published over it."""
 
     def __init__(self, in_force: Snapshot | None) -> None:
         self.in_force = in_force
         self.away = False
         self.published: list[Loaded] = []
-        self.wire = self.rows = self
+        self.registry = self.rows = self
         self.book = self.rows_now = Book(is_known=True)
         self.trouble = ""
 

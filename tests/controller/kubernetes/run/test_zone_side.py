@@ -12,7 +12,7 @@ from functions.controller.kubernetes.api import KubeApi, Listing
 from functions.controller.kubernetes.errors import Terminal
 from functions.controller.kubernetes.objects import Body, Kind
 from functions.controller.kubernetes.run.zone_side import GATEWAYS, NODE, POD, TELL_AGAIN_S, ZONE_LABEL, ZoneSide
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.zones import ZONES_PATH, ZoneTable
 from tests.registry.world import TOKEN, World, serving
 
@@ -55,7 +55,7 @@ async def zone_of(world: World, **asked: str) -> Any:
 
 async def test_from_labels_to_whoever_asks(world: World) -> None:
     cluster = Cluster()
-    side = ZoneSide("shoal", RegistryWire(world.client, world.url, TOKEN), 15.0)
+    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
     assert await zone_of(world, node="n1") == "", "nobody has told"
     await side.step(cast(KubeApi, cluster), 0.0)
     assert [await zone_of(world, node=name) for name in ("n1", "n2", "n3", "n4")] == ["eu-1a", "eu-1b", "", ""]
@@ -68,7 +68,7 @@ async def test_from_labels_to_whoever_asks(world: World) -> None:
 
 
 async def test_a_registry_that_forgot_is_told_again(world: World) -> None:
-    side = ZoneSide("shoal", RegistryWire(world.client, world.url, TOKEN), 15.0)
+    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
     await side.step(cast(KubeApi, Cluster()), 0.0)
     world.fleet.zones = ZoneTable()
     await side.step(cast(KubeApi, Cluster()), TELL_AGAIN_S - 1.0)
@@ -82,7 +82,7 @@ async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
 ) -> None:
     cluster = Cluster()
     cluster.refusal = Terminal("list v1 Node: forbidden")
-    side = ZoneSide("shoal", RegistryWire(world.client, world.url, TOKEN), 15.0)
+    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
     with caplog.at_level(logging.WARNING):
         for now_s in range(5):
             await side.step(cast(KubeApi, cluster), float(now_s))

@@ -26,7 +26,7 @@ _CONNECT_TIMEOUT_S = 5.0
 Cut = Callable[[], None]
 
 
-class WatchWire:
+class WatchClient:
     """Any thread may call. One `ApiClient` serves several threads: its pool is safe, and nothing else is shared."""
 
     def __init__(self, api_client: k8s.ApiClient) -> None:

@@ -20,8 +20,8 @@ from functions.api.snapshot_entries import (
     Scope,
     ServiceClass,
 )
-from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
-from functions.decisions.rollout import codec as rollout_wire
+from functions.controller.snapshot.registry_client import RegistryClient, RegistryUnavailable
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout.codec import Command, RolloutInvalid
 from functions.decisions.rollout.evidence import Evidence, EvidenceInvalid
@@ -86,15 +86,15 @@ class Changes(msgspec.Struct, frozen=True):
 _page = msgspec.json.Decoder(Changes)
 
 
-class RowsWire:
-    def __init__(self, wire: RegistryWire) -> None:
-        self._wire = wire
+class RolloutClient:
+    def __init__(self, registry: RegistryClient) -> None:
+        self._registry = registry
 
     async def changes(self, after: int, wait_s: float) -> Changes:
         """What changed after that number: at once, or when something does, at the latest after `wait_s`."""
         params = {"after": after, "wait_s": wait_s}
         timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)
-        response = await self._wire.send("GET", CHANGES_PATH, params=params, timeout=timeout)
+        response = await self._registry.send("GET", CHANGES_PATH, params=params, timeout=timeout)
         if len(response.content) > PAGE_MAX_BYTES:
             raise RegistryUnavailable(f"a page of {len(response.content)} bytes is over {PAGE_MAX_BYTES}")
         try:
@@ -104,16 +104,18 @@ class RowsWire:
 
     async def create(self, spec: RolloutSpec) -> Rollout:
         """The same again is the same rollout."""
-        response = await self._wire.send("PUT", f"{ROLLOUTS_PATH}/{id_of(spec)}", content=rollout_wire.encode(spec))
+        response = await self._registry.send(
+            "PUT", f"{ROLLOUTS_PATH}/{id_of(spec)}", content=rollout_codec.encode(spec)
+        )
         return _row(response)
 
     async def post_event(self, rollout: RolloutId, command: Command) -> Rollout:
         path = f"{ROLLOUTS_PATH}/{rollout}/events"
-        return _row(await self._wire.send("POST", path, content=rollout_wire.encode(command)))
+        return _row(await self._registry.send("POST", path, content=rollout_codec.encode(command)))
 
     async def evidence(self, rollout: RolloutId) -> Evidence:
         """Of the trial that it is in now."""
-        response = await self._wire.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
+        response = await self._registry.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
         try:
             return rollout_evidence.decode(response.content)
         except EvidenceInvalid as error:
@@ -122,6 +124,6 @@ class RowsWire:
 
 def _row(response: httpx.Response) -> Rollout:
     try:
-        return rollout_wire.decode_rollout(response.content)
+        return rollout_codec.decode_rollout(response.content)
     except RolloutInvalid as error:
         raise RegistryUnavailable(f"{response.url.path} does not answer with a rollout: {error}") from error

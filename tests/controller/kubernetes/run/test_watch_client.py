@@ -9,15 +9,15 @@ import pytest
 from kubernetes.client import Configuration
 
 from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
-from functions.controller.kubernetes.run import watch_wire
+from functions.controller.kubernetes.run import watch_client
 from functions.controller.kubernetes.run.client import connect
-from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
+from functions.controller.kubernetes.run.watch_client import Cut, WatchClient
 
 WAIT_S = 60.0
 
 
 @contextmanager
-def answering(status: str, *chunks: bytes, then_silence: bool = False) -> Iterator[WatchWire]:
+def answering(status: str, *chunks: bytes, then_silence: bool = False) -> Iterator[WatchClient]:
     """A server of one answer, sent in chunks, then ended or held open."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
@@ -38,32 +38,32 @@ def answering(status: str, *chunks: bytes, then_silence: bool = False) -> Iterat
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield WatchWire(connect(Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")).client)
+        yield WatchClient(connect(Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")).client)
     finally:
         over.set()
         thread.join(WAIT_S)
         listener.close()
 
 
-def read(wire: WatchWire, silence_s: float = WAIT_S) -> list[str]:
-    return [event["type"] for event in wire.events("/api/v1/things", {}, silence_s, lambda _cut: None)]
+def read(client: WatchClient, silence_s: float = WAIT_S) -> list[str]:
+    return [event["type"] for event in client.events("/api/v1/things", {}, silence_s, lambda _cut: None)]
 
 
 def test_events_may_come_in_any_pieces() -> None:
-    with answering("200 OK", b'{"type":"ADD', b'ED"}\n{"type":"BOOKMARK"}', b"\n\n") as wire:
-        assert read(wire) == ["ADDED", "BOOKMARK"]
+    with answering("200 OK", b'{"type":"ADD', b'ED"}\n{"type":"BOOKMARK"}', b"\n\n") as client:
+        assert read(client) == ["ADDED", "BOOKMARK"]
 
 
 def test_silence_is_not_waited_for_for_ever() -> None:
-    with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as wire:
-        events = wire.events("/api/v1/things", {}, 0.3, lambda _cut: None)
+    with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as client:
+        events = client.events("/api/v1/things", {}, 0.3, lambda _cut: None)
         assert [event["type"] for event in events] == ["ADDED"], "it ends, and another one may begin"
 
 
 def test_a_watch_is_cut_from_another_thread() -> None:
     cuts: list[Cut] = []
-    with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as wire:
-        events = wire.events("/api/v1/things", {}, WAIT_S, cuts.append)
+    with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as client:
+        events = client.events("/api/v1/things", {}, WAIT_S, cuts.append)
         next(events)
         threading.Timer(0.2, cuts[0]).start()
         with pytest.raises(Retryable):
@@ -85,26 +85,29 @@ def test_a_watch_is_cut_from_another_thread() -> None:
     ],
 )
 def test_each_end_is_told_apart(status: str, body: bytes, error: type[Exception]) -> None:
-    with answering(status, body) as wire, pytest.raises(error):
-        read(wire)
+    with answering(status, body) as client, pytest.raises(error):
+        read(client)
 
 
 def test_an_event_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_wire, "LINE_MAX_BYTES", 1000)
-    with answering("200 OK", b"x" * 2000, then_silence=True) as wire, pytest.raises(Retryable, match="more than 1000"):
-        read(wire)
+    monkeypatch.setattr(watch_client, "LINE_MAX_BYTES", 1000)
+    with (
+        answering("200 OK", b"x" * 2000, then_silence=True) as client,
+        pytest.raises(Retryable, match="more than 1000"),
+    ):
+        read(client)
 
 
 def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_wire, "PAGE_MAX_BYTES", 1000)
+    monkeypatch.setattr(watch_client, "PAGE_MAX_BYTES", 1000)
     body = b'{"items":[' + b" " * 2000 + b"]}"
-    with answering("200 OK", body) as wire, pytest.raises(Retryable, match="more than 1000"):
-        wire.page("/api/v1/things", {}, WAIT_S)
+    with answering("200 OK", body) as client, pytest.raises(Retryable, match="more than 1000"):
+        client.page("/api/v1/things", {}, WAIT_S)
 
 
 def test_nobody_there_may_pass() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    wire = WatchWire(connect(Configuration(host=f"http://127.0.0.1:{port}")).client)
+    client = WatchClient(connect(Configuration(host=f"http://127.0.0.1:{port}")).client)
     with pytest.raises(Retryable):
-        wire.page("/api/v1/things", {}, WAIT_S)
+        client.page("/api/v1/things", {}, WAIT_S)
