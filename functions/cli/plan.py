@@ -29,7 +29,7 @@ from functions.controller.gitops.changes import changes_of
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
-from functions.simulator.plan.experiment import Played, Side, play
+from functions.simulator.plan.experiment import Played, Variant, play
 from functions.simulator.plan.measure import Point
 from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import MAX_LOAD, Load
@@ -77,8 +77,8 @@ def _both(
     *,
     is_step: bool = False,
 ) -> list[Series]:
-    def points(side: Side) -> list[Point]:
-        return [point for point in side.timeline.points.get(name, []) if point.at_s <= last_s]
+    def points(variant: Variant) -> list[Point]:
+        return [point for point in variant.timeline.points.get(name, []) if point.at_s <= last_s]
 
     before, after = points(played.before), points(played.after)
     return [
@@ -195,8 +195,8 @@ def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[Plan
         return [pool for pool in known.values() if pool.name in named]
     touched = {pool.model for pool in before.generating if after.pool(pool.name) != pool}
     touched |= {pool.model for pool in after.generating if before.pool(pool.name) != pool}
-    sides = [pool for world in (before, after) for pool in world.answering if pool.model in touched]
-    touched |= {step.target_pool for pool in sides for step in pool.routing.fallback if step.source_pool == pool.name}
+    pools = [pool for world in (before, after) for pool in world.answering if pool.model in touched]
+    touched |= {step.target_pool for pool in pools for step in pool.routing.fallback if step.source_pool == pool.name}
     return [pool for pool in known.values() if pool.model in touched] or list(known.values())
 
 

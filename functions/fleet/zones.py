@@ -8,7 +8,7 @@ A pod stays where it is, so an answer holds for the life of whoever asked. Until
 zones, a gateway has no preference and a replica none to offer; nothing waits. The registry keeps the table in memory:
 the controller tells it anew each minute.
 
-Neighbours: `functions.controller.kubernetes.run.zone_side` tells, `functions.registry.fleet_routes` answers.
+Neighbours: `functions.controller.kubernetes.run.zone_reporter` tells, `functions.registry.fleet_routes` answers.
 """
 
 import asyncio

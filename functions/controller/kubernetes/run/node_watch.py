@@ -3,7 +3,7 @@
 Of a Node only these facts are kept, so that what its kubelet writes every few minutes is no news, and thousands of them
 take no memory. Without the right to watch nodes nothing is known of them, and nothing else changes.
 
-Neighbours: `informer` lists and watches; `health_side` acts.
+Neighbours: `informer` lists and watches; `health_reconciler` acts.
 """
 
 from collections.abc import Callable, Mapping

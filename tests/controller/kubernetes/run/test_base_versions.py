@@ -40,7 +40,7 @@ from tests.controller.kubernetes.run.rig import (
     service_spec,
     settled,
 )
-from tests.controller.kubernetes.run.test_git_side import Repository, applied, services, start
+from tests.controller.kubernetes.run.test_git_reconciler import Repository, applied, services, start
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.waiting import until
 from tests.controller.kubernetes.versions.documents import service

@@ -1,4 +1,4 @@
-"""A pool whose base goes from one version to another on the real API server: git's side, the version side, KServe's.
+"""A pool whose base goes from one version to another on the real API server, by git, the version reconciler and KServe.
 
 There is no kubelet and no garbage collector here: KServe's double sets the Deployments' statuses. What the registry
 holds (rollouts, the snapshot) is said by the test.
@@ -18,7 +18,7 @@ from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, 
 from functions.controller.kubernetes.objects import Body, at
 from functions.controller.kubernetes.outcome import ApplyOutcome
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.kubernetes.run.version_side import VersionSide
+from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
 from functions.decisions.rollout.lifecycle import Rollout
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, load
@@ -70,7 +70,7 @@ class VersionWorld:
             internal_token_file=self.folder / "token",
             **self.changes,
         )
-        self.side = VersionSide(
+        self.reconciler = VersionReconciler(
             settings,
             self.rows,  # type: ignore[arg-type]
             wanted=lambda: (f"main@{self.revision}", self.loaded),
@@ -127,10 +127,10 @@ class VersionWorld:
     def git(self) -> ApplyOutcome:
         """One pass of the git source, as far as it writes services."""
         desired = self.fleet.desired(*self.documents, revision=f"main@{self.revision}")
-        return self.fleet.applier.reconcile(self.side.applicable(self.fleet.api, self.loaded, desired))
+        return self.fleet.applier.reconcile(self.reconciler.applicable(self.fleet.api, self.loaded, desired))
 
     def look(self) -> None:
-        asyncio.run(self.side.look(self.fleet.api))
+        asyncio.run(self.reconciler.look(self.fleet.api))
         self._count()
 
     def step(self) -> None:

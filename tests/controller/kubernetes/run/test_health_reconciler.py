@@ -15,7 +15,7 @@ from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import Body
 from functions.controller.kubernetes.run.event_notes import EventNote
-from functions.controller.kubernetes.run.health_side import HealthSide
+from functions.controller.kubernetes.run.health_reconciler import HealthReconciler
 from functions.controller.kubernetes.run.node_watch import CLEARED_ANNOTATION, TAINT, NodeInformer
 from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.controller.snapshot.registry_client import RegistryClient
@@ -59,7 +59,7 @@ class Cluster:
         watch = WatchClient(client.client)
         self.informer = NodeInformer(watch, lambda: loop.call_soon_threadsafe(self.changed.set))
         self.thread = threading.Thread(target=self.informer.run, daemon=True)
-        self.side = HealthSide(
+        self.reconciler = HealthReconciler(
             self.space.models,
             PoolsClient(RegistryClient(self.world.client, self.world.url, TOKEN)),
             FleetHealth(SlowPolicy(60.0, 600.0), clock=lambda: self.clock[0], wall_clock=lambda: 1e6),
@@ -124,7 +124,7 @@ class Cluster:
     async def step(self, after_s: float = 10.0) -> Verdicts:
         self.clock[0] += after_s
         self.looks += 1
-        await self.side.step(self.api)
+        await self.reconciler.step(self.api)
         return self.world.fleet.verdicts
 
     def _get(self, path: str) -> Body:

@@ -59,7 +59,7 @@ class _Declarations:
         return cls(revision, staged_bases(loaded.objects), replicas, policy_minima(loaded.objects).keys())
 
 
-class VersionSide:
+class VersionReconciler:
     """Owned by one event loop. One for all terms; what it knows of a term is read anew."""
 
     def __init__(

@@ -51,7 +51,7 @@ _KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not Leaders
 _log = logging.getLogger(__name__)
 
 
-class HealthSide:
+class HealthReconciler:
     """One for a term; owned by one event loop."""
 
     def __init__(

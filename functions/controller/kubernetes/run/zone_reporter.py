@@ -32,7 +32,7 @@ TELL_AGAIN_S = 60.0  # a registry that was started anew knows nothing
 _log = logging.getLogger(__name__)
 
 
-class ZoneSide:
+class ZoneReporter:
     """One for a term; owned by one event loop."""
 
     def __init__(self, namespace: str, registry: RegistryClient, interval_s: float) -> None:

@@ -15,7 +15,7 @@ from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.scaling_side import NoTotals, ScalingSide
+from functions.controller.kubernetes.run.scaling_reconciler import NoTotals, ScalingReconciler
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.scaling import Written
 from functions.controller.snapshot.registry_client import RegistryClient
@@ -53,7 +53,7 @@ class OnItsWay(NoTotals):
 
 
 @dataclass
-class Side:
+class Rig:
     fleet: Fleet
     world: World
     settings: KubernetesSettings
@@ -65,7 +65,7 @@ class Side:
 
     def __post_init__(self) -> None:
         registry = RegistryClient(self.world.client, self.world.url, TOKEN)
-        self.side = ScalingSide(
+        self.reconciler = ScalingReconciler(
             self.settings,
             registry,
             self.metrics,
@@ -97,12 +97,12 @@ class Side:
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""
-        await self.side.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
+        await self.reconciler.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
         return int(self.fleet.replicas("a"))
 
 
 @pytest.fixture
-async def side(space: Space, tmp_path: Path) -> AsyncIterator[Side]:
+async def rig(space: Space, tmp_path: Path) -> AsyncIterator[Rig]:
     fleet = Fleet(space)
     fleet.converge(fleet.desired(pool("a", replicas=2), POLICY))
     (tmp_path / "token").write_text(TOKEN)
@@ -110,69 +110,69 @@ async def side(space: Space, tmp_path: Path) -> AsyncIterator[Side]:
         namespace=space.system, models_namespace=space.models, internal_token_file=tmp_path / "token"
     )
     async with serving(tmp_path) as world:
-        made = Side(fleet, world, settings)
+        made = Rig(fleet, world, settings)
         made.wanted = ("main@1", load(pool("a", replicas=2), POLICY))
         yield made
         await made.agents.aclose()
 
 
-async def test_before_anything_is_published_or_heard_nothing_is_written(side: Side) -> None:
-    wanted, side.wanted = side.wanted, None
-    assert await side.step() == 2
-    side.wanted = wanted
-    assert await side.step() == 2, "no replica and no gateway was heard"
+async def test_before_anything_is_published_or_heard_nothing_is_written(rig: Rig) -> None:
+    wanted, rig.wanted = rig.wanted, None
+    assert await rig.step() == 2
+    rig.wanted = wanted
+    assert await rig.step() == 2, "no replica and no gateway was heard"
 
 
-async def test_warm_ones_are_asked_for_beside_those_that_serve(side: Side) -> None:
-    side.hear("ready", "ready")
-    assert await side.step() == 3
-    assert side.told == []
+async def test_warm_ones_are_asked_for_beside_those_that_serve(rig: Rig) -> None:
+    rig.hear("ready", "ready")
+    assert await rig.step() == 3
+    assert rig.told == []
 
 
-async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(side: Side) -> None:
-    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
-    side.hear("ready")
-    assert await side.step() == 3, "two that serve, one that is warm"
-    assert side.stood == [{"a": ScalingStanding(2, 1)}]
-    assert await side.step() == 3
-    assert len(side.stood) == 1, "the same again is not told"
+async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
+    rig.hear("ready")
+    assert await rig.step() == 3, "two that serve, one that is warm"
+    assert rig.stood == [{"a": ScalingStanding(2, 1)}]
+    assert await rig.step() == 3
+    assert len(rig.stood) == 1, "the same again is not told"
 
 
-async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(side: Side) -> None:
-    side.hear("ready", "ready", "warm", queue_s=0.9)
-    assert await side.step() == 5
-    assert side.told == [(9002, '{"standby":false}')]
-    found = side.metrics.registry.get_sample_value("shoal_autoscaler_desired_replicas", {"pool": "a", "reason": "rule"})
+async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(rig: Rig) -> None:
+    rig.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await rig.step() == 5
+    assert rig.told == [(9002, '{"standby":false}')]
+    found = rig.metrics.registry.get_sample_value("shoal_autoscaler_desired_replicas", {"pool": "a", "reason": "rule"})
     assert found == 4
 
 
-async def test_where_one_serves_too_many_it_becomes_the_warm_one(side: Side) -> None:
-    side.hear("ready", "ready", "ready")
-    await side.step()
-    assert side.told == [(9002, '{"standby":true}')]
+async def test_where_one_serves_too_many_it_becomes_the_warm_one(rig: Rig) -> None:
+    rig.hear("ready", "ready", "ready")
+    await rig.step()
+    assert rig.told == [(9002, '{"standby":true}')]
 
 
-async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(side: Side) -> None:
+async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(rig: Rig) -> None:
     """Its number is a part of it then: one writer. What was warm serves, and what serves is no reason to want more."""
-    side.totals.totals["a"] = 3
-    side.hear("ready", "ready", "warm", queue_s=0.9)
-    assert await side.step() == 2, "the service's own number is left alone"
-    assert side.totals.totals["a"] == 5
-    assert side.told == [(9002, '{"standby":false}')]
-    side.hear(*["ready"] * 5, sequence=2)
-    await side.step()
-    assert side.totals.totals["a"] <= 6, "within its policy, whatever is warm of others"
-    assert len(side.told) == 1, "none becomes warm"
-    side.totals.totals.clear()
-    assert await side.step() > 2, "the number is the autoscaler's again"
+    rig.totals.totals["a"] = 3
+    rig.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await rig.step() == 2, "the service's own number is left alone"
+    assert rig.totals.totals["a"] == 5
+    assert rig.told == [(9002, '{"standby":false}')]
+    rig.hear(*["ready"] * 5, sequence=2)
+    await rig.step()
+    assert rig.totals.totals["a"] <= 6, "within its policy, whatever is warm of others"
+    assert len(rig.told) == 1, "none becomes warm"
+    rig.totals.totals.clear()
+    assert await rig.step() > 2, "the number is the autoscaler's again"
 
 
-async def test_accelerators_of_a_surge_are_nobody_elses(side: Side) -> None:
-    side.side._settings = side.settings.model_copy(update={"max_accelerators": 4})
-    side.totals.totals["a"], side.totals.surges = 2, {"a": 1}
-    side.hear("ready", "ready", queue_s=0.9)
-    await side.step()
-    assert side.totals.totals["a"] == 3, "of four, one is the surge's"
+async def test_accelerators_of_a_surge_are_nobody_elses(rig: Rig) -> None:
+    rig.reconciler._settings = rig.settings.model_copy(update={"max_accelerators": 4})
+    rig.totals.totals["a"], rig.totals.surges = 2, {"a": 1}
+    rig.hear("ready", "ready", queue_s=0.9)
+    await rig.step()
+    assert rig.totals.totals["a"] == 3, "of four, one is the surge's"
 
 
 MANY = """\
@@ -183,59 +183,59 @@ spec: {pool: a, replicas: {min: 2, max: 8}, warm: 4}
 """
 
 
-async def test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away(side: Side) -> None:
-    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 6, "maxReplicas": 12}}})
-    side.wanted = ("main@2", load(pool("a", replicas=2), MANY))
-    side.hear(*["ready"] * 6)
-    assert await side.step() == 10, "six serve, and four more are asked for"
-    assert side.told == []
+async def test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 6, "maxReplicas": 12}}})
+    rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    rig.hear(*["ready"] * 6)
+    assert await rig.step() == 10, "six serve, and four more are asked for"
+    assert rig.told == []
 
 
-async def test_those_that_are_warm_are_not_taken_for_serving_ones(side: Side) -> None:
-    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8, "maxReplicas": 12}}})
-    side.wanted = ("main@2", load(pool("a", replicas=2), MANY))
-    side.hear(*["ready"] * 5, *["warm"] * 3)
-    assert await side.step() == 9, "five serve, three are warm, and one more is asked for"
-    assert side.told == []
+async def test_those_that_are_warm_are_not_taken_for_serving_ones(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8, "maxReplicas": 12}}})
+    rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    rig.hear(*["ready"] * 5, *["warm"] * 3)
+    assert await rig.step() == 9, "five serve, three are warm, and one more is asked for"
+    assert rig.told == []
 
 
-def _with_at_most(side: Side, accelerators: int) -> ScalingSide:
-    return ScalingSide(
-        side.settings.model_copy(update={"max_accelerators": accelerators}),
-        RegistryClient(side.world.client, side.world.url, TOKEN),
-        side.metrics,
-        wanted=lambda: side.wanted,
+def _with_at_most(rig: Rig, accelerators: int) -> ScalingReconciler:
+    return ScalingReconciler(
+        rig.settings.model_copy(update={"max_accelerators": accelerators}),
+        RegistryClient(rig.world.client, rig.world.url, TOKEN),
+        rig.metrics,
+        wanted=lambda: rig.wanted,
         is_suspended=lambda: False,
     )
 
 
-async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> None:
-    side.side = _with_at_most(side, 3)
-    side.hear("ready", "ready", queue_s=0.9)
-    assert await side.step() == 3
+async def test_what_all_pools_may_have_together_is_not_passed(rig: Rig) -> None:
+    rig.reconciler = _with_at_most(rig, 3)
+    rig.hear("ready", "ready", queue_s=0.9)
+    assert await rig.step() == 3
 
 
-async def test_accelerators_are_counted_and_not_replicas(side: Side) -> None:
+async def test_accelerators_are_counted_and_not_replicas(rig: Rig) -> None:
     """Seven are allowed, a replica takes two: three replicas, not seven."""
-    side.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
-    side.side = _with_at_most(side, 7)
-    side.hear("ready", "ready", queue_s=5.0)
+    rig.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
+    rig.reconciler = _with_at_most(rig, 7)
+    rig.hear("ready", "ready", queue_s=5.0)
     for _ in range(5):
-        count = await side.step()
+        count = await rig.step()
     assert count == 3
 
 
-async def test_a_registry_that_is_away_changes_nothing(side: Side) -> None:
-    side.hear("ready", "ready")
-    assert await side.step() == 3
-    side.side = ScalingSide(
-        side.settings,
-        RegistryClient(side.world.client, "http://127.0.0.1:9", TOKEN),
-        side.metrics,
-        wanted=lambda: side.wanted,
+async def test_a_registry_that_is_away_changes_nothing(rig: Rig) -> None:
+    rig.hear("ready", "ready")
+    assert await rig.step() == 3
+    rig.reconciler = ScalingReconciler(
+        rig.settings,
+        RegistryClient(rig.world.client, "http://127.0.0.1:9", TOKEN),
+        rig.metrics,
+        wanted=lambda: rig.wanted,
         is_suspended=lambda: False,
     )
-    assert await side.step() == 3
+    assert await rig.step() == 3
 
 
 class Overtaken(KubeApi):
@@ -253,26 +253,26 @@ class Overtaken(KubeApi):
         return super().server_side_apply(body, **how)
 
 
-def declared(side: Side, replicas: int) -> Body:
-    body = side.fleet.desired(pool("a")).objects[-1].body
+def declared(rig: Rig, replicas: int) -> Body:
+    body = rig.fleet.desired(pool("a")).objects[-1].body
     model = {"modelFormat": {"name": "vLLM"}}
     return {**body, "spec": {"predictor": {"minReplicas": replicas, "model": model}}}
 
 
 async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pass_goes_on(
-    side: Side, caplog: pytest.LogCaptureFixture
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server answers 409 twice: to the number that is wanted, and to sharing the one that was seen."""
-    side.fleet.apply_as("flux", declared(side, 3), force=True)
-    side.hear(*["ready"] * 4)
-    side.fleet.api = Overtaken(side.fleet, declared(side, 5))
-    assert await side.step() == 5, "theirs, as it is now"
-    assert side.told == [(9003, '{"standby":true}')], "agents are told in the same pass"
+    rig.fleet.apply_as("flux", declared(rig, 3), force=True)
+    rig.hear(*["ready"] * 4)
+    rig.fleet.api = Overtaken(rig.fleet, declared(rig, 5))
+    assert await rig.step() == 5, "theirs, as it is now"
+    assert rig.told == [(9003, '{"standby":true}')], "agents are told in the same pass"
     assert "flux" in caplog.text
-    assert await side.step() == 5, "shared from the next pass on"
-    assert ("flux", "Apply") in (holders := owners(side.fleet.service("a") or {}, *FIELD))
+    assert await rig.step() == 5, "shared from the next pass on"
+    assert ("flux", "Apply") in (holders := owners(rig.fleet.service("a") or {}, *FIELD))
     assert (AUTOSCALER_MANAGER, "Apply") in holders
-    seen = side.stood[-1]["a"]
+    seen = rig.stood[-1]["a"]
     assert seen.contested.startswith("flux")
     assert "4 replicas are wanted; leave minReplicas out" in seen.contested
     assert seen.live == 4

@@ -7,8 +7,8 @@ One pass, every few seconds while this process leads and nobody has told it to w
     4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
     5  agents are told which replicas serve and which are warm, so that as many serve as should
 
-While versions of a pool's base follow one another, its number is written by `version_side` alone: what is wanted here
-is what that has to keep up in all, and all of its replicas serve.
+While versions of a pool's base follow one another, its number is written by `version_reconciler` alone: what is wanted
+here is what that has to keep up in all, and all of its replicas serve.
 
 Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
 one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
@@ -85,7 +85,7 @@ class NoTotals:
         raise AssertionError(f"{pool} is not on its way")
 
 
-class ScalingSide:
+class ScalingReconciler:
     """One for a term; owned by one event loop."""
 
     def __init__(

@@ -16,7 +16,7 @@ from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchReport, PastRevision, words
 
 
-class BranchSide:
+class BranchReporter:
     """One for a term; owned by one event loop."""
 
     def __init__(

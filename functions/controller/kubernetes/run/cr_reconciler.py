@@ -21,7 +21,7 @@ from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
-from functions.controller.kubernetes.run.branch_side import of_objects
+from functions.controller.kubernetes.run.branch_reporter import of_objects
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -52,7 +52,7 @@ def watched_kinds(settings: KubernetesSettings) -> tuple[WatchedKind, ...]:
     return (*ours, pools)
 
 
-class CustomResourceSide:
+class CustomResourceReconciler:
     """Owned by one event loop; `informers` run in threads of their own."""
 
     def __init__(

@@ -128,24 +128,24 @@ SCALED_POOL = (service(replicas=3), base("v1", "v2"), CAREFUL, SCALED)
 def test_what_the_autoscaler_wants_meanwhile_is_what_both_have_in_all(space: Space, tmp_path: Path) -> None:
     world = VersionWorld(space, tmp_path, SCALED_POOL)
     world.settle()
-    assert world.side.total("a") is None, "nothing is on its way: the number is the autoscaler's"
+    assert world.reconciler.total("a") is None, "nothing is on its way: the number is the autoscaler's"
     world.rolls_out(Loaded(), StagePassed(), StagePassed())
     world.settle()
     assert world.shown() == "v1 2/2, v2 2/2"
-    assert world.side.total("a") == 3
-    assert world.side.ask("a", 6).changed and not world.side.ask("a", 6).changed
+    assert world.reconciler.total("a") == 3
+    assert world.reconciler.ask("a", 6).changed and not world.reconciler.ask("a", 6).changed
     world.settle()
     assert world.shown() == "v1 4/4, v2 3/3"
     assert world.kept() == '{"a":{"total":6,"surge":1}}'
     world.begin()
     world.settle()
     assert world.shown() == "v1 4/4, v2 3/3", "the next leader knows how many are wanted"
-    assert world.side.total("a") == 6
+    assert world.reconciler.total("a") == 6
     world.rolls_out(Loaded(), Breached("slow"))
     world.settle()
     assert world.shown() == "v1 6/6"
     assert owners(world.services()[POOL], *FIELD) == {(AUTOSCALER_MANAGER, "Apply")}
-    assert world.side.total("a") is None
+    assert world.reconciler.total("a") is None
 
 
 def test_a_surge_that_no_accelerator_is_left_for_is_none(space: Space, tmp_path: Path) -> None:

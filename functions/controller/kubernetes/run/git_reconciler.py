@@ -27,8 +27,8 @@ from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryReco
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Desired, Rendered, render
-from functions.controller.kubernetes.run.branch_side import of_git
-from functions.controller.kubernetes.run.cr_side import result_of_apply
+from functions.controller.kubernetes.run.branch_reporter import of_git
+from functions.controller.kubernetes.run.cr_reconciler import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.event_notes import (
     EventNote,
@@ -39,7 +39,7 @@ from functions.controller.kubernetes.run.event_notes import (
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import release_finalizers
-from functions.controller.kubernetes.run.version_side import VersionSide
+from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.branch_report import BranchReport
 
@@ -49,7 +49,7 @@ _FETCH_APART_S = 1.0  # at least, however many pushes are told
 _log = logging.getLogger(__name__)
 
 
-class GitSide:
+class GitReconciler:
     """Owned by one event loop."""
 
     def __init__(
@@ -59,7 +59,7 @@ class GitSide:
         on_change: Callable[[], None],
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
         *,
-        versions: VersionSide | None = None,
+        versions: VersionReconciler | None = None,
     ) -> None:
         """`on_notes` is told what became of a revision. `versions` has the pools whose base is in several."""
         self._versions = versions

@@ -11,7 +11,14 @@ import pytest
 from functions.controller.kubernetes.api import KubeApi, Listing
 from functions.controller.kubernetes.errors import Terminal
 from functions.controller.kubernetes.objects import Body, Kind
-from functions.controller.kubernetes.run.zone_side import GATEWAYS, NODE, POD, TELL_AGAIN_S, ZONE_LABEL, ZoneSide
+from functions.controller.kubernetes.run.zone_reporter import (
+    GATEWAYS,
+    NODE,
+    POD,
+    TELL_AGAIN_S,
+    ZONE_LABEL,
+    ZoneReporter,
+)
 from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.zones import ZONES_PATH, ZoneTable
 from tests.registry.world import TOKEN, World, serving
@@ -55,25 +62,25 @@ async def zone_of(world: World, **asked: str) -> Any:
 
 async def test_from_labels_to_whoever_asks(world: World) -> None:
     cluster = Cluster()
-    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
+    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
     assert await zone_of(world, node="n1") == "", "nobody has told"
-    await side.step(cast(KubeApi, cluster), 0.0)
+    await reporter.step(cast(KubeApi, cluster), 0.0)
     assert [await zone_of(world, node=name) for name in ("n1", "n2", "n3", "n4")] == ["eu-1a", "eu-1b", "", ""]
     assert [await zone_of(world, pod=name) for name in ("gateway-1", "gateway-pending")] == ["eu-1b", ""]
     cluster.pods["gateway-" + "long-" * 20] = "n1"
     cluster.nodes["n3"] = "eu-1c"
-    await side.step(cast(KubeApi, cluster), 15.0)
+    await reporter.step(cast(KubeApi, cluster), 15.0)
     assert await zone_of(world, node="n3") == "eu-1c"
     assert await zone_of(world, pod=("gateway-" + "long-" * 20)[:62]) == "eu-1a", "by the name that its host has"
 
 
 async def test_a_registry_that_forgot_is_told_again(world: World) -> None:
-    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
-    await side.step(cast(KubeApi, Cluster()), 0.0)
+    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
+    await reporter.step(cast(KubeApi, Cluster()), 0.0)
     world.fleet.zones = ZoneTable()
-    await side.step(cast(KubeApi, Cluster()), TELL_AGAIN_S - 1.0)
+    await reporter.step(cast(KubeApi, Cluster()), TELL_AGAIN_S - 1.0)
     assert await zone_of(world, node="n1") == "", "not with each look"
-    await side.step(cast(KubeApi, Cluster()), TELL_AGAIN_S)
+    await reporter.step(cast(KubeApi, Cluster()), TELL_AGAIN_S)
     assert await zone_of(world, node="n1") == "eu-1a"
 
 
@@ -82,15 +89,15 @@ async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
 ) -> None:
     cluster = Cluster()
     cluster.refusal = Terminal("list v1 Node: forbidden")
-    side = ZoneSide("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
+    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
     with caplog.at_level(logging.WARNING):
         for now_s in range(5):
-            await side.step(cast(KubeApi, cluster), float(now_s))
+            await reporter.step(cast(KubeApi, cluster), float(now_s))
         assert [record.message for record in caplog.records if "zones" in record.message] == [
             "zones are not known, so nobody prefers its own: list v1 Node: forbidden"
         ]
     cluster.refusal = None
-    await side.step(cast(KubeApi, cluster), 6.0)
+    await reporter.step(cast(KubeApi, cluster), 6.0)
     assert await zone_of(world, node="n1") == "eu-1a"
 
 
