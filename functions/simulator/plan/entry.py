@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName
 from functions.simulator.fleet.catalogue import SettingCatalogue
+from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.settings import catalogue_of
-from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 
 _NO_CAP = 10**9
@@ -27,14 +27,14 @@ Where = tuple[str, int]  # pool and band
 class Entry:
     """One side's; counts what does not enter."""
 
-    world: World
+    fleet: PlannedFleet
     is_own: bool  # the traffic is the fleet's own: its tenants' caps hold
     no_pool: Counter[Where] = field(default_factory=Counter)
     too_long: Counter[Where] = field(default_factory=Counter)
     _catalogue: SettingCatalogue = field(init=False)
 
     def __post_init__(self) -> None:
-        self._catalogue = catalogue_of(self.world, is_own=self.is_own)
+        self._catalogue = catalogue_of(self.fleet, is_own=self.is_own)
 
     def entering(self, requests: Iterable[Asked]) -> Iterator[Asked]:
         for asked in requests:
@@ -63,7 +63,7 @@ class Entry:
 
     def _caps(self, asked: Asked) -> tuple[int, int]:
         """Tokens of prompt and of output that the tenant may have."""
-        quota = self.world.tenants.get(asked.tenant) if self.is_own else None
+        quota = self.fleet.tenants.get(asked.tenant) if self.is_own else None
         if quota is None:
             return _NO_CAP, _NO_CAP
         context, output = quota.limits.max_context_tokens, quota.limits.max_output_tokens

@@ -16,11 +16,11 @@ from functions.simulator.plan.comparison import Compared, all_compared
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured, with_several
+from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 
 _LEAST_EVERY_S = 1.0
@@ -31,7 +31,7 @@ Progress = Callable[[str], None]
 class Variant:
     """One configuration, in every window."""
 
-    world: World
+    fleet: PlannedFleet
     runs: list[dict[Key, float | None]] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)  # of the first window
     requests: int = 0
@@ -63,7 +63,7 @@ class _Window:
         return self._rows if self._is_open else self._fresh()
 
 
-def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) -> Played:
+def play(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic, progress: Progress) -> Played:
     variants = Variant(before), Variant(after)
     several = with_several(before, after)
     for window in range(traffic.windows):
@@ -81,10 +81,10 @@ def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) 
 
 def _run(variant: Variant, traffic: PlanTraffic, requests: _Window, window: int, several: Collection[PoolName]) -> None:
     is_own = traffic.kind == "recorded"
-    entry = Entry(variant.world, is_own)
-    beginning = Beginning.of(Entry(variant.world, is_own).entering(requests()), entry.place)
+    entry = Entry(variant.fleet, is_own)
+    beginning = Beginning.of(Entry(variant.fleet, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
-    for pool in variant.world.generating:
+    for pool in variant.fleet.generating:
         scaler = scaler_of(pool, StartTimes().of(traffic.start))
         if scaler is not None:
             actors.append((scaler.every_s, scaler))
@@ -92,15 +92,15 @@ def _run(variant: Variant, traffic: PlanTraffic, requests: _Window, window: int,
         actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), variant.timeline))
     meter = Meter()
     actors.append((beginning.last_s, meter))
-    setting = setting_of(variant.world, traffic, beginning, window)
+    setting = setting_of(variant.fleet, traffic, beginning, window)
     simulation = Simulation(setting, entry.entering(requests()), actors)
     simulation.run()
     variant.requests += sum(band.asked for band in simulation.outcome.bands)
     variant.requests += entry.no_pool.total() + entry.too_long.total()
-    variant.runs.append(measured(simulation, variant.world, entry, meter, several))
+    variant.runs.append(measured(simulation, variant.fleet, entry, meter, several))
 
 
-def _promises(after: World, before: World, compared: dict[Key, Compared]) -> list[Promise]:
+def _promises(after: PlannedFleet, before: PlannedFleet, compared: dict[Key, Compared]) -> list[Promise]:
     """By pool and band; the promise that is told is the one that would hold."""
     found = []
     for key, each in compared.items():

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.plan.world import PlannedPool
+from functions.simulator.plan.planned_fleet import PlannedPool
 from functions.simulator.workload.asked import Asked
 
 CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # of the rate; (0.85 + 1.3 + 0.85) / 3 = 1

@@ -17,8 +17,8 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
 
 BEGIN_UTILIZATION = 0.75
@@ -56,8 +56,8 @@ class Beginning:
         return cls(kept, first_s, last_s, {pool: tuple(sorted(names)) for pool, names in adapters.items()})
 
 
-def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
-    bare = _bare(world, is_own=traffic.kind == "recorded")
+def setting_of(fleet: PlannedFleet, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
+    bare = _bare(fleet, is_own=traffic.kind == "recorded")
     catalogue = SettingCatalogue(bare)
     pools = tuple(
         replace(
@@ -71,22 +71,22 @@ def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: i
             source=traffic.start,
             adapters=_adapters(planned, beginning),
         )
-        for pool, planned in zip(bare.pools, world.generating, strict=True)
+        for pool, planned in zip(bare.pools, fleet.generating, strict=True)
     )
     return replace(bare, pools=pools, block_tokens=traffic.block_tokens, seed=seed)
 
 
-def catalogue_of(world: World, *, is_own: bool) -> SettingCatalogue:
+def catalogue_of(fleet: PlannedFleet, *, is_own: bool) -> SettingCatalogue:
     """By which the side's gateways place requests."""
-    return SettingCatalogue(_bare(world, is_own=is_own))
+    return SettingCatalogue(_bare(fleet, is_own=is_own))
 
 
-def _bare(world: World, *, is_own: bool) -> Setting:
+def _bare(fleet: PlannedFleet, *, is_own: bool) -> Setting:
     """Without a replica."""
     return Setting(
-        pools=tuple(_pool(pool) for pool in world.generating),
-        quotas=_quotas(world, is_own=is_own),
-        pool_use=world.uses,
+        pools=tuple(_pool(pool) for pool in fleet.generating),
+        quotas=_quotas(fleet, is_own=is_own),
+        pool_use=fleet.uses,
     )
 
 
@@ -140,11 +140,11 @@ def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
     return AdapterTimes(names=names, gpu_slots=pool.max_loras, cpu_slots=max(pool.max_loras, pool.max_cpu_loras))
 
 
-def _quotas(world: World, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
+def _quotas(fleet: PlannedFleet, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
     """A trace that is not the fleet's own says nothing of its tenants' limits: only tiers and weights hold for it."""
     if is_own:
-        return dict(world.tenants)
+        return dict(fleet.tenants)
     return {
         tenant: QuotaEntry(name=quota.name, weight=quota.weight, limits=QuotaLimits())
-        for tenant, quota in world.tenants.items()
+        for tenant, quota in fleet.tenants.items()
     }

@@ -29,7 +29,7 @@ from zlib import crc32
 from functions.api.ids import TenantId
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
-from functions.simulator.plan.world import PlannedPool, World
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.captured import captured
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
@@ -120,11 +120,11 @@ def recorded(path: Path, windows: int, requests: int, models: Mapping[str, str] 
     )  # fmt: skip
 
 
-def models_by_pool(*worlds: World) -> dict[str, str]:
-    """Of the pools that serve another one's model, by the first of these worlds that has the pool."""
+def models_by_pool(*fleets: PlannedFleet) -> dict[str, str]:
+    """Of the pools that serve another one's model, by the first of these fleets that has the pool."""
     found: dict[str, str] = {}
-    for world in worlds:
-        for pool in world.pools:
+    for fleet in fleets:
+        for pool in fleet.pools:
             found.setdefault(pool.name, pool.model)
     return {pool: model for pool, model in found.items() if pool != model}
 

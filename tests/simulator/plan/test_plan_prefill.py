@@ -9,10 +9,10 @@ from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import Key
 from functions.simulator.plan.notes import notes_of
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.unsimulated import unsimulated
-from functions.simulator.plan.world import World, world_of
 from functions.simulator.workload.asked import Asked
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, prefill_policy, tenant
@@ -32,12 +32,12 @@ def steady(prompt_tokens: int, requests: int = 60) -> PlanTraffic:
     return Steady("foreign", "steady", 64, 1, 0.5 * requests, count=prompt_tokens, total=requests)
 
 
-def world(*documents: str) -> World:
+def planned(*documents: str) -> PlannedFleet:
     loaded = load(*documents, tier("standard"), tenant("acme", "standard"))
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))
 
 
-def played(before: World, after: World, prompt_tokens: int = 4096) -> Played:
+def played(before: PlannedFleet, after: PlannedFleet, prompt_tokens: int = 4096) -> Played:
     return play(before, after, steady(prompt_tokens), lambda words: None)
 
 
@@ -47,7 +47,7 @@ def read_ratio(found: Played) -> float | None:
 
 
 def test_half_of_the_replicas_that_read_make_streams_steady() -> None:
-    found = played(world(pool("m", replicas=4)), world(pool("m", replicas=2), READER, prefill_policy(256)))
+    found = played(planned(pool("m", replicas=4)), planned(pool("m", replicas=2), READER, prefill_policy(256)))
     assert (read_ratio(found) or 0.0) > 0.8
     gaps = found.compared[Key("m", "", "gap_p99_ms")]
     assert (gaps.after or 1e9) * 2 < (gaps.before or 0.0)
@@ -66,13 +66,13 @@ def test_policy_prompt_and_link_decide_who_reads(
     least: int, gigabits_per_s: float, prompt_tokens: int, reads: bool
 ) -> None:
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=gigabits_per_s, replicas=2)
-    fleet = world(pool("m", replicas=2), reader, prefill_policy(least))
+    fleet = planned(pool("m", replicas=2), reader, prefill_policy(least))
     ratio = read_ratio(played(fleet, fleet, prompt_tokens)) or 0.0
     assert ratio > 0.5 if reads else ratio == 0.0
 
 
 def test_nobody_asks_a_prefill_pool() -> None:
-    fleet = world(pool("m"), READER, prefill_policy(256))
+    fleet = planned(pool("m"), READER, prefill_policy(256))
     entry = Entry(fleet, is_own=False)
     assert list(entry.entering([Asked(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
     assert entry.no_pool["m-prefill", 0] == 1
@@ -87,7 +87,7 @@ metadata: {name: m-prefill}
 spec: {pool: m-prefill, replicas: {min: 1, max: 9}}
 """
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=100, replicas=9)
-    fleet = world(pool("m"), reader, prefill_policy(2048), scaled)
+    fleet = planned(pool("m"), reader, prefill_policy(2048), scaled)
 
     def begins(prompt_tokens: int) -> int:
         rows = [Asked(at / 4, ACME, prompt_tokens, 10, pool="m") for at in range(41)]
@@ -105,7 +105,7 @@ kind: AutoscalingPolicy
 metadata: {name: m-prefill}
 spec: {pool: m-prefill, replicas: {min: 1, max: 2}, scaleUp: ["utilization > 70%: +1"]}
 """
-    fleet = world(pool("m"), READER, prefill_policy(256), scaled)
+    fleet = planned(pool("m"), READER, prefill_policy(256), scaled)
     said = list(notes_of(played(fleet, fleet), steady(4096), 1))
     assert any(note.startswith("m-prefill decodes nothing, so its utilization is not known") for note in said)
 

@@ -4,7 +4,7 @@ Pure: the snapshot that the configuration compiles to has the policies, its Infe
 obeys the policies that the gateway would find for it, and tenants have the pools that it would give them: the
 gateway's own catalogue is asked (`decisions.catalogue`).
 
-Neighbours: `profiles` finds the engine; `settings` turns a world into the simulator's `Setting`; `unsimulated` says
+Neighbours: `profiles` finds the engine; `settings` turns it into the simulator's `Setting`; `unsimulated` says
 what of a change is lost on the way.
 """
 
@@ -82,7 +82,7 @@ class PlannedPool:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PlannedFleet:
     pools: tuple[PlannedPool, ...]  # by name
     tenants: Mapping[TenantId, QuotaEntry]  # each with its tier
     uses: Mapping[TenantId, PoolUse] = field(default_factory=dict)  # of pools that are dedicated
@@ -104,7 +104,7 @@ class World:
         return tuple(pool for pool in self.generating if pool.model == model)
 
 
-def world_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> World:
+def fleet_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> PlannedFleet:
     """EngineImpossible where a pool's engine would not start."""
     by_name = {declaration.pool: declaration for declaration in declarations}
     catalogue = Catalogue(snapshot, "planned")
@@ -133,7 +133,7 @@ def world_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> Wor
     tiers = {quota.name: quota for quota in snapshot.quotas}
     tenants = {tenant.name: tiers[tenant.tier] for tenant in snapshot.tenants if tenant.tier in tiers}
     uses = {tenant.name: tenant.pools for tenant in snapshot.tenants if tenant.pools != "shared"}
-    return World(tuple(pools), tenants, uses)
+    return PlannedFleet(tuple(pools), tenants, uses)
 
 
 def _starts(catalogue: Catalogue, entry: PoolEntry) -> tuple[TenantId, ...] | None:

@@ -5,8 +5,8 @@ import pytest
 from functions.controller.gitops.changes import compiled
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of, engine_changes
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.profiles import EngineImpossible, chosen
-from functions.simulator.plan.world import World, world_of
 from tests.controller.configs import load, policies, pool, tenant, tier
 
 H100 = "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}"
@@ -35,9 +35,9 @@ def declared(*documents: str) -> PoolDeclaration:
     return declarations_of(load(*documents))[0]
 
 
-def world(*documents: str) -> World:
+def planned(*documents: str) -> PlannedFleet:
     loaded = load(*documents)
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))
 
 
 def test_an_engine_from_hardware_and_arguments() -> None:
@@ -96,7 +96,7 @@ def test_an_engine_that_cannot_be_is_said_with_what_to_do(text: str, said: str) 
 
 def test_a_pool_obeys_the_policies_that_fit_it_best() -> None:
     other, scaled = service(name="other"), policies().replace("max: 1}", "max: 3}")
-    found = world(tier(), tenant("acme"), service(), other, scaled)
+    found = planned(tier(), tenant("acme"), service(), other, scaled)
     first, second = found.pools
     assert (first.name, first.routing.name, first.least, first.most, first.warm) == ("base", "llamas", 1, 3, 1)
     assert first.routing.fallback[0].target_pool == "other"
@@ -108,7 +108,7 @@ def test_a_pool_obeys_the_policies_that_fit_it_best() -> None:
 
 def test_a_pool_that_writes_no_text_is_not_played() -> None:
     text = service(name="vectors", uri="bge-m3").replace("shoal.dev/pool", "shoal.dev/task: embed, shoal.dev/pool")
-    found = world(tier(), service(), text)
+    found = planned(tier(), service(), text)
     assert [each.name for each in found.pools] == ["base", "vectors"]
     assert [each.name for each in found.generating] == ["base"]
 
@@ -126,4 +126,4 @@ def test_what_changes_of_engines_is_told() -> None:
 
 def test_pools_without_anything_special_need_nothing_special() -> None:
     with pytest.raises(EngineImpossible, match="architecture"):
-        world(tier(), pool())
+        planned(tier(), pool())
