@@ -180,7 +180,7 @@ class Controller:
             branch = self._following.branch
             why = branch.trouble or "; ".join(str(problem) for problem in branch.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
-        self._reconciler.want(desired.revision, pools_of(desired.loaded))
+        self._reconciler.desire(desired.revision, pools_of(desired.loaded))
         self._scaling.obey(desired.revision, desired.loaded)
         candidates = self._reconciler.candidates(slots)
         applied = self._following.record.last_applied
@@ -229,7 +229,7 @@ class Controller:
             changed.clear()
             desired = self._following.desired
             if desired is not None and not self._following.suspended:
-                self._reconciler.want(desired.revision, pools_of(desired.loaded))
+                self._reconciler.desire(desired.revision, pools_of(desired.loaded))
                 self._scaling.obey(desired.revision, desired.loaded)
 
     async def _tell_branch(self) -> None:

@@ -68,7 +68,7 @@ class Metrics:
         )
         self._desired = Gauge(
             "shoal_autoscaler_desired_replicas",
-            "What the controller wants of a pool, and why.",
+            "Replicas that the controller desires of a pool, and why.",
             ["pool", "reason"],
             registry=self.collectors,
         )

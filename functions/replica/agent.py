@@ -184,7 +184,7 @@ def build(settings: ReplicaSettings) -> Agent:
         app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(
             partial(opens, credentials, lambda: (status.identity.engine_host, status.peer_port)),
-            reconciler.want,
+            reconciler.load,
             metrics.on_answer,
             routers,
         ),

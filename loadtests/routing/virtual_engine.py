@@ -17,8 +17,8 @@ from functions.decisions.adapters.plan import (
     AdapterDemand,
     AdapterPolicy,
     AdapterState,
+    ColdLoad,
     EngineAdapters,
-    Want,
     WantedAdapter,
 )
 from functions.decisions.distribution import bloom
@@ -30,7 +30,7 @@ from functions.fleet.heartbeat import Heartbeat
 
 POOL = PoolName("base")
 DISK_S, STORE_S = 0.03, 0.15  # to have the files, where they are on the node, or only in the store: assumed
-_WANT_S = 15.0
+_COLD_LOAD_S = 15.0
 
 
 def adapter_name(number: int) -> EngineName:
@@ -91,11 +91,11 @@ class Engine:
     _state: AdapterState = field(default_factory=AdapterState)
     _turn_free_s: float = 0.0
 
-    def want(self, name: EngineName) -> None:
+    def load_cold(self, name: EngineName) -> None:
         """A gateway asks for it; `loaded` or `refused` follows."""
         now_s = self.clock.now_s
-        wish = (name, Want(now_s, now_s + _WANT_S))
-        asked, self._state = agents.ask(self.demand, self._now(), self._state, wish, self.policy)
+        request = (name, ColdLoad(now_s, now_s + _COLD_LOAD_S))
+        asked, self._state = agents.ask(self.demand, self._now(), self._state, request, self.policy)
         if asked == "loaded":
             self.clock.at(now_s, lambda: self.loaded(self, name))
         elif asked == "accepted":

@@ -67,7 +67,7 @@ class World:
             self.layout.base_versions_file, reconciler=self.reconciler, rows=self.rows, driver=self.judge,  # type: ignore[arg-type]
             published=self.published, is_suspended=lambda: False, may_surge=self.may_surge,
         )  # fmt: skip
-        self.reconciler.want("main@1", (Pool(POOL, self.replicas, "v1"),))
+        self.reconciler.desire("main@1", (Pool(POOL, self.replicas, "v1"),))
 
     def may_surge(self, pool: Pool) -> bool:
         self.asked_for_room += 1

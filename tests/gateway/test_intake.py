@@ -239,7 +239,7 @@ def test_a_tenant_that_shares_its_cache_has_no_salt_not_even_its_own() -> None:
 def test_a_streams_usage_is_always_asked_for(options: dict[str, bool] | None) -> None:
     admitted = admit(chat(stream=True, stream_options=options))
     assert sent(admitted)["stream_options"]["include_usage"] is True
-    assert admitted.wants_usage is bool((options or {}).get("include_usage"))
+    assert admitted.include_usage is bool((options or {}).get("include_usage"))
 
 
 def test_other_stream_options_pass_on() -> None:

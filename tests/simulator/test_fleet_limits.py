@@ -105,7 +105,7 @@ def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int,
     for number, tokens, wait_us in asks:
         now_us += wait_us
         rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO, 1)
-        wish = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
-        answer = bus.model.ask(f"g{number}", [Group(False, (wish,))], now_us)
+        request = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
+        answer = bus.model.ask(f"g{number}", [Group(False, (request,))], now_us)
         granted += answer.granted[0].grants[0].granted_micro[0]
         assert granted <= burst_micro + now_us * bucket.limit // PERIODS_S[INPUT] + len(asks)

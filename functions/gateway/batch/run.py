@@ -5,7 +5,7 @@
                   '-------------'--> cancelled, or its time is over: what is there is put together
 
 While it runs it touches the batch's marker, so that nobody takes the batch for abandoned, and looks whether somebody
-wrote a record after its own: a wish to cancel is heeded, another owner makes it stop at once and write no more. It
+wrote a record after its own: a request to cancel is heeded, another owner makes it stop at once and write no more. It
 may be killed at any line: whoever goes on finds the log and the parts. What is asked again then is what was not yet
 durable, at most `undurable_lines`.
 """
@@ -247,7 +247,7 @@ class BatchRun:
                 self._heed(latest)
 
     def _heed(self, latest: BatchRecord) -> None:
-        """Somebody wrote after us: a wish to cancel leaves the batch ours."""
+        """Somebody wrote after us: a request to cancel leaves the batch ours."""
         if latest.owner != self._record.owner or latest.claims != self._record.claims:
             raise Overtaken(latest)
         self._record = latest

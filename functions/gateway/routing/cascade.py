@@ -59,7 +59,7 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
     model = admitted.model
     tier = catalogue.tenants[admitted.caller.tenant].tier
     step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
-    if step is None or admitted.wants_counts or admitted.route not in (CHAT, COMPLETIONS):
+    if step is None or admitted.continuous_usage or admitted.route not in (CHAT, COMPLETIONS):
         return None
     parsed = orjson.loads(admitted.upstream_body)
     if not _may_be_judged(parsed):
@@ -71,14 +71,14 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
         parsed |= {"logprobs": True, "top_logprobs": decisions.TOP_LOGPROBS}
     else:
         parsed["logprobs"] = decisions.TOP_LOGPROBS
-    asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed), wants_counts=admitted.stream)
+    asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed), continuous_usage=admitted.stream)
     return CascadeJudge(exchange, step, plain=admitted, asking=asking, larger=larger)
 
 
 def _may_be_judged(parsed: dict[str, Any]) -> bool:
     """Whether there will be one answer, with figures that only we have asked for."""
-    wishes = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
-    asks_itself = any(wish is not None and wish is not False for wish in wishes)  # 0 is a wish
+    options = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
+    asks_itself = any(each is not None and each is not False for each in options)  # 0 asks for them, too
     prompt = parsed.get("prompt")
     is_one = type(prompt) is not list or type(prompt[0]) is int or len(prompt) == 1
     several = max(parsed.get("n") or 1, parsed.get("best_of") or 1) > 1
@@ -111,7 +111,7 @@ class CascadeJudge:
         """The small model is asked in another version: what `asking` was rewritten to."""
         parsed = orjson.loads(self.plain.upstream_body)
         parsed["model"] = other.model.engine_name
-        self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed), wants_counts=False)
+        self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed), continuous_usage=False)
         self.asking = other
 
     def let_go_of_bodies(self) -> None:

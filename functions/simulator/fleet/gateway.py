@@ -197,7 +197,7 @@ class SimulatedGateway:
             routing=self._context.catalogue.routing_for(model.pool),
             service_class=BANDS[asked.band],
             stream=True,
-            wants_usage=False,
+            include_usage=False,
             deadline_ms=None,
             features=features,
             upstream_body=_requests.encode(ModelledRequest(model.engine_name, client.key)),

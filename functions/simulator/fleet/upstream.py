@@ -86,7 +86,7 @@ class _Relay:
         return data
 
 
-def _relay(renaming: Renaming, wants_usage: bool, wants_counts: bool, event_bytes: int) -> _Relay:
+def _relay(renaming: Renaming, include_usage: bool, continuous_usage: bool, event_bytes: int) -> _Relay:
     return _Relay()
 
 

@@ -85,7 +85,7 @@ class Machine:
             is_paused=lambda: False,
             counts={},
         )
-        self.reconciler.want("main@1", (Pool(POOL, 2, "m", args), *others))
+        self.reconciler.desire("main@1", (Pool(POOL, 2, "m", args), *others))
         self.source = Source(self.reconciler.context, layout.registry_rows_file, lambda: None)
         self.scaling = LocalScaling(
             layout,

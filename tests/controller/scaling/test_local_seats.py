@@ -60,7 +60,7 @@ async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLa
     running = asyncio.get_running_loop().create_task(machine.scaling.run())
     async with asyncio.timeout(60.0):
         for number in itertools.count():  # each time another pool, so that no two looks find the same
-            machine.reconciler.want("main@2", (*one, Pool(f"p{number}", 1, "m")))
+            machine.reconciler.desire("main@2", (*one, Pool(f"p{number}", 1, "m")))
             await asyncio.sleep(0)
             assert not running.done(), running.exception()
             if machine.source.asked > 1:

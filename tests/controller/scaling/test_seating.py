@@ -154,11 +154,11 @@ class Machine:
             for number, state in self.engines[pool].items()
         }
 
-    def decide(self, wishes: dict[str, SlotDemand]) -> dict[str, Seated]:
+    def decide(self, demands: dict[str, SlotDemand]) -> dict[str, Seated]:
         """One pass: what is started, woken or ended is so at once, as far as seats go."""
         pools = self.pools()
         held = {name: pool.held() for name, pool in pools.items()}
-        allowed = seated(wishes, held, self.leaving, self.seats)
+        allowed = seated(demands, held, self.leaving, self.seats)
         for name, pool in pools.items():
             may = allowed[name]
             then = toward(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
@@ -186,14 +186,14 @@ class Machine:
                 elif number in self.allocations[name].standby and self.sleeps[name]:
                     engines[number] = "asleep"
 
-    def settle(self, wishes: dict[str, SlotDemand]) -> None:
+    def settle(self, demands: dict[str, SlotDemand]) -> None:
         for _ in range(20):
-            self.decide(wishes)
+            self.decide(demands)
             self.go_on()
 
 
-wishes = st.fixed_dictionaries({pool: st.builds(SlotDemand, st.integers(1, 4), st.integers(0, 2)) for pool in "ab"})
-passes = st.lists(st.tuples(wishes, st.booleans()), max_size=12)
+demands = st.fixed_dictionaries({pool: st.builds(SlotDemand, st.integers(1, 4), st.integers(0, 2)) for pool in "ab"})
+passes = st.lists(st.tuples(demands, st.booleans()), max_size=12)
 
 
 @settings(max_examples=60)
@@ -215,7 +215,7 @@ def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
 
 
 @settings(max_examples=40)
-@given(st.integers(2, 5), wishes, wishes)
+@given(st.integers(2, 5), demands, demands)
 def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
     seats: int, before: dict[str, SlotDemand], wanted: dict[str, SlotDemand]
 ) -> None:
@@ -223,10 +223,10 @@ def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
     machine.settle(before)
     machine.settle(wanted)
     serving = sum(allocation.serving for allocation in machine.allocations.values())
-    assert serving == min(seats, sum(wish.serving for wish in wanted.values())), "no promotion is lost"
+    assert serving == min(seats, sum(demand.serving for demand in wanted.values())), "no promotion is lost"
     if serving < seats:
         assert {name: len(allocation.standby) for name, allocation in machine.allocations.items()} == {
-            name: wish.warm for name, wish in wanted.items()
+            name: demand.warm for name, demand in wanted.items()
         }, "the spare seats are shared by all that sleep"
 
 

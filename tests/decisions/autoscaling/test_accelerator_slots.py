@@ -29,8 +29,8 @@ helds = st.builds(
     *(st.integers(0, 3) for _ in range(5)),
     st.booleans(),
 )
-wishes = st.builds(SlotDemand, st.integers(0, 5), st.integers(0, 3))
-nodes = st.dictionaries(pools, st.tuples(wishes, helds), min_size=1)
+demands = st.builds(SlotDemand, st.integers(0, 5), st.integers(0, 3))
+nodes = st.dictionaries(pools, st.tuples(demands, helds), min_size=1)
 
 
 def ask(node: dict[str, tuple[SlotDemand, HeldSlots]], seats: int, ending: int = 0) -> dict[str, Seated]:
@@ -170,7 +170,7 @@ def test_never_more_awake_than_there_are_seats(
     assert after <= max(before, seats - ending)
 
 
-def _awake_after(wish: SlotDemand, held: HeldSlots, allowed: Seated) -> int:
+def _awake_after(demand: SlotDemand, held: HeldSlots, allowed: Seated) -> int:
     """At once: what is to end or to sleep has its seat until then, what is started or woken takes one."""
     lacking = max(0, allowed.serving - held.serving)
     promoted = min(lacking, held.loaded + allowed.wake + held.loading)
@@ -187,10 +187,10 @@ def test_who_serves_goes_on_and_no_free_seat_is_kept_from_who_waits(
     node: dict[str, tuple[SlotDemand, HeldSlots]], seats: int, ending: int
 ) -> None:
     allowed = ask(node, seats, ending)
-    for name, (wish, held) in node.items():
-        assert min(wish.serving, held.serving) <= allowed[name].serving <= wish.serving
-        assert allowed[name].warm <= wish.warm and allowed[name].wake <= held.asleep
-    waits = [name for name, (wish, _) in node.items() if allowed[name].serving < wish.serving]
+    for name, (demand, held) in node.items():
+        assert min(demand.serving, held.serving) <= allowed[name].serving <= demand.serving
+        assert allowed[name].warm <= demand.warm and allowed[name].wake <= held.asleep
+    waits = [name for name, (demand, _) in node.items() if allowed[name].serving < demand.serving]
     if waits:
         free = free_slots({name: held for name, (_, held) in node.items()}, ending, seats)
         given_serving = sum(max(0, allowed[name].serving - held.serving) for name, (_, held) in node.items())

@@ -27,7 +27,7 @@ Ending = Literal["answered", "refused", "streamed", "broken", "left", "cut", "un
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestPlan:
     """One request to come."""
 
     request_id: str
@@ -36,7 +36,7 @@ class Wish:
     heard: str  # the last user message, which the engine says again
     service_class: str
     stream: bool
-    wants_usage: bool
+    include_usage: bool
     max_tokens: int
     deadline_ms: int | None
     think_s: float
@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Outcome:
-    wish: Wish
+    plan: RequestPlan
     session: str | None
     gateway: Any  # the GatewayNode that was asked; None: none could be
     ending: Ending = "unanswered"
@@ -62,26 +62,26 @@ class Outcome:
     problem: str = ""  # of the answer's form
 
 
-def draw_wishes(seed: str, client: int, rng: Random) -> tuple[str | None, list[Wish]]:
+def draw_plans(seed: str, client: int, rng: Random) -> tuple[str | None, list[RequestPlan]]:
     """A client's session, if it has one, and all that it will ask for."""
     tenant = rng.choice(list(KEYS))
     session = f"s{client}" if rng.random() < 0.6 else None
     count = rng.choice((1, 2, 3, 5)) if session is not None else rng.choice((1, 1, 2))
     model = rng.choice(MODELS[tenant])
-    return session, [_draw_wish(f"c{client}-{number}", tenant, model, rng) for number in range(count)]
+    return session, [_draw_plan(f"c{client}-{number}", tenant, model, rng) for number in range(count)]
 
 
-def _draw_wish(request_id: str, tenant: str, model: str, rng: Random) -> Wish:
+def _draw_plan(request_id: str, tenant: str, model: str, rng: Random) -> RequestPlan:
     stream = rng.random() < 0.7
     words = " ".join(rng.choice(_WORDS) for _ in range(rng.choice((3, 10, 40, 150))))
-    return Wish(
+    return RequestPlan(
         request_id=request_id,
         tenant=tenant,
         model=model,
         heard=f"{request_id} {words}",
         service_class=rng.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
         stream=stream,
-        wants_usage=rng.random() < 0.5,
+        include_usage=rng.random() < 0.5,
         max_tokens=rng.choice((1, 8, 64, 800, 800)),
         deadline_ms=rng.choice((300, 2_000, 10_000)) if rng.random() < 0.15 else None,
         think_s=rng.uniform(0.0, 4.0),
@@ -92,31 +92,31 @@ def _draw_wish(request_id: str, tenant: str, model: str, rng: Random) -> Wish:
     )
 
 
-def body_of(wish: Wish) -> bytes:
+def body_of(plan: RequestPlan) -> bytes:
     body: dict[str, Any] = {
-        "model": wish.model,
-        "messages": [{"role": "user", "content": wish.heard}],
-        "max_tokens": wish.max_tokens,
-        "stream": wish.stream,
+        "model": plan.model,
+        "messages": [{"role": "user", "content": plan.heard}],
+        "max_tokens": plan.max_tokens,
+        "stream": plan.stream,
     }
-    if wish.stream and wish.wants_usage:
+    if plan.stream and plan.include_usage:
         body["stream_options"] = {"include_usage": True}
     return orjson.dumps(body)
 
 
-def request_of(wish: Wish, session: str | None) -> bytes:
-    body = body_of(wish)
+def request_of(plan: RequestPlan, session: str | None) -> bytes:
+    body = body_of(plan)
     lines = [
         "POST /v1/chat/completions HTTP/1.1",
         "host: shoal.test",
-        f"authorization: Bearer {KEYS[wish.tenant]}",
+        f"authorization: Bearer {KEYS[plan.tenant]}",
         "content-type: application/json",
         f"content-length: {len(body)}",
-        f"x-request-id: {wish.request_id}",
-        f"x-shoal-class: {wish.service_class}",
+        f"x-request-id: {plan.request_id}",
+        f"x-shoal-class: {plan.service_class}",
     ]
     lines += [f"x-session-id: {session}"] if session is not None else []
-    lines += [f"x-shoal-deadline-ms: {wish.deadline_ms}"] if wish.deadline_ms is not None else []
+    lines += [f"x-shoal-deadline-ms: {plan.deadline_ms}"] if plan.deadline_ms is not None else []
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -203,7 +203,7 @@ class Client:
         self._network, self._loop = network, network.loop
         self._pick, self._done = pick, done
         self.node = Node(f"c{number}")
-        self.session, self.wishes = draw_wishes(seed, number, rng)
+        self.session, self.plans = draw_plans(seed, number, rng)
         self._is_plain = rng.random() < 0.2  # its connection is none of the fast lane's
         self._keeps_connection = rng.random() < 0.7
         self._stays = rng.random() < 0.7  # with one gateway
@@ -211,9 +211,9 @@ class Client:
         self._gateway: Any = None
 
     async def run(self) -> None:
-        for turn, wish in enumerate(self.wishes):
-            await asyncio.sleep(wish.think_s)
-            outcome = await self._ask(wish, turn)
+        for turn, plan in enumerate(self.plans):
+            await asyncio.sleep(plan.think_s)
+            outcome = await self._ask(plan, turn)
             outcome.ended_s = self._loop.time()
             self._done(outcome)
             if outcome.ending in ("left", "cut") or not self._keeps_connection:
@@ -225,19 +225,19 @@ class Client:
         if wire is not None and not wire.is_over:
             wire.transport.abort() if self._rng.random() < 0.5 else wire.transport.close()
 
-    async def _ask(self, wish: Wish, turn: int) -> Outcome:
+    async def _ask(self, plan: RequestPlan, turn: int) -> Outcome:
         try:
             wire = await self._connected(turn)
         except OSError:
             wire = None
-        outcome = Outcome(wish, self.session, self._gateway, began_s=self._loop.time())
+        outcome = Outcome(plan, self.session, self._gateway, began_s=self._loop.time())
         if wire is None:
             outcome.ending = "unconnected"
             return outcome
         wire.await_answer()
-        wire.transport.peer.answers = wish.request_id
-        await self._send(wire, request_of(wish, self.session), wish)
-        await self._follow(wire, wish, outcome)
+        wire.transport.peer.answers = plan.request_id
+        await self._send(wire, request_of(plan, self.session), plan)
+        await self._follow(wire, plan, outcome)
         return self._judge(wire, outcome)
 
     async def _connected(self, turn: int) -> Wire | None:
@@ -255,8 +255,8 @@ class Client:
             await self._until(wire, lambda: wire.is_complete, 5.0)
         return None if wire.is_over else wire
 
-    async def _send(self, wire: Wire, request: bytes, wish: Wish) -> None:
-        if not wish.uploads_slowly:
+    async def _send(self, wire: Wire, request: bytes, plan: RequestPlan) -> None:
+        if not plan.uploads_slowly:
             wire.transport.write(request)
             return
         middle = self._rng.randrange(1, len(request))
@@ -264,20 +264,20 @@ class Client:
         await asyncio.sleep(self._rng.choice((0.5, 3.0, 7.0)))
         wire.transport.write(request[middle:])
 
-    async def _follow(self, wire: Wire, wish: Wish, outcome: Outcome) -> None:
-        end_s = self._loop.time() + (wish.leaves_after_s if wish.leaves_after_s is not None else PATIENCE_S)
-        if wish.reads_late_s:
+    async def _follow(self, wire: Wire, plan: RequestPlan, outcome: Outcome) -> None:
+        end_s = self._loop.time() + (plan.leaves_after_s if plan.leaves_after_s is not None else PATIENCE_S)
+        if plan.reads_late_s:
             await self._until(wire, lambda: wire.first_s is not None, end_s - self._loop.time())
             wire.transport.pause_reading()
-            await asyncio.sleep(wish.reads_late_s)
+            await asyncio.sleep(plan.reads_late_s)
             wire.transport.resume_reading()
-        enough = wish.leaves_after_events
+        enough = plan.leaves_after_events
         await self._until(
             wire,
             lambda: wire.is_complete or (enough is not None and wire.body.count(b"\n\n") >= enough),
             end_s - self._loop.time(),
         )
-        leaves = wish.leaves_after_s is not None or enough is not None
+        leaves = plan.leaves_after_s is not None or enough is not None
         if leaves and not wire.is_complete and not wire.is_over:
             outcome.ending = "left"
 
@@ -300,7 +300,7 @@ class Client:
             outcome.ending = "cut" if wire.is_over else "unanswered"
         elif wire.status != 200:
             outcome.ending = "refused"
-        elif not outcome.wish.stream:
+        elif not outcome.plan.stream:
             outcome.ending = "answered"
         else:
             outcome.ending = "streamed" if b"data: [DONE]" in wire.body else "broken"

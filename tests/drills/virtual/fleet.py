@@ -15,7 +15,7 @@ from typing import Any
 from functions.decisions.catalogue import Catalogue
 from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.bus import BusServer
-from tests.drills.virtual.clients import Client, Outcome, Wish
+from tests.drills.virtual.clients import Client, Outcome, RequestPlan
 from tests.drills.virtual.faults import Fault, draw_faults
 from tests.drills.virtual.gateway_node import GatewayNode
 from tests.drills.virtual.loop import VirtualLoop
@@ -158,12 +158,12 @@ class Fleet:
     async def _probe(self, place: int) -> None:
         """Ask for the base model, whose caller has no limits, until it answers or all patience is over."""
         for number in range(_PROBES):
-            wish = Wish(
+            plan = RequestPlan(
                 f"probe{place}-{number}", "initech", POOL, f"probe {place}", "interactive", True, True, 8, None, 0.0,
                 None, None, 0.0, False,
             )  # fmt: skip
             client = self._client(900 + 100 * place + number, self.probes)
-            client.session, client.wishes = None, [wish]
+            client.session, client.plans = None, [plan]
             client._pick = lambda _: self.gateways[place]
             await client.run()
             if self.probes[-1].ending == "streamed":
@@ -213,7 +213,7 @@ class Fleet:
 
         def done(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            self.say(f"{outcome.wish.request_id} is {outcome.ending} ({outcome.status}, {len(outcome.body)} bytes)")
+            self.say(f"{outcome.plan.request_id} is {outcome.ending} ({outcome.status}, {len(outcome.body)} bytes)")
 
         return Client(self.seed, number, self.network, self._pick, done)
 

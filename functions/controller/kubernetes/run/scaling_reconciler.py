@@ -164,15 +164,15 @@ class ScalingReconciler:
         wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
         allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
         contested: dict[str, str] = {}
-        for pool, wish in allowed.items():
+        for pool, allotment in allowed.items():
             if pool in services:
                 live = services[pool]
-                written = await asyncio.to_thread(self._write, api, pool, live, wish)
+                written = await asyncio.to_thread(self._write, api, pool, live, allotment)
                 contested[pool] = written.contested
                 if written.changed:
-                    self._on_notes([_scaled(live, written.replicas, wish, wanted[pool].reason)])
+                    self._on_notes([_scaled(live, written.replicas, allotment, wanted[pool].reason)])
         self._stand(report, allowed, contested)
-        self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
+        self._metrics.desires({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
         return allowed
 
     async def _report(self) -> PoolReport | None:
@@ -207,12 +207,12 @@ class ScalingReconciler:
         """`costs`: accelerators a replica; one on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
-        wishes = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
+        demands = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
-        surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in wishes)
-        allowed = granted(wishes, sizes, most - surges if most is not None else _NO_BOUND, costs)
-        for pool, wish in allowed.items():
-            short = wish != wishes[pool]
+        surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in demands)
+        allowed = granted(demands, sizes, most - surges if most is not None else _NO_BOUND, costs)
+        for pool, allotment in allowed.items():
+            short = allotment != demands[pool]
             each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
             trouble = f"{most} accelerators for all pools together are allowed; {pool} wants more replicas{each}"
             self._say(pool, trouble if short else "")
@@ -223,17 +223,17 @@ class ScalingReconciler:
     ) -> None:
         names = {str(entry.pool): entry.name for entry in self._policies.scaling}
         standing = {
-            names[pool]: ScalingStanding(wish.serving, _serving(report, pool), contested[pool])
-            for pool, wish in allowed.items()
+            names[pool]: ScalingStanding(allotment.serving, _serving(report, pool), contested[pool])
+            for pool, allotment in allowed.items()
             if pool in contested and pool in names
         }
         if standing != self._standing:
             self._standing = standing
             self._on_standing(standing)
 
-    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> Written:
+    def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> Written:
         """Blocks. What became of it; nothing is contested where it may pass."""
-        replicas = wish.serving + wish.warm
+        replicas = allotment.serving + allotment.warm
         if self._is_on_its_way(pool):
             return self._totals.ask(pool, scaling.bounded(live, replicas))
         try:
@@ -242,22 +242,22 @@ class ScalingReconciler:
             self._say(f"{pool}'s number", f"{pool}: {error}")
             return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
         if written.changed:
-            _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
+            _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, allotment.warm)
         trouble = written.contested or written.pending
         self._say(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
         return written
 
     async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
-        orders = [order for pool, wish in allowed.items() for order in self._orders(report, pool, wish)]
+        orders = [order for pool, allotment in allowed.items() for order in self._orders(report, pool, allotment)]
         troubles = await notifier.notify(orders)
         self._say("agents", "; ".join(troubles[:3]))
 
-    def _orders(self, report: PoolReport, pool: str, wish: SlotDemand) -> list[RoleOrder]:
+    def _orders(self, report: PoolReport, pool: str, allotment: SlotDemand) -> list[RoleOrder]:
         """A pool whose base is in several versions has none that is warm: it might be the only one of its version."""
         replicas = replicas_of(report, pool)
         if self._is_on_its_way(pool):
             return orders_for_counts(replicas, len(replicas), 0)
-        return orders_for_counts(replicas, wish.serving, wish.warm)
+        return orders_for_counts(replicas, allotment.serving, allotment.warm)
 
     def _is_on_its_way(self, pool: str) -> bool:
         """From one version of its base to another."""
@@ -269,8 +269,8 @@ class ScalingReconciler:
         self._said[about] = trouble
 
 
-def _scaled(live: Body, replicas: int, wish: SlotDemand, why: str) -> EventNote:
-    warm = f", of them {wish.warm} warm" if wish.warm else ""
+def _scaled(live: Body, replicas: int, allotment: SlotDemand, why: str) -> EventNote:
+    warm = f", of them {allotment.warm} warm" if allotment.warm else ""
     regarding = Regarding.live(INFERENCE_SERVICE, live)
     return EventNote(regarding, "Normal", "Scaled", "Scale", f"{replicas} replicas{warm}: {why}")
 
