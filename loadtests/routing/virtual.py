@@ -29,7 +29,7 @@ from functions.engines.sim.sequence import Status
 from functions.fleet.view import FleetView
 from functions.gateway.routing.homes import SessionHomes
 from loadtests.routing.live import SCALE, Sample
-from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
+from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, TraceRequest
 from loadtests.routing.virtual_cold import VirtualCold
 from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, demand
 from studies.routers.live import LiveRouterName, live_choice
@@ -67,12 +67,12 @@ class Replay:
         self._engines = {engine.id: engine for engine in self._new_engines(shape)}
         self.cold = VirtualCold(self._engines, self._fleet, self._load, self._policy, self, self._choose_cold)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._asked: dict[int, tuple[Asked, float, float]] = {}  # by sequence: when it was asked and routed
+        self._asked: dict[int, tuple[TraceRequest, float, float]] = {}  # by sequence: when it was asked and routed
         self._number = 0
         for engine in self._engines.values():
             self._record.holds_at_most(engine.id, 2 * shape.kv_tokens)
 
-    def run(self, asked: Sequence[Asked], compression: float) -> list[Sample]:
+    def run(self, asked: Sequence[TraceRequest], compression: float) -> list[Sample]:
         """Until each has its first token; a minute passes before the first, in which adapters are loaded ahead."""
         began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
@@ -92,7 +92,7 @@ class Replay:
         """Of each engine: the share of the time in which it computed."""
         return {engine.id: round(engine.busy_s / self.now_s, 3) for engine in self._engines.values()}
 
-    def _ask(self, asked: Asked, since_s: float, at_s: float) -> None:
+    def _ask(self, asked: TraceRequest, since_s: float, at_s: float) -> None:
         decision = self._decide(asked)
         if isinstance(decision, NoReplica):
             request = RouteRequest(_name(asked), True, 0, "")
@@ -111,7 +111,7 @@ class Replay:
         if not engine.busy:
             self._step(engine)
 
-    def _decide(self, asked: Asked) -> Prediction | NoReplica:
+    def _decide(self, asked: TraceRequest) -> Prediction | NoReplica:
         tokens = len(asked.blocks) * BLOCK_TOKENS
         hashes = tuple(_chained(asked.blocks))
         self._number += 1
@@ -227,7 +227,7 @@ class Replay:
             )
 
 
-def _name(asked: Asked) -> EngineName:
+def _name(asked: TraceRequest) -> EngineName:
     return BASE if asked.adapter is None else adapter_name(asked.adapter)
 
 

@@ -29,17 +29,17 @@ HEARD_S = 3.0  # heartbeats come every second, and are looked at twice a second
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     model: str
     prompt: str
 
 
-def completion(asked: Asked) -> dict[str, Any]:
+def completion(asked: SentRequest) -> dict[str, Any]:
     """On CPU a chat template's tokens are most of what a short answer costs a real engine."""
     return {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 
 
-def chat(asked: Asked) -> dict[str, Any]:
+def chat(asked: SentRequest) -> dict[str, Any]:
     """The simulated engine marks only these."""
     message = {"role": "user", "content": asked.prompt}
     return {"model": asked.model, "messages": [message], "max_tokens": 12, "temperature": 0}
@@ -47,7 +47,7 @@ def chat(asked: Asked) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Answer:
-    asked: Asked
+    asked: SentRequest
     sent_s: float  # monotonic
     status: int = 0
     text: str = ""
@@ -61,9 +61,9 @@ class Answer:
 
 
 class Judge(Protocol):
-    def ask(self, model: str) -> Asked: ...
+    def ask(self, model: str) -> SentRequest: ...
 
-    def body(self, asked: Asked) -> dict[str, Any]: ...
+    def body(self, asked: SentRequest) -> dict[str, Any]: ...
 
     def version_of(self, answer: Answer) -> str | None:
         """As the engine's own words tell it; None where they tell nothing yet."""

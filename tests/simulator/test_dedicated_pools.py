@@ -9,7 +9,7 @@ from functions.api.snapshot import FallbackEntry, PlacementEntry, PoolUse, Routi
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.upstream import Connection
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.simulator.worlds import pool, served, shed, stream, world
 
 TENANTS = [TenantId(f"t{number}") for number in range(20)]
@@ -73,7 +73,7 @@ def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]
     send = engines.send
 
     def seen(connection: Connection) -> None:
-        asked: Asked = connection.asking.asked
+        asked: WorkloadRequest = connection.asking.request
         came[asked.tenant, simulation.lifecycle.replicas[connection.replica_id].pool.name] += 1
         send(connection)
 

@@ -13,7 +13,7 @@ from functions.fleet.view import FleetView
 from functions.simulator.fleet.replica import Life
 from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.simulator.worlds import lost, pool, served, shed, stream, world
 
 FIRST = ReplicaId("r0000")
@@ -67,7 +67,7 @@ def test_replicas_that_are_busy_are_not_slow() -> None:
     controller = Controller()
     sizes = [100, 400, 6000, 800, 200, 12_000, 300]
     asked = (
-        Asked((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
+        WorkloadRequest((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
         for number in range(1800)
     )
     simulation = world(asked, replicas=4, actors=((1.0, controller.look),))

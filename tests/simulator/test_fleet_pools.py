@@ -12,7 +12,7 @@ from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import FallbackEntry, RoutingEntry
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.steering import Shed
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.simulator.worlds import lost, pool, served, shed, stream, world
 
 SMALL, LARGE = PoolName("small"), PoolName("large")
@@ -62,7 +62,7 @@ def test_a_pool_that_nobody_has_is_an_error_of_the_workload() -> None:
 
 
 class _Steering:
-    def steer(self, asked: Asked, pool: PoolName, now_s: float) -> Shed | PoolName | None:
+    def steer(self, asked: WorkloadRequest, pool: PoolName, now_s: float) -> Shed | PoolName | None:
         if asked.band == 2:
             return Shed("ladder")
         return SMALL if asked.tenant == "t1" else None
@@ -88,15 +88,15 @@ def test_a_session_goes_back_to_where_its_last_request_went() -> None:
 def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
     ended_s: list[float] = []
 
-    def then(now_s: float) -> Sequence[Asked]:
+    def then(now_s: float) -> Sequence[WorkloadRequest]:
         ended_s.append(now_s)
         if len(ended_s) == 4:
             return ()
-        after = Asked(now_s + 5.0, TenantId("acme"), 100, 20)
+        after = WorkloadRequest(now_s + 5.0, TenantId("acme"), 100, 20)
         after.then = then
         return (after,)
 
-    first = Asked(1.0, TenantId("acme"), 100, 20)
+    first = WorkloadRequest(1.0, TenantId("acme"), 100, 20)
     first.then = then
     outcome = world(iter([first])).run()
     assert served(outcome) == 4

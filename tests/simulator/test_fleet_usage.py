@@ -23,7 +23,7 @@ from functions.gateway.request.request import Ended
 from functions.gateway.usage.sums import UsageSums
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.upstream import Connection
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.drills.virtual.bills import Account, Bills
 from tests.simulator.worlds import world
 
@@ -32,9 +32,9 @@ _REPLICAS, _GATEWAYS = 20, 4
 _TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 3.0, 0.2
 
 
-def _asked(requests: int) -> Iterator[Asked]:
+def _asked(requests: int) -> Iterator[WorkloadRequest]:
     for number in range(requests):
-        yield Asked((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
+        yield WorkloadRequest((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
 
 
 class Run:
@@ -138,7 +138,7 @@ class Run:
 
         def ended(connection: Connection, computed_tokens: int) -> None:
             if connection.is_open:
-                asked = connection.asking.asked
+                asked = connection.asking.request
                 self.finished[asked.tenant] += max(1, asked.output_tokens)
             over(connection, computed_tokens)
 

@@ -22,7 +22,7 @@ from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import POOL, Setting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import Traffic, synthetic
 from tests.simulator.worlds import pool
 
@@ -83,7 +83,7 @@ class Talks:
         return sent(admitted, decision)
 
 
-def long_talks(per_s: float, seed: int) -> Iterator[Asked]:
+def long_talks(per_s: float, seed: int) -> Iterator[WorkloadRequest]:
     """Of about 5,000 tokens in their middle; nothing but the conversation's own is in them."""
     return synthetic(
         Traffic(

@@ -10,23 +10,25 @@ from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import POOL, PoolSetting, Setting
 from functions.simulator.fleet.simulation import Actor, Simulation
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 H100 = PROFILES["h100-8b"]
 At = tuple[float, Callable[[Simulation], Any]]
 
 
-def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[Asked]:
+def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[WorkloadRequest]:
     """Requests at even gaps: 400 tokens read, 100 made, from four tenants in turn."""
     for number in range(int(per_s * seconds)):
         asked = {"prompt_tokens": 400, "output_tokens": 100, **changes}
         prompt_tokens, output_tokens = asked.pop("prompt_tokens"), asked.pop("output_tokens")
         made = {name: value(number) if callable(value) else value for name, value in asked.items()}
         tenant = TenantId(made.pop("tenant", f"t{number % 4}"))
-        yield Asked((number + 1) / per_s, tenant, prompt_tokens, output_tokens, **made)
+        yield WorkloadRequest((number + 1) / per_s, tenant, prompt_tokens, output_tokens, **made)
 
 
-def world(workload: Iterator[Asked], *happens: At, actors: Iterable[Actor] = (), **setting: Any) -> Simulation:
+def world(
+    workload: Iterator[WorkloadRequest], *happens: At, actors: Iterable[Actor] = (), **setting: Any
+) -> Simulation:
     """A simulation in which each `(at_s, what)` happens once."""
     made = Setting(**{"replicas": 4, "profile": H100, "block_tokens": 64, **setting})
     simulation = Simulation(made, workload, actors)

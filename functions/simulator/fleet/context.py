@@ -16,7 +16,7 @@ from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.signals import PoolFigures
 from functions.simulator.fleet.steering import Steering
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 LoadAdapter = Callable[[ReplicaId, EngineName, float, Callable[[LoadAnswer], None]], None]
 
@@ -33,6 +33,6 @@ class Context:
     figures: Mapping[PoolName, PoolFigures]
     load_adapter: LoadAdapter
     """Ask the replica's agent for so many seconds at most; the last argument is called once, within them."""
-    over: Callable[[Asked], None]
+    over: Callable[[WorkloadRequest], None]
     """Once for each that came."""
     steering: Steering | None = None

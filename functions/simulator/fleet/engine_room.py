@@ -38,12 +38,12 @@ class EngineRoom:
             after_s = self._connect_s if replica is not None and replica.is_unreachable else _REFUSED_S
             self._events.after(after_s, partial(connection.fail, Failure.CONNECT))
             return
-        asked, is_adapter = connection.asking.asked, connection.is_adapter
+        request, is_adapter = connection.asking.request, connection.is_adapter
         self._works += 1
         blocks = connection.asking.blocks_for(is_adapter=is_adapter)
-        output_tokens = 1 if connection.is_prefill else asked.output_tokens
+        output_tokens = 1 if connection.is_prefill else request.output_tokens
         work = connection.work = Work(
-            self._works, asked.prompt_tokens, output_tokens, connection, blocks=blocks, priority=asked.band
+            self._works, request.prompt_tokens, output_tokens, connection, blocks=blocks, priority=request.band
         )
         source = connection.handed_over.remote_engine_id
         if source is not None:

@@ -21,7 +21,7 @@ from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 _LEAST_EVERY_S = 1.0
 Progress = Callable[[str], None]
@@ -57,9 +57,9 @@ class _Window:
     def __init__(self, traffic: PlanTraffic, window: int) -> None:
         self._fresh = partial(traffic.requests, window)
         self._rows = list(self._fresh())
-        self._is_open = all(asked.then is None for asked in self._rows)
+        self._is_open = all(request.then is None for request in self._rows)
 
-    def __call__(self) -> Iterable[Asked]:
+    def __call__(self) -> Iterable[WorkloadRequest]:
         return self._rows if self._is_open else self._fresh()
 
 

@@ -151,12 +151,12 @@ def _of_pool(
 ) -> Iterator[tuple[str, float | None]]:
     past = simulation.lifecycle.past[pool.name]
     window_s, whole_s = meter.read(simulation, pool.name), simulation.accelerator_seconds(pool.name)
-    asked = sum(band.asked for band in outcome.bands)
+    requests = sum(band.asked for band in outcome.bands)
     gap_s = simulation.gaps(pool.name).quantile_s(0.99)
     yield "gap_p99_ms", gap_s * 1000 if gap_s is not None else None
     yield "hit_ratio", past.hit_tokens / past.asked_tokens if past.asked_tokens else None
-    yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / asked if asked else None
-    yield "wake_ratio", sum(band.woke for band in outcome.bands) / asked if asked else None
+    yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / requests if requests else None
+    yield "wake_ratio", sum(band.woke for band in outcome.bands) / requests if requests else None
     splits = outcome.splits.total()
     yield "prefilled_ratio", outcome.splits["pays"] / splits if splits else None
     yield "accelerator_hours", window_s / 3600 * pool.engine.accelerators

@@ -19,7 +19,7 @@ from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
 from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 BEGIN_UTILIZATION = 0.75
 _FIRST_S = 120.0
@@ -27,31 +27,33 @@ _FIRST_REQUESTS = 2_000
 _AT_ONCE = 1e15  # bytes a second, where nothing is said
 
 
-def asked_pool(asked: Asked) -> PoolName:
-    return PoolName(asked.pool or "")
+def requested_pool(request: WorkloadRequest) -> PoolName:
+    return PoolName(request.pool or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
 
-    asked: Mapping[PoolName, tuple[Asked, ...]]  # by where rules place them
+    requests: Mapping[PoolName, tuple[WorkloadRequest, ...]]  # by where rules place them
     seconds: float  # in which these came
     last_s: float  # when the window's last one comes
     adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool that bears the model's name
 
     @classmethod
-    def of(cls, requests: Iterable[Asked], place: Callable[[Asked], PoolName] = asked_pool) -> "Beginning":
-        first: dict[PoolName, list[Asked]] = defaultdict(list)
+    def of(
+        cls, requests: Iterable[WorkloadRequest], place: Callable[[WorkloadRequest], PoolName] = requested_pool
+    ) -> "Beginning":
+        first: dict[PoolName, list[WorkloadRequest]] = defaultdict(list)
         adapters: dict[PoolName, set[EngineName]] = defaultdict(set)
         first_s, last_s, count = 1.0, 1.0, 0
-        for asked in requests:
-            if asked.adapter is not None:
-                adapters[asked_pool(asked)].add(EngineName(asked.adapter))
-            if asked.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
-                first[place(asked)].append(asked)
-                first_s, count = max(1.0, asked.at_s), count + 1
-            last_s = max(1.0, asked.at_s)
+        for request in requests:
+            if request.adapter is not None:
+                adapters[requested_pool(request)].add(EngineName(request.adapter))
+            if request.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
+                first[place(request)].append(request)
+                first_s, count = max(1.0, request.at_s), count + 1
+            last_s = max(1.0, request.at_s)
         kept = {pool: tuple(rows) for pool, rows in first.items()}
         return cls(kept, first_s, last_s, {pool: tuple(sorted(names)) for pool, names in adapters.items()})
 
@@ -112,10 +114,10 @@ def _pool(pool: PlannedPool) -> PoolSetting:
 
 
 def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> int:
-    asked = beginning.asked.get(pool.name, ())
-    if pool.least == pool.most or not asked:
+    rows = beginning.requests.get(pool.name, ())
+    if pool.least == pool.most or not rows:
         return pool.least
-    work_per_s = len(asked) * request_work_s(pool.engine.profile, asked, block_tokens) / beginning.seconds
+    work_per_s = len(rows) * request_work_s(pool.engine.profile, rows, block_tokens) / beginning.seconds
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
 
@@ -124,11 +126,11 @@ def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalo
     if pool.least == pool.most:
         return pool.least
     tokens = 0
-    for name, rows in beginning.asked.items():
+    for name, rows in beginning.requests.items():
         reader = catalogue.prefill_of.get(name)
         if reader is not None and reader.name == pool.name:
             least = catalogue.routing_for(name).prefill_min_prompt_tokens
-            tokens += sum(asked.prompt_tokens for asked in rows if asked.prompt_tokens >= least)
+            tokens += sum(request.prompt_tokens for request in rows if request.prompt_tokens >= least)
     work_per_s = tokens * pool.engine.profile.prefill_ms_per_token / 1000 / beginning.seconds
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 

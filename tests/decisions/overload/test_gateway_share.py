@@ -11,7 +11,7 @@ from functions.decisions.admission.ticket import BANDS, Ticket
 from functions.decisions.overload.gateway_share import LOOK_S, RoomLadder, shiftable_ratio
 from functions.decisions.overload.ladder import OFF, RUNGS, LadderState, Rungs
 from loadtests.fairness.traffic import chats
-from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
 POLICY = AdmissionEntry(
     "p",
@@ -41,7 +41,7 @@ class Laddered(VirtualFleet):
         super()._sweep(now_s)
 
 
-def spike(times: int) -> list[Asked]:
+def spike(times: int) -> list[VirtualRequest]:
     """Ten chats and six batch requests a second; from 5 s to 15 s so many times as many chats. An engine does 30."""
     rng = Random(f"spike {times}")
     asked = chats("one", 10.0, END_S, rng) + chats("two", 6.0, END_S, rng, band=BATCH)
@@ -54,12 +54,12 @@ def spike(times: int) -> list[Asked]:
 
 
 @pytest.fixture(scope="module")
-def flooded() -> tuple[Laddered, list[Asked]]:
+def flooded() -> tuple[Laddered, list[VirtualRequest]]:
     fleet = Laddered(Shape(replicas=1), spare_ratio=0.3)
     return fleet, fleet.run(spike(8), END_S)
 
 
-def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     fleet, _ = flooded
     first = {rung: next((at_s for at_s, rungs in fleet.seen if rung in rungs.on), None) for rung in RUNGS}
     assert first["shed"] is not None and first["shift"] is not None
@@ -69,7 +69,7 @@ def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[La
     assert fleet.admission is not None and fleet.admission.kept_ratios is None
 
 
-def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     _, found = flooded
     shed = [each for each in found if each.refused is not None and each.refused.reason == "low_band"]
     assert shed
@@ -77,7 +77,7 @@ def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[Ask
     assert all(each.at_s < FLOOD_S + 15.0 for each in shed)
 
 
-def test_batch_never_starves(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_batch_never_starves(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     _, found = flooded
     batch = [each for each in found if each.band == BATCH and 6.0 < each.at_s < FLOOD_S]
     served = [each for each in batch if each.ttft_s is not None]

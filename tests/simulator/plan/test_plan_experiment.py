@@ -18,7 +18,7 @@ from functions.simulator.plan.pace import Load
 from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic, made_up
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.simulator.plan.prepared import CASES, planned, written
 
 CHAT = "chat-8b"
@@ -85,7 +85,7 @@ def test_cost_of_a_million_tokens() -> None:
     fleet = planned(CASES / "base")
     traffic = traffic_for(fleet, 100, 1)
     entry, meter = Entry(fleet, is_own=False), Meter()
-    rows = [Asked(each * 1.0, TENANTS[0], 900, 100, pool=CHAT) for each in range(41)]
+    rows = [WorkloadRequest(each * 1.0, TENANTS[0], 900, 100, pool=CHAT) for each in range(41)]
     beginning = Beginning.of(rows)
     actors = ((beginning.last_s, meter),)
     simulation = Simulation(setting_of(fleet, traffic, beginning, 0), entry.entering(rows), actors)

@@ -15,7 +15,7 @@ from functions.simulator.plan.pace import Load
 from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic, made_up, models_by_pool, recorded
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.telemetry.trace_row import encode
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, routing, tenant
@@ -43,7 +43,7 @@ def played(before: PlannedFleet, after: PlannedFleet, **wanted: float) -> Played
 
 
 def placed(fleet: PlannedFleet, tenant: TenantId, prompt_tokens: int = 500, band: int = 0) -> str:
-    return Entry(fleet, is_own=False).place(Asked(0.0, tenant, prompt_tokens, 50, band=band, pool="m"))
+    return Entry(fleet, is_own=False).place(WorkloadRequest(0.0, tenant, prompt_tokens, 50, band=band, pool="m"))
 
 
 def test_a_rule_moves_what_it_names_and_the_figures_say_where_it_went() -> None:
@@ -142,7 +142,7 @@ kind: AutoscalingPolicy
 metadata: {name: m-spot}
 spec: {pool: m-spot, replicas: {min: 1, max: 9}}
 """
-    rows = [Asked(at / 40, ACME, 2000, 200, band=BATCH, pool="m") for at in range(400)]
+    rows = [WorkloadRequest(at / 40, ACME, 2000, 200, band=BATCH, pool="m") for at in range(400)]
 
     def begins(*rules: str) -> int:
         fleet = planned(pool("m"), spot, pool("other"), scaled, *map(routing, rules))
@@ -157,10 +157,10 @@ spec: {pool: m-spot, replicas: {min: 1, max: 9}}
 def test_a_prompt_has_the_window_of_the_largest_pool_that_its_tenant_may_use() -> None:
     roomy = pool("m-acme", model="m", dedicated_to="acme", window=16_384)
     entry = Entry(planned(*POOLS, roomy, acme="preferred"), is_own=False)
-    rows = [Asked(0.0, tenant, 10_000, 50, pool="m") for tenant in (ACME, GLOBEX)]
+    rows = [WorkloadRequest(0.0, tenant, 10_000, 50, pool="m") for tenant in (ACME, GLOBEX)]
     assert [each.tenant for each in entry.entering(rows)] == [ACME]
     assert entry.too_long["m", 0] == 1
-    assert list(entry.entering([Asked(0.0, ACME, 10, 50, pool="m-spot")])) == [], "it is no model's name"
+    assert list(entry.entering([WorkloadRequest(0.0, ACME, 10, 50, pool="m-spot")])) == [], "it is no model's name"
 
 
 def test_hours_and_cost_of_a_models_pools_are_judged_together() -> None:

@@ -13,7 +13,7 @@ from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.unsimulated import unsimulated
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, prefill_policy, tenant
 
@@ -25,7 +25,7 @@ class Steady(PlanTraffic):
     """Requests at even gaps, all alike: what differs is the arrangement."""
 
     def requests(self, window: int):  # type: ignore[no-untyped-def]
-        return (Asked(0.5 * (at + 1), ACME, self.count, 150, pool="m") for at in range(self.total))
+        return (WorkloadRequest(0.5 * (at + 1), ACME, self.count, 150, pool="m") for at in range(self.total))
 
 
 def steady(prompt_tokens: int, requests: int = 60) -> PlanTraffic:
@@ -74,7 +74,7 @@ def test_policy_prompt_and_link_decide_who_reads(
 def test_nobody_asks_a_prefill_pool() -> None:
     fleet = planned(pool("m"), READER, prefill_policy(256))
     entry = Entry(fleet, is_own=False)
-    assert list(entry.entering([Asked(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
+    assert list(entry.entering([WorkloadRequest(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
     assert entry.no_pool["m-prefill", 0] == 1
     assert [each.name for each in fleet.answering] == ["m"]
 
@@ -90,7 +90,7 @@ spec: {pool: m-prefill, replicas: {min: 1, max: 9}}
     fleet = planned(pool("m"), reader, prefill_policy(2048), scaled)
 
     def begins(prompt_tokens: int) -> int:
-        rows = [Asked(at / 4, ACME, prompt_tokens, 10, pool="m") for at in range(41)]
+        rows = [WorkloadRequest(at / 4, ACME, prompt_tokens, 10, pool="m") for at in range(41)]
         setting = setting_of(fleet, steady(prompt_tokens), Beginning.of(rows), 0)
         return next(each.replicas for each in setting.pools if each.name == PoolName("m-prefill"))
 

@@ -16,7 +16,7 @@ from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_o
 from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.plan.settings import Beginning, begins_with
 from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.traces import TraceUnreadable
 from functions.telemetry.trace_row import encode
 from tests.simulator.plan.prepared import planned, written
@@ -44,7 +44,7 @@ def azure(path: Path, count: int) -> Path:
 
 def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> None:
     """A replica of h100-8b does 4.5 requests of 1,000 and 200 tokens a second; its steps are little beside that."""
-    sample = [Asked(float(each), ANYBODY, 1000, 200) for each in range(10)]
+    sample = [WorkloadRequest(float(each), ANYBODY, 1000, 200) for each in range(10)]
     work_s = request_work_s(PROFILES["h100-8b"], sample, 64)
     assert work_s == pytest.approx(0.221 + 200 * 0.010 / 256, abs=0.001)
     chat = fleet.pool("chat-8b")
@@ -57,9 +57,10 @@ def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> N
 def test_what_came_before_is_no_work() -> None:
     profile = PROFILES["h100-8b"]
     fresh = [
-        Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10))) for each in range(20)
+        WorkloadRequest(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10)))
+        for each in range(20)
     ]
-    again = [Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(10))) for each in range(20)]
+    again = [WorkloadRequest(float(each), ANYBODY, 640, 1, blocks=tuple(range(10))) for each in range(20)]
     assert request_work_s(profile, again, 64) < request_work_s(profile, fresh, 64) / 5
 
 
@@ -148,8 +149,8 @@ def small(fleet: PlannedFleet, **limits: int) -> PlannedFleet:
     return PlannedFleet(fleet.pools, {TenantId("acme"): quota})
 
 
-def asked(prompt: int, output: int, pool: str = "chat-8b") -> Asked:
-    return Asked(0.0, TenantId("acme"), prompt, output, pool=pool)
+def asked(prompt: int, output: int, pool: str = "chat-8b") -> WorkloadRequest:
+    return WorkloadRequest(0.0, TenantId("acme"), prompt, output, pool=pool)
 
 
 def test_only_what_a_gateway_would_let_in_comes_in(fleet: PlannedFleet) -> None:
@@ -166,7 +167,7 @@ def test_a_pool_begins_with_what_its_first_minutes_need(fleet: PlannedFleet) -> 
     chat = fleet.pool("chat-8b")
     assert isinstance(chat, PlannedPool)
     work_s = request_work_s(chat.engine.profile, [asked(1000, 200)], 64)
-    rows = [Asked(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
+    rows = [WorkloadRequest(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
     beginning = Beginning.of(rows)
     assert begins_with(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %
     assert begins_with(chat, Beginning.of(rows[:1]), 64) == chat.least

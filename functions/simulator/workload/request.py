@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functions.api.ids import TenantId
 
 
-class Asked:
+class WorkloadRequest:
     """`blocks` name the prompt's beginning in whole blocks of the workload's size: equal names, equal text.
 
     `then` is told when this one is over, served or not, and says what is asked because of it (an agent's next call):
@@ -50,4 +50,4 @@ class Asked:
         self.adapter = adapter  # None: the base model
         self.pool = pool  # None: the first pool there is
         self.region = region  # where the client is; empty: anywhere
-        self.then: Callable[[float], Sequence[Asked]] | None = None
+        self.then: Callable[[float], Sequence[WorkloadRequest]] | None = None
