@@ -20,8 +20,8 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.decisions.routing.cascade import Escalations, escalations, quantile_thresholds
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.host_memory import HostArm, HostTrial
-from functions.simulator.prefill_pools import PrefillArm, PrefillTrial
+from functions.simulator.host_memory import HostArm, HostExperiment
+from functions.simulator.prefill_pools import PrefillArm, PrefillExperiment
 from functions.telemetry.trace_row import TraceRow, rows
 
 WANTED_RATIOS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01)
@@ -75,10 +75,12 @@ def _as_json(tables: dict[Step, list[Escalations]], recorded: dict[Step, list[fl
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def host_trial(profile: str, replicas: int, thinking_s: float, seconds: float, kv_bytes_per_token: int) -> HostTrial:
+def host_experiment(
+    profile: str, replicas: int, thinking_s: float, seconds: float, kv_bytes_per_token: int
+) -> HostExperiment:
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
-    return HostTrial(
+    return HostExperiment(
         profile=PROFILES[profile],
         replicas=replicas,
         thinking_s=thinking_s,
@@ -88,9 +90,14 @@ def host_trial(profile: str, replicas: int, thinking_s: float, seconds: float, k
 
 
 def offload(
-    *, trial: HostTrial, loads: Sequence[float], sizes_gib: Sequence[float], links: Sequence[float], as_json: bool
+    *,
+    experiment: HostExperiment,
+    loads: Sequence[float],
+    sizes_gib: Sequence[float],
+    links: Sequence[float],
+    as_json: bool,
 ) -> None:
-    arms = list(trial.table(loads, sizes_gib, links))
+    arms = list(experiment.table(loads, sizes_gib, links))
     if as_json:
         sys.stdout.write(msgspec.json.encode(arms).decode() + "\n")
         return
@@ -126,13 +133,13 @@ def prefill(
 ) -> None:
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
-    trial = PrefillTrial(
+    experiment = PrefillExperiment(
         profile=PROFILES[profile],
         accelerators=accelerators,
         kv_bytes_per_token=kv_bytes_per_token,
         kv_transfer_bytes_per_s=gigabits_per_s * _GIGABIT,
     )
-    arms = list(trial.table(lengths, loads))
+    arms = list(experiment.table(lengths, loads))
     if as_json:
         sys.stdout.write(msgspec.json.encode(arms).decode() + "\n")
         return

@@ -151,22 +151,22 @@ def _hashed(text: bytes) -> bytes:
 #                                     503 {"reason"} the engine sleeps and does not wake; ask again
 
 
-class Standing(msgspec.Struct, frozen=True):
+class RoleChange(msgspec.Struct, frozen=True):
     """Unknown fields are ignored: a newer controller may say more."""
 
     standby: bool
 
 
-def standing_routes(standby: Standby) -> APIRouter:
+def role_routes(standby: Standby) -> APIRouter:
     router = APIRouter()
 
     @router.post("/standing")
-    async def standing(request: Request) -> Response:
+    async def change_role(request: Request) -> Response:
         body = await read_body(request)
         try:
-            asked = msgspec.json.decode(body or b"", type=Standing)
+            asked = msgspec.json.decode(body or b"", type=RoleChange)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return JSONResponse({"reason": f"not a standing: {error}"}, status_code=400)
+            return JSONResponse({"reason": f"not a change of role: {error}"}, status_code=400)
         try:
             await standby.become(standby=asked.standby)
         except EngineError as error:

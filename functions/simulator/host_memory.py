@@ -47,7 +47,7 @@ class HostArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostTrial:
+class HostExperiment:
     profile: EngineProfile
     replicas: int = 2
     seconds: float = 300.0

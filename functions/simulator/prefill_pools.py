@@ -39,7 +39,7 @@ class PrefillArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillTrial:
+class PrefillExperiment:
     profile: EngineProfile
     accelerators: int = 4
     output_tokens: int = 150

@@ -113,8 +113,8 @@ def _with(
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
     kept = {
-        channel: _kept(channels.get(channel, ()), news, numbers_are_guessed=numbers_are_guessed)
-        for channel, news in by_channel.items()
+        channel: _kept(channels.get(channel, ()), new, numbers_are_guessed=numbers_are_guessed)
+        for channel, new in by_channel.items()
     }
     return {**channels, **kept} if kept else channels
 

@@ -187,8 +187,8 @@ class Gate:
         seats = {}
         for replica in ready:
             known = self._seats.get(replica.id)
-            is_news = self._seen.get(replica.id) is not replica
-            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_news else known
+            is_update = self._seen.get(replica.id) is not replica
+            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_update else known
             if has_long_queue(replica.running, replica.waiting):
                 self.crowd(now_s)
             if learnt is not None:

@@ -314,8 +314,8 @@ class Simulation:
         busy_s, asked_tokens, hit_tokens = past.busy_s, past.asked_tokens, past.hit_tokens
         for replica in self.lifecycle.members[pool].values():
             busy_s += replica.busy_s
-            request, hit = replica.prompts
-            asked_tokens, hit_tokens = asked_tokens + request, hit_tokens + hit
+            asked, hit = replica.prompts
+            asked_tokens, hit_tokens = asked_tokens + asked, hit_tokens + hit
             fullest = max(fullest, replica.kv_usage_ratio)
         ready = sum(1 for _ in self.lifecycle.ready(pool))
         self._ready_s[pool] += ready * _SECOND_S

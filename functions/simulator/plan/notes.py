@@ -57,7 +57,7 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
 def _not_played(fleet: PlannedFleet) -> Iterator[str]:
     """What stands there, so that figures are those of a fleet without it."""
     policies = {pool.routing.name: pool.routing for pool in fleet.generating}
-    standing: dict[str, list[str]] = {
+    unplayed: dict[str, list[str]] = {
         "pools that write no text": [pool.name for pool in fleet.pools if pool.task != "generate"],
         "KV caches in host memory, of pools": [pool.name for pool in fleet.generating if pool.entry.kv_host_bytes],
         "speculative decoding, of pools": [pool.name for pool in fleet.generating if pool.speculates],
@@ -67,7 +67,7 @@ def _not_played(fleet: PlannedFleet) -> Iterator[str]:
         "cascades, of routing": [name for name, policy in policies.items() if policy.cascade],
         "classifiers, of routing": [name for name, policy in policies.items() if policy.classifier is not None],
     }
-    for what, names in standing.items():
+    for what, names in unplayed.items():
         if names:
             yield f"{what} {', '.join(sorted(set(names)))}: not played, on neither side"
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")

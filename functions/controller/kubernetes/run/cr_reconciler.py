@@ -22,7 +22,7 @@ from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTE
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.branch_reporter import of_objects
-from functions.controller.kubernetes.run.conditions import ScalingStanding
+from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.event_notes import EventNote
@@ -62,7 +62,7 @@ class CustomResourceReconciler:
         publishing: Publishing,
         on_change: Callable[[], None],
         *,
-        scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
+        scaling: Callable[[], Mapping[str, ScalingStatus]] = dict,
         judgement: Callable[[], Judgement] = Judgement,
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:

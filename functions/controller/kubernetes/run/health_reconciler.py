@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from functions.controller.autoscaling.clients import PoolsClient
-from functions.controller.health.teller import VerdictTeller
+from functions.controller.health.notifier import VerdictNotifier
 from functions.controller.health.watch import FaultyReplica, FleetHealth, Judgement, SlowReplica
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
@@ -75,7 +75,7 @@ class HealthReconciler:
         self._changed = changed
         self._is_suspended = is_suspended
         self._on_notes = on_notes
-        self._teller = VerdictTeller()
+        self._notifier = VerdictNotifier()
         self._going: dict[str, tuple[str, str]] = {}  # of a pool, the pod that went last for its accelerator, by uid
         self._said: dict[str, str] = {}  # the last trouble of each subject: told once
 
@@ -114,7 +114,7 @@ class HealthReconciler:
     async def _tell(self, judged: Judgement, nodes: Mapping[str, NodeFacts], used: set[str]) -> None:
         troubled = {name: facts.trouble for name, facts in sorted(nodes.items()) if facts.trouble and name in used}
         verdicts = Verdicts(dict(list(troubled.items())[:MAX_NODES]), judged.troubles, dict(self._health.slow_restarts))
-        await self._teller.tell(self._registry, verdicts)
+        await self._notifier.notify(self._registry, verdicts)
 
     async def _take_out(
         self, api: KubeApi, faulty: Iterable[FaultyReplica], nodes: Mapping[str, NodeFacts], used: set[str]

@@ -158,14 +158,14 @@ class Informer:
 
     def _take(self, event: dict[str, Any]) -> None:
         item = event["object"]
-        is_news = False
+        is_change = False
         match event["type"]:
             case "ADDED" | "MODIFIED":
-                is_news = self.store.put(self._stored(item))
+                is_change = self.store.put(self._stored(item))
             case "DELETED":
-                is_news = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
+                is_change = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
         self._version = item["metadata"]["resourceVersion"]  # a bookmark has nothing else
-        if is_news:
+        if is_change:
             self._on_change()
 
     def _stored(self, item: dict[str, Any]) -> StoredObject:

@@ -35,7 +35,7 @@ from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVIC
 from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.branch_reporter import BranchReporter
 from functions.controller.kubernetes.run.client import connect
-from functions.controller.kubernetes.run.conditions import ScalingStanding
+from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.cr_reconciler import CustomResourceReconciler
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
@@ -106,7 +106,7 @@ class KubernetesController:
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
-        self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
+        self._scaled: Mapping[str, ScalingStatus] = {}  # by policy
         self._report: PoolReport | None = None  # what the registry has heard of the fleet
         self._events = EventRecorder(self._name, self._metrics.event)
         is_git = settings.source == "git"
@@ -304,15 +304,15 @@ class KubernetesController:
             self._metrics,
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
-            on_standing=self._scaling_changed,
+            on_status=self._scaling_changed,
             on_report=self._fleet_reported,
             on_notes=self._events.record,
             totals=self._versions,
         )
 
-    def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
+    def _scaling_changed(self, statuses: Mapping[str, ScalingStatus]) -> None:
         """The statuses of AutoscalingPolicies are others."""
-        self._scaled = standing
+        self._scaled = statuses
         self._judge()
         self._wake_source()
 

@@ -33,7 +33,7 @@ from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
-from functions.controller.kubernetes.run.conditions import ScalingStanding
+from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
@@ -96,12 +96,12 @@ class ScalingReconciler:
         *,
         wanted: Callable[[], tuple[str, Loaded] | None],
         is_suspended: Callable[[], bool],
-        on_standing: Callable[[Mapping[str, ScalingStanding]], None] = lambda _: None,
+        on_status: Callable[[Mapping[str, ScalingStatus]], None] = lambda _: None,
         on_report: Callable[[PoolReport | None], None] = lambda _: None,
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
         totals: Totals | None = None,
     ) -> None:
-        """`wanted` gives the revision that is published, and what it says. `on_standing` is told what becomes of each
+        """`wanted` gives the revision that is published, and what it says. `on_status` is told what becomes of each
         policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
         time; `on_notes` which numbers were written."""
         self._settings = settings
@@ -109,11 +109,11 @@ class ScalingReconciler:
         self._metrics = metrics
         self._wanted = wanted
         self._is_suspended = is_suspended
-        self._on_standing = on_standing
+        self._on_status = on_status
         self._on_report = on_report
         self._on_notes = on_notes
         self._totals = totals or NoTotals()
-        self._standing: dict[str, ScalingStanding] = {}
+        self._statuses: dict[str, ScalingStatus] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
         self._said: dict[str, str] = {}  # the last trouble of each pool: told once
@@ -222,14 +222,14 @@ class ScalingReconciler:
         self, report: PoolReport | None, allowed: Mapping[str, SlotDemand], contested: Mapping[str, str]
     ) -> None:
         names = {str(entry.pool): entry.name for entry in self._policies.scaling}
-        standing = {
-            names[pool]: ScalingStanding(allotment.serving, _serving(report, pool), contested[pool])
+        statuses = {
+            names[pool]: ScalingStatus(allotment.serving, _serving(report, pool), contested[pool])
             for pool, allotment in allowed.items()
             if pool in contested and pool in names
         }
-        if standing != self._standing:
-            self._standing = standing
-            self._on_standing(standing)
+        if statuses != self._statuses:
+            self._statuses = statuses
+            self._on_status(statuses)
 
     def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> Written:
         """Blocks. What became of it; nothing is contested where it may pass."""

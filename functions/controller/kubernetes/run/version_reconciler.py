@@ -268,9 +268,9 @@ class VersionReconciler:
             and not max(there.found.own.asked, there.found.own.pods)
             and uri_of(self._declared[pool]) != there.found.own.uri
         }
-        news = bool(set(over)) or any(self._woken.get(pool) != uri for pool, uri in emptied.items())
+        is_due = bool(set(over)) or any(self._woken.get(pool) != uri for pool, uri in emptied.items())
         self._woken = emptied
-        return news
+        return is_due
 
     def _say(self, about: str, trouble: str, level: int = logging.WARNING) -> None:
         """Once, not with each look."""

@@ -13,7 +13,7 @@ from functions.controller.autoscaling.clients import RoleNotifier
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
-from functions.controller.kubernetes.run.conditions import ScalingStanding
+from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_reconciler import NoTotals, ScalingReconciler
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -58,7 +58,7 @@ class Rig:
     world: World
     settings: KubernetesSettings
     told: list[tuple[int, str]] = field(default_factory=list)
-    stood: list[Mapping[str, ScalingStanding]] = field(default_factory=list)
+    stood: list[Mapping[str, ScalingStatus]] = field(default_factory=list)
     wanted: tuple[str, Loaded] | None = None
     metrics: ControllerMetrics = field(default_factory=ControllerMetrics)
     totals: OnItsWay = field(default_factory=OnItsWay)
@@ -71,7 +71,7 @@ class Rig:
             self.metrics,
             wanted=lambda: self.wanted,
             is_suspended=lambda: False,
-            on_standing=self.stood.append,
+            on_status=self.stood.append,
             totals=self.totals,
         )
         self.agents = httpx.AsyncClient(transport=httpx.MockTransport(self._agent))
@@ -133,7 +133,7 @@ async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(rig: Rig) -> No
     rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
     rig.hear("ready")
     assert await rig.step() == 3, "two that serve, one that is warm"
-    assert rig.stood == [{"a": ScalingStanding(2, 1)}]
+    assert rig.stood == [{"a": ScalingStatus(2, 1)}]
     assert await rig.step() == 3
     assert len(rig.stood) == 1, "the same again is not told"
 

@@ -1,23 +1,23 @@
 """What is worth another line in a log."""
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.telemetry.news import News, kind_of
+from functions.telemetry.repeats import Repeats, kind_of
 
 
 def test_a_failure_that_lasts_is_new_once_and_again_after_it_was_away() -> None:
-    news = News(after_s=60.0)
-    assert [news.is_new("a", now_s) for now_s in (0.0, 30.0, 90.0, 150.1)] == [True, False, False, True]
+    repeats = Repeats(after_s=60.0)
+    assert [repeats.is_new("a", now_s) for now_s in (0.0, 30.0, 90.0, 150.1)] == [True, False, False, True]
 
 
 def test_kinds_that_take_turns_are_each_new_once() -> None:
-    news = News(after_s=60.0)
-    assert [news.is_new(kind, 1.0) for kind in "abab"] == [True, True, False, False]
+    repeats = Repeats(after_s=60.0)
+    assert [repeats.is_new(kind, 1.0) for kind in "abab"] == [True, True, False, False]
 
 
 def test_ever_other_words_take_a_bounded_memory() -> None:
-    news = News()
-    assert all(news.is_new(str(number), 1.0) for number in range(10_000))
-    assert len(news._last_s) <= 32
+    repeats = Repeats()
+    assert all(repeats.is_new(str(number), 1.0) for number in range(10_000))
+    assert len(repeats._last_s) <= 32
 
 
 def test_an_error_without_a_kind_is_known_by_its_words() -> None:

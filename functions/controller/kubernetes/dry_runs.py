@@ -1,6 +1,6 @@
 """Dry run of every desired object before any of them is written.
 
-A trial says whether there is something to write, and whether by force; a refusal says why an object cannot be applied.
+A dry run says whether there is something to write, and whether by force; a refusal why an object cannot be applied.
 All are tried, so that a person sees every refusal at once. What may pass by itself (`Retryable`) is no refusal: it ends
 the whole reconcile, and the next one begins anew.
 """
@@ -63,7 +63,7 @@ def _missing(sent: Any, got: Any, path: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DryRun:
     wanted: DesiredObject
     live: Body | None
     writes: bool = False  # something would change
@@ -75,7 +75,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class DryRuns:
     """Owned by one applier, which outlives reconciles: `repairs` remembers what was taken by force."""
 
     api: KubeApi
@@ -83,16 +83,16 @@ class Trials:
     repairs: Repairs
     monotonic_s: Callable[[], float]
 
-    def of(self, wanted: DesiredObject, live: Body | None) -> Trial | ObjectRefusal:
+    def of(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
         """One object's dry run; Retryable, LeadershipLost."""
         if live is not None and is_being_deleted(live):
-            return Trial(wanted, live)  # nothing to do until it is gone; health says so
+            return DryRun(wanted, live)  # nothing to do until it is gone; health says so
         try:
             return self._tried(wanted, live)
         except (Conflict, Terminal, KindMissing) as error:
             return ObjectRefusal(wanted.ref, wanted.source, error)
 
-    def _tried(self, wanted: DesiredObject, live: Body | None) -> Trial:
+    def _tried(self, wanted: DesiredObject, live: Body | None) -> DryRun:
         if (
             live is not None
             and wanted.ref.kind == INFERENCE_SERVICE.kind
@@ -109,7 +109,7 @@ class Trials:
         if unknown := dropped(body, result):
             raise Terminal(f"the API server does not know {', '.join(unknown)}, and would drop it")
         writes = live is None or not is_converged(live, result) or seed_body(wanted, live) is not None
-        return Trial(wanted, live, writes, force)
+        return DryRun(wanted, live, writes, force)
 
     def _refuse_what_is_not_ours(self, conflict: Conflict, wanted: DesiredObject, live: Body | None) -> None:
         often = self.repairs.are_too_many(wanted.ref, self.monotonic_s())
@@ -119,22 +119,22 @@ class Trials:
             again = " (set again and again; is it a controller?)" if often else ""
             raise Conflict(f"other field managers want something else: {whose}{again}", fields)
 
-    def note_applied(self, trial: Trial) -> None:
-        if trial.force:
-            self.repairs.note(trial.ref, self.monotonic_s())
+    def note_applied(self, dry_run: DryRun) -> None:
+        if dry_run.force:
+            self.repairs.note(dry_run.ref, self.monotonic_s())
 
 
 def try_all(
-    trials: Trials, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
-) -> tuple[list[Trial], list[ObjectRefusal]]:
-    """Every object's trial, or its refusal."""
-    tried: list[Trial] = []
+    dry_runs: DryRuns, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
+) -> tuple[list[DryRun], list[ObjectRefusal]]:
+    """Every object's dry run, or its refusal."""
+    tried: list[DryRun] = []
     refused: list[ObjectRefusal] = []
     for wanted in objects:
-        match trials.of(wanted, live.get(wanted.ref)):
+        match dry_runs.of(wanted, live.get(wanted.ref)):
             case ObjectRefusal() as refusal:
                 refused.append(refusal)
-            case Trial() as trial:
-                tried.append(trial)
-    trials.repairs.keep_only({wanted.ref for wanted in objects})
+            case DryRun() as dry_run:
+                tried.append(dry_run)
+    dry_runs.repairs.keep_only({wanted.ref for wanted in objects})
     return tried, refused

@@ -1,4 +1,4 @@
-"""Telling of verdicts: to the registry, at once when something changes and again every TELL_AGAIN_S.
+"""Notifier of verdicts: to the registry, at once when something changes and again every TELL_AGAIN_S.
 
 What cannot be told is told with the next look; the registry forgets by itself what nobody says any more.
 """
@@ -14,7 +14,7 @@ from functions.fleet.verdicts import TELL_AGAIN_S, Verdicts
 _log = logging.getLogger(__name__)
 
 
-class VerdictTeller:
+class VerdictNotifier:
     """Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,7 +23,7 @@ class VerdictTeller:
         self._told_s = 0.0
         self._trouble = ""
 
-    async def tell(self, registry: PoolsClient, verdicts: Verdicts) -> None:
+    async def notify(self, registry: PoolsClient, verdicts: Verdicts) -> None:
         now_s = self._clock()
         if verdicts == self._told and now_s - self._told_s < TELL_AGAIN_S:
             return
