@@ -215,7 +215,7 @@ def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _T
     if delta.sequence <= 1:
         slot = pool.index.begin()
         if slot is not None:
-            _seat(pool, replica_id, told, slot, 0)
+            _assign_slot(pool, replica_id, told, slot, 0)
     return told
 
 
@@ -248,7 +248,7 @@ def _gather(pool: _Pool, replica_id: ReplicaId, told: _Told, state: State) -> No
         told.filling = None
         _drop(pool, told)
         told.generation, told.sequence = state.generation, state.sequence
-        _seat(pool, replica_id, told, filling.slot, filling.names)
+        _assign_slot(pool, replica_id, told, filling.slot, filling.names)
 
 
 def _filling(pool: _Pool, told: _Told, state: State) -> _Filling | None:
@@ -268,7 +268,7 @@ def _filling(pool: _Pool, told: _Told, state: State) -> _Filling | None:
     return told.filling
 
 
-def _seat(pool: _Pool, replica_id: ReplicaId, told: _Told, slot: int, names: int) -> None:
+def _assign_slot(pool: _Pool, replica_id: ReplicaId, told: _Told, slot: int, names: int) -> None:
     told.slot, told.names = slot, names
     pool.by_slot[slot] = replica_id
     pool.live |= 1 << slot

@@ -1,4 +1,4 @@
-"""A surge on one machine takes no seat and no accelerator that is somebody's."""
+"""A surge on one machine takes no slot and no accelerator that is somebody's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_another_pools_engine_counts_where_it_has_the_same_accelerator() -> None
     assert "accelerator 1" in two.no_room(apart, {"c": 1}, [apart, Pool("c", 1, "m", args=both.args)], "vllm")
 
 
-def test_seats_bound_a_surge_only_where_they_are_set() -> None:
+def test_slot_bound_a_surge_only_where_they_are_set() -> None:
     assert Machine().no_room(WHOLE, {"a": 30}, [WHOLE], "vllm") == ""
     two = Machine(max_engines=2)
     assert "SHOAL_MAX_ENGINES" in two.no_room(WHOLE, {"a": 1, "b": 1}, [WHOLE], "sim")
@@ -60,8 +60,8 @@ def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_pa
     assert machine({"CUDA_VISIBLE_DEVICES": "0"}, None, tmp_path / "none").accelerators == ()
 
 
-def test_a_rollouts_replica_more_waits_for_a_seat(tmp_path: Path) -> None:
-    """An engine that is being drained, or crashed and about to start again, has its seat still."""
+def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
+    """An engine that is being drained, or crashed and about to start again, has its slot still."""
     controller = Controller(LocalSettings(state_dir=tmp_path, max_engines=2), ControllerSettings())
     controller._reconciler.retarget(Target("sim"))
     controller._reconciler.desire("main@1", (WHOLE,))

@@ -164,14 +164,14 @@ class Watched:
         self._judge = judge
 
     async def run(
-        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, seats: asyncio.Semaphore
+        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, slots: asyncio.Semaphore
     ) -> None:
         """Sessions of a few turns, one after the other; streamed: what fails in mid-stream no retry can hide."""
         while True:
             session, turns = secrets.token_hex(8), list[Answer]()
             self.sessions.append(turns)
             for _ in range(TURNS):
-                async with seats:
+                async with slots:
                     answer = Answer(self._judge.ask(model), time.monotonic())
                     try:
                         await self._stream(client, answer, session, door)
@@ -274,7 +274,7 @@ async def traffic(
     """So many clients, a quarter of them at an adapter, with `at_once` of their requests under way; None: all.
     `look` is called twice a second, in a thread."""
     watched = Watched(judge, await asyncio.to_thread(digests, fleet))
-    door, seats = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
+    door, slots = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
 
     async def listen() -> None:
         while True:
@@ -289,7 +289,7 @@ async def traffic(
 
     async with fleet.async_client(timeout_s=300.0, connections=clients) as client:
         models = [BASE, BASE, BASE, ADAPTER] * (clients // 4)
-        tasks = [asyncio.ensure_future(watched.run(client, model, door, seats)) for model in models]
+        tasks = [asyncio.ensure_future(watched.run(client, model, door, slots)) for model in models]
         tasks += [asyncio.ensure_future(listen()), asyncio.ensure_future(looking())]
         try:
             yield watched

@@ -128,7 +128,7 @@ SMALL = EngineProfile(
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 500), st.integers(1, 300)), min_size=1, max_size=25))
 def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_free(asked: list[Arrival]) -> None:
-    """Small memory and few seats: preempted over and over, and larger than the cache when alone."""
+    """Small memory and few slots: preempted over and over, and larger than the cache when alone."""
     first, last, engine = fluid(sorted(asked), SMALL)
     assert set(first) == set(last) == set(range(len(asked)))
     assert all(first[number] <= last[number] for number in first)

@@ -67,14 +67,14 @@ class Machine:
         allocation: Allocation,
         target: Target,
         *others: Pool,
-        seats: int | None = None,
+        slots: int | None = None,
         args: tuple[str, ...] = (),
         warm: int = 1,
     ) -> None:
         layout.make()
         layout.secrets_dir.mkdir(exist_ok=True)
         layout.credentials("controller").write_text("t")
-        settings = LocalSettings(state_dir=layout.root, max_engines=seats)
+        settings = LocalSettings(state_dir=layout.root, max_engines=slots)
         self.layout = layout
         self.reconciler = Reconciler(
             layout,

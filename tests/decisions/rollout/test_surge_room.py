@@ -16,7 +16,7 @@ def test_accelerators_that_an_engine_needs_several_of(used: int, fits: bool) -> 
 
 
 def test_one_that_is_full_is_enough_to_say_no_and_is_named() -> None:
-    rooms = [Room("nodes", 8, 1), Room("quota", 4, 4), Room("seats", 1, 1)]
+    rooms = [Room("nodes", 8, 1), Room("quota", 4, 4), Room("slots", 1, 1)]
     assert without_room(rooms).startswith("quota: 4 of 4")
     assert without_room([]) == ""
 

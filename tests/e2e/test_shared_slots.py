@@ -1,7 +1,7 @@
-"""Two pools whose warm replicas sleep, on a machine for three engines that are awake: one spare seat for both.
+"""Two pools whose warm replicas sleep, on a machine for three engines that are awake: one spare slot for both.
 
 Both are warm and asleep; both are to serve with one more at the same moment: one is woken, the other waits, says so,
-and is woken when the seat is free again. Meanwhile the engines themselves are asked, over and over, whether they sleep:
+and is woken when the slot is free again. Meanwhile the engines themselves are asked, over and over, whether they sleep:
 no more than three are awake, and no request fails. Simulated engines, real processes.
 """
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(900)]
 
 OTHER = "other"
 POOLS = (POOL, OTHER)
-SEATS = 3
+SLOTS = 3
 SAMPLE_S = 0.5  # a look at all engines that took longer saw different moments
 DEV_MODE = '      env:\n        - {name: VLLM_SERVER_DEV_MODE, value: "1"}\n'
 
@@ -49,7 +49,7 @@ def policies(**rules: tuple[int, str]) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("seats")
+    folder = tmp_path_factory.mktemp("slots")
     allowed = ("policies/tenants.yaml", '["acme/*", "smollm2-135m"]', f'["acme/*", {POOL}, {OTHER}]')
     project = without_limits(project_with(folder / "project", PATIENT, allowed))
     services, models = project / "inferenceservices", project / "registry" / "models.yaml"
@@ -62,7 +62,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     more = re.sub(f"(name|id): {POOL}", rf"\1: {OTHER}", base)
     models.write_text(f"{models.read_text()}---\n{more}")
     (project / POLICY).write_text(policies())
-    room = {"SHOAL_MAX_ENGINES": str(SEATS)}
+    room = {"SHOAL_MAX_ENGINES": str(SLOTS)}
     with running_fleet(folder / "state", "sim", None, project, variables=room) as fleet:
         yield fleet
 
@@ -146,18 +146,18 @@ def engines(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def is_awake(client: httpx.Client, port: int) -> bool:
-    """One that does not answer yet, or any more, has its seat."""
+    """One that does not answer yet, or any more, has its slot."""
     try:
         return not client.get(f"http://127.0.0.1:{port}/is_sleeping").json()["is_sleeping"]
     except httpx.HTTPError:
         return True
 
 
-def test_two_pools_share_the_spare_seat(fleet: Fleet) -> None:
+def test_two_pools_share_the_spare_slot(fleet: Fleet) -> None:
     one = ["asleep", "ready"]
     with watched(fleet) as watch:
         until(fleet, smollm2=one, other=one)
-        assert len(engines(fleet)) == 4, "more engines than seats: two of them sleep"
+        assert len(engines(fleet)) == 4, "more engines than slots: two of them sleep"
 
         more = policies(smollm2=(2, ALWAYS), other=(2, ALWAYS))
         assert fleet.push({POLICY: more}).returncode == 0
@@ -176,5 +176,5 @@ def test_two_pools_share_the_spare_seat(fleet: Fleet) -> None:
 
         assert fleet.push({POLICY: policies()}).returncode == 0
         until(fleet, smollm2=one, other=one)
-    assert max(watch.awake) == SEATS, "the spare seat was used, and by one engine at a time"
+    assert max(watch.awake) == SLOTS, "the spare slot was used, and by one engine at a time"
     assert set(watch.statuses) == {200}, "nothing is lost to an engine that falls asleep or wakes"

@@ -1,4 +1,4 @@
-"""Who has a seat as heartbeats and processes tell it; and a machine on which no more are awake than have one."""
+"""Who has a slot as heartbeats and processes tell it; and a machine on which no more are awake than have one."""
 
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from functions.controller.autoscaling.allocation import Allocation, toward
 from functions.controller.autoscaling.slots_in_use import Lasting, SlotsInUse, ending, heard_of, in_words, without_lost
-from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, SlotDemand, seated
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand, allotted
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
@@ -25,11 +25,11 @@ def asleep(number: int) -> ReplicaReport:
     return replica(number, "warm", asleep=True)
 
 
-def test_one_that_says_that_it_sleeps_has_no_seat() -> None:
+def test_one_that_says_that_it_sleeps_has_no_slot() -> None:
     assert seating(replica(0), asleep(1)).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
-def test_one_that_could_sleep_and_does_not_has_a_seat() -> None:
+def test_one_that_could_sleep_and_does_not_has_a_slot() -> None:
     assert seating(replica(0), replica(1, "warm")).held() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
@@ -38,22 +38,22 @@ def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("phase", ["starting", "hung"])
-def test_one_that_sleeps_and_is_not_well_has_no_seat(phase: str) -> None:
+def test_one_that_sleeps_and_is_not_well_has_no_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
     assert seating(heartbeat).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
-def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
+def test_one_in_any_other_phase_has_a_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
     assert seating(heartbeat).held() == HeldSlots(serving=1, loading=1, sleeps=True)
 
 
-def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
+def test_one_that_is_to_serve_has_its_slot_before_it_wakes() -> None:
     assert seating(replica(0), asleep(1), allocation=Allocation(2)).held() == HeldSlots(serving=2, sleeps=True)
 
 
-def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
+def test_one_that_is_not_heard_of_has_a_slot_and_is_not_ended_for_that() -> None:
     silent = replica(1, "warm", asleep=True, age_s=60.0)
     assert seating(silent).held() == seating().held() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
     assert seating(silent, sleeps=False).held() == HeldSlots(serving=1, loading=1)
@@ -61,7 +61,7 @@ def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
     pool = seating(replica(0), replica(2, "starting"), allocation=Allocation(3, frozenset({1, 2})))
-    may = seated({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
+    may = allotted({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
     assert toward(pool.allocation, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
 
 
@@ -99,23 +99,27 @@ def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
     ]
 
 
-def test_an_engine_that_no_allocation_has_keeps_its_seat_until_it_is_gone() -> None:
+def test_an_engine_that_no_allocation_has_keeps_its_slot_until_it_is_gone() -> None:
     running = [f"{POOL}-0", f"{POOL}-1", f"{POOL}-2", "gone-0"]
     assert ending(running, {POOL: seating()}) == 2
 
 
 def test_why_a_pool_has_less_is_said() -> None:
     pool = seating(replica(0), asleep(1))
-    assert in_words(SlotDemand(1, 1), Seated(1, 1), pool, 3) == ""
-    waits = in_words(SlotDemand(2, 1), Seated(1, 1), pool, 3)
+    assert in_words(SlotDemand(1, 1), SlotAllotment(1, 1), pool, 3) == ""
+    waits = in_words(SlotDemand(2, 1), SlotAllotment(1, 1), pool, 3)
     assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
-    assert in_words(SlotDemand(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
+    assert in_words(SlotDemand(1, 2), SlotAllotment(1, 1), pool, 3).startswith(
+        "a warm replica is loaded, one at a time, when"
+    )
     in_the_middle = seating(replica(0), asleep(1), replica(2), allocation=ONE_AND_ONE_OF_THREE)
-    assert in_words(SlotDemand(2, 0), Seated(2, 0), in_the_middle, 2).startswith(
+    assert in_words(SlotDemand(2, 0), SlotAllotment(2, 0), in_the_middle, 2).startswith(
         "a warm replica too many sleeps, and is"
     )
-    assert in_words(SlotDemand(1, 0), Seated(1, 0), pool, 2) == "", "the last one ends at once"
-    assert in_words(SlotDemand(2, 1), Seated(1, 0), seating(sleeps=False), 3).startswith("this machine runs 3 engines")
+    assert in_words(SlotDemand(1, 0), SlotAllotment(1, 0), pool, 2) == "", "the last one ends at once"
+    assert in_words(SlotDemand(2, 1), SlotAllotment(1, 0), seating(sleeps=False), 3).startswith(
+        "this machine runs 3 engines"
+    )
 
 
 # a machine
@@ -125,7 +129,7 @@ def test_why_a_pool_has_less_is_said() -> None:
 class Machine:
     """Two pools that serve with one each; engines by pool and number, as they are: "loading", "awake", "asleep"."""
 
-    seats: int
+    slots: int
     sleeps: dict[str, bool]
     allocations: dict[str, Allocation] = field(init=False)
     engines: dict[str, dict[int, str]] = field(init=False)
@@ -154,11 +158,11 @@ class Machine:
             for number, state in self.engines[pool].items()
         }
 
-    def decide(self, demands: dict[str, SlotDemand]) -> dict[str, Seated]:
-        """One pass: what is started, woken or ended is so at once, as far as seats go."""
+    def decide(self, demands: dict[str, SlotDemand]) -> dict[str, SlotAllotment]:
+        """One pass: what is started, woken or ended is so at once, as far as slots go."""
         pools = self.pools()
         held = {name: pool.held() for name, pool in pools.items()}
-        allowed = seated(demands, held, self.leaving, self.seats)
+        allowed = allotted(demands, held, self.leaving, self.slots)
         for name, pool in pools.items():
             may = allowed[name]
             then = toward(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
@@ -198,14 +202,14 @@ passes = st.lists(st.tuples(demands, st.booleans()), max_size=12)
 
 @settings(max_examples=60)
 @given(st.integers(2, 5), st.booleans(), passes)
-def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
-    seats: int, both: bool, asked: list[tuple[dict[str, SlotDemand], bool]]
+def test_no_more_are_awake_than_have_a_slot_whatever_is_wanted(
+    slots: int, both: bool, asked: list[tuple[dict[str, SlotDemand], bool]]
 ) -> None:
-    machine = Machine(seats, {"a": True, "b": both})
+    machine = Machine(slots, {"a": True, "b": both})
     for wanted, time_passes in asked:
         serving = {name: allocation.serving for name, allocation in machine.allocations.items()}
         machine.decide(wanted)
-        assert machine.awake() <= seats
+        assert machine.awake() <= slots
         for name, allocation in machine.allocations.items():
             assert allocation.serving >= min(serving[name], wanted[name].serving), (
                 "nobody who serves sleeps for another"
@@ -216,21 +220,21 @@ def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
 
 @settings(max_examples=40)
 @given(st.integers(2, 5), demands, demands)
-def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
-    seats: int, before: dict[str, SlotDemand], wanted: dict[str, SlotDemand]
+def test_what_is_wanted_for_long_comes_as_far_as_there_are_slots(
+    slots: int, before: dict[str, SlotDemand], wanted: dict[str, SlotDemand]
 ) -> None:
-    machine = Machine(seats, {"a": True, "b": True})
+    machine = Machine(slots, {"a": True, "b": True})
     machine.settle(before)
     machine.settle(wanted)
     serving = sum(allocation.serving for allocation in machine.allocations.values())
-    assert serving == min(seats, sum(demand.serving for demand in wanted.values())), "no promotion is lost"
-    if serving < seats:
+    assert serving == min(slots, sum(demand.serving for demand in wanted.values())), "no promotion is lost"
+    if serving < slots:
         assert {name: len(allocation.standby) for name, allocation in machine.allocations.items()} == {
             name: demand.warm for name, demand in wanted.items()
-        }, "the spare seats are shared by all that sleep"
+        }, "the spare slots are shared by all that sleep"
 
 
-def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
+def test_worked_example_of_a_spare_slot_on_a_machine() -> None:
     machine, calm = Machine(3, {"a": True, "b": True}), {"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)}
     machine.settle(calm)
     assert machine.engines == {"a": {0: "awake", 1: "asleep"}, "b": {0: "awake", 1: "asleep"}}
@@ -240,7 +244,7 @@ def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
     assert machine.allocations == {"a": ONE_AND_ONE, "b": Allocation(2)}
 
 
-def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
+def test_one_that_dies_asleep_gives_way_where_its_slot_is_taken() -> None:
     machine = Machine(3, {"a": True, "b": True})
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
     machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
