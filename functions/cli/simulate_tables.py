@@ -1,7 +1,7 @@
 """Tables of `shoal simulate`: what a threshold, host memory or a prefill pool would change.
 
-cascade --trace FILE    which threshold escalates how many, from the doubts that traces recorded: a cascade writes the
-                        doubt of every small answer into its request's trace, whatever was decided
+cascade --trace FILE    which threshold escalates how many, from the entropies in traces: a cascade writes that of
+                        every small answer into its request's trace, whatever was decided
 offload                 for which loads host memory behind the KV cache pays, by its size and its link
 prefill                 for which prompts and loads a prefill pool pays, beside one pool of equal accelerators
 """
@@ -35,7 +35,7 @@ def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
         raise Refused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
     if not trace.exists():
         raise Refused(f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)")
-    recorded = doubts(rows(trace))
+    recorded = entropies(rows(trace))
     if not recorded:
         raise Refused(f"no answer in {trace} was judged: no request of it went through a cascade")
     tables = {step: table(found, thresholds) for step, found in sorted(recorded.items())}
@@ -51,8 +51,8 @@ def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
         console.print(shown)
 
 
-def doubts(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
-    """The recorded doubts of each step."""
+def entropies(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
+    """The recorded entropies of each step."""
     found: dict[Step, list[float]] = defaultdict(list)
     for row in recorded:
         judged = row.route_score.get("cascade")

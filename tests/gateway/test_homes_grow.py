@@ -67,7 +67,7 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
     for number in NUMBERS:
         ours.sent(POOL, conversation(number), at(conversation(number), index), at(conversation(number), index), TTL_S)
     assert told(ours) == []
-    ours.doubt(POOL, index.changed)
+    ours.recheck(POOL, index.changed)
     ours.look_again(lambda pool, key, name: at(key, index, settled=False))
     batch = batch_of(ours)
     theirs.received(batch, NOW_UNIX_S)
@@ -78,7 +78,7 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
         assert (heard.replica_id if heard is not None else at(key, index)) != "new"
         assert (heard is not None) == (at(key, index) == "new"), "the others need no word"
     assert 5 < len(theirs) < 25
-    ours.doubt(POOL, {EVERY})
+    ours.recheck(POOL, {EVERY})
     ours.look_again(lambda pool, key, name: at(key, index, settled=False))
     assert told(ours) == [], "once"
 
@@ -96,8 +96,8 @@ def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_se
         looked_at.append(key)
         return B
 
-    homes.doubt(POOL, {ADAPTER})
-    homes.doubt(PoolName("other"), {EVERY})
+    homes.recheck(POOL, {ADAPTER})
+    homes.recheck(PoolName("other"), {EVERY})
     homes.look_again(assumed)
     assert looked_at == [conversation(0)]
     assert told(homes) == [("a", conversation(0))]

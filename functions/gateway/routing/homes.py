@@ -67,7 +67,7 @@ class SessionHomes:
         self._clock = clock
         self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
         self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
-        self._doubtful: deque[_Key] = deque()  # that all may assume elsewhere now
+        self._to_recheck: deque[_Key] = deque()  # that all may assume elsewhere now
         self.told_total = 0  # conversations
         self.heard_total = 0
         self.lost_total = 0  # never told: the bus was away for too long
@@ -108,19 +108,19 @@ class SessionHomes:
         now_s = self._clock()
         self._homes.expire(lambda held: held.until_s <= now_s)
 
-    def doubt(self, pool: PoolName, names: Collection[EngineName]) -> None:
+    def recheck(self, pool: PoolName, names: Collection[EngineName]) -> None:
         """More replicas of the pool can answer these: `look_again` at their conversations."""
-        known = set(self._doubtful)
+        known = set(self._to_recheck)
         for key, held in self._homes.items():
             is_meant = key[0] == pool and (held.name in names or EVERY in names)
             if is_meant and held.is_seen and not held.is_told and key not in known:
-                self._doubtful.append(key)
+                self._to_recheck.append(key)
 
     def look_again(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
-        """Tell of those in doubt that all would assume elsewhere; some of them at each call."""
+        """Tell of those to recheck that all would assume elsewhere; some of them at each call."""
         now_s = self._clock()
-        for _ in range(min(len(self._doubtful), _LOOKED_AT)):
-            pool, conversation = key = self._doubtful.popleft()
+        for _ in range(min(len(self._to_recheck), _LOOKED_AT)):
+            pool, conversation = key = self._to_recheck.popleft()
             held = self.home_of(pool, conversation)
             if held is None or held.is_told or assumed(pool, conversation, held.name) == held.replica_id:
                 continue

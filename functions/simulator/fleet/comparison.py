@@ -61,10 +61,10 @@ class OtherRouter:
 
     def _question(self, request: RouteRequest, replica: ReplicaView) -> Question:
         client = self._client_of(request.tie_key)
-        request = client.request
+        asked = client.request
         return Question(
             client.key, replica.pool, request.engine_name, client.blocks_for(is_adapter=request.is_adapter),
-            self._block_tokens, request.prompt_tokens, request.output_tokens, request.session,
+            self._block_tokens, asked.prompt_tokens, asked.output_tokens, asked.session,
         )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class SimulatedGateway:
         self._context = context
         self._events = context.events
         self._setting = context.setting
-        self._deaf_until_s = 0.0
+        self._bus_down_until_s = 0.0
         self._metrics = OutcomeMetrics(context)
         self._other: OtherRouter | None = None
         if router is not None:
@@ -117,11 +117,11 @@ class SimulatedGateway:
     def cut_off(self, until_s: float) -> None:
         """The bus is out of its reach."""
         self.services.state.bus_down = True
-        self._deaf_until_s = max(self._deaf_until_s, until_s)
+        self._bus_down_until_s = max(self._bus_down_until_s, until_s)
 
     def may_hear_again(self) -> bool:
-        """Whether it has been deaf for long enough: then it hears from now on."""
-        if self.services.state.bus_down and self._events.now_s >= self._deaf_until_s:
+        """Whether the bus has been out of its reach for long enough: then it hears from now on."""
+        if self.services.state.bus_down and self._events.now_s >= self._bus_down_until_s:
             self.core.bus_recovered()
             return True
         return False

@@ -280,5 +280,5 @@ def _detection(fleet: Fleet, rows: Rows) -> Breaches:
         if begun.last_phase != "ready":
             yield f"{begun.request_id} went to {begun.replica}, which said that it is {begun.last_phase}"
         silent_s = begun.at_s - begun.last_beat_s
-        if silent_s > SILENCE_LIMIT_S + _SWEEP_S + _SLACK_S and not begun.is_deaf:
+        if silent_s > SILENCE_LIMIT_S + _SWEEP_S + _SLACK_S and not begun.is_silent:
             yield f"{begun.request_id} went to {begun.replica}, silent for {silent_s:.1f} s"
