@@ -27,8 +27,8 @@ from functions.gateway.request.upstream import UpstreamConnection
 from functions.gateway.tracing import offer
 from functions.telemetry.trace_sink import TraceSink
 from loadtests.bench import engine
-from loadtests.bench.beat import heartbeat
 from loadtests.bench.gateway import snapshot_of
+from loadtests.bench.heartbeats import heartbeat
 from loadtests.bench.load import Target, request
 from loadtests.bench.parts import body
 

@@ -1,4 +1,4 @@
-"""shoal's gateway as it is deployed, for the benches: with a real bus, a fleet that beats, and a cached snapshot.
+"""shoal's gateway as it is deployed, for the benches: with a real bus, a fleet that sends heartbeats, and a cached snapshot.
 
 Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone. Every
 limit of the tenant's tier is there, high enough that it is checked, counted and told, and never reached.
@@ -82,7 +82,7 @@ class Bench:
 
 @contextmanager
 def backdrop(folder: Path, replicas: int, events: int, interval_ms: float) -> Iterator[Backdrop]:
-    """Engines, bus and beats, on CPU 1."""
+    """Engines, bus and heartbeats, on CPU 1."""
     bus_port, *engine_ports = free_ports(1 + replicas)
     server = Path(_valkey_package).parent / "bin" / "valkey-server"
     ports = [str(port) for port in engine_ports]
@@ -90,7 +90,7 @@ def backdrop(folder: Path, replicas: int, events: int, interval_ms: float) -> It
         children = [
             spawn([str(server), "--port", str(bus_port), "--bind", "127.0.0.1", "--save", ""], log, 1),
             spawn([sys.executable, "-m", "loadtests.bench.engine", str(events), str(interval_ms), *ports], log, 1),
-            spawn([sys.executable, "-m", "loadtests.bench.beat", str(bus_port), *ports], log, 1),
+            spawn([sys.executable, "-m", "loadtests.bench.heartbeats", str(bus_port), *ports], log, 1),
         ]
         try:
             wait_ready(children[1], f"http://127.0.0.1:{engine_ports[-1]}/", folder / "backdrop.log")

@@ -38,7 +38,7 @@ async def offer(
     """All samples until `until_s`; times of `asked` are stretched as the engines' are."""
     samples: list[Sample] = []
     tasks = Supervised()
-    tasks.forever("beats", fleet.beat)
+    tasks.forever("heartbeats", fleet.heartbeat)
     await fleet.ready()
     began_s = time.monotonic()
 

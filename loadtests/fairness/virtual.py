@@ -1,7 +1,7 @@
 """A gateway's waiting room and router before simulated engines, in virtual time: no processes, no sockets, no noise.
 
 The decisions are the real ones (`decisions.admission.queue`, `decisions.routing.choice`), the engines step as the
-simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by beats, a second apart.
+simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by heartbeats, a second apart.
 The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
 """
 
@@ -26,7 +26,7 @@ from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
 
 POOL, BASE = PoolName("base"), EngineName("base")
-_BEAT_S, _SWEEP_S = 1.0, 0.25
+_HEARTBEAT_S, _SWEEP_S = 1.0, 0.25
 _NUMBERS = count()
 
 
@@ -92,7 +92,7 @@ class VirtualFleet:
         """All that was asked, with what came back by then; returns of the refused among them."""
         for each in asked:
             self._come_later(each)
-        self._beat(0.0)
+        self._send_heartbeat(0.0)
         self._sweep(0.0)
         while self._events and self._events[0][0] <= until_s:
             now_s, _, happens = heapq.heappop(self._events)
@@ -195,8 +195,8 @@ class VirtualFleet:
             self._refuse(self._waiting.pop(ticket.number), self.admission.refuse_late(ticket, now_s), now_s)
         self._serve(now_s)
 
-    def _beat(self, now_s: float) -> None:
-        self._at(now_s + _BEAT_S, self._beat)
+    def _send_heartbeat(self, now_s: float) -> None:
+        self._at(now_s + _HEARTBEAT_S, self._send_heartbeat)
         for engine in self._engines.values():
             core, former = engine.core, engine.view
             stats, scheduler = core.stats, core.scheduler

@@ -25,7 +25,7 @@ from loadtests.memory.world import World
 
 POINTS = 20
 FLAT_RATIO = 1.05
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _SWEEP_S = 0.25
 
 
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
     step = max(1, options.requests // POINTS)
     per_sweep = max(1, int(options.rate * _SWEEP_S))
     rows: list[dict[str, Any]] = []
-    beat_at_s, cpu_s = world.now_s + _BEAT_S, 0.0
+    heartbeat_at_s, cpu_s = world.now_s + _HEARTBEAT_S, 0.0
     for number in track(range(1, step * POINTS + 1), "asking", disable=options.output == "json"):
         headers, body = traffic.request()
         started_s = time.process_time()
@@ -88,9 +88,9 @@ def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
         cpu_s += time.process_time() - started_s
         if number % per_sweep == 0:
             world.pass_on(_SWEEP_S)
-            if world.now_s >= beat_at_s:
-                world.beat()
-                beat_at_s = world.now_s + _BEAT_S
+            if world.now_s >= heartbeat_at_s:
+                world.heartbeat()
+                heartbeat_at_s = world.now_s + _HEARTBEAT_S
         if number % step == 0:
             rows.append(_point(number, world, traffic, client, 1e6 * cpu_s / number))
             if options.output == "json":

@@ -46,11 +46,11 @@ def key_of(tenant: int) -> str:
 
 
 class World:
-    """A gateway, its replicas' beats, and time."""
+    """A gateway, its replicas' heartbeats, and time."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self._beats = 0
+        self._heartbeats = 0
         services = make_services(
             pepper=_PEPPER,
             limits=Limits(),
@@ -61,13 +61,13 @@ class World:
         self.gateway = Gateway(replace(services, upstreams=Engines(lambda: self.now_s)))
         snapshot = _snapshot()
         self.gateway.swap(Catalogue(snapshot, "sha256:" + "0" * 64))
-        self.beat()
+        self.heartbeat()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Every replica says that it is well."""
-        self._beats += 1
+        self._heartbeats += 1
         for number in range(REPLICAS):
-            self.gateway.receive_heartbeat(_heartbeat(number, self._beats))
+            self.gateway.receive_heartbeat(_heartbeat(number, self._heartbeats))
 
     def pass_on(self, seconds: float) -> None:
         """Time passes; what happens a few times a second does."""

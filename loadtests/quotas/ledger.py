@@ -45,7 +45,7 @@ def limits_of() -> QuotaLimits:
 async def run(fleet: Fleet, requests: int, say: Callable[[str], None]) -> Row:
     answers: list[Answer] = []
     async with asyncio.TaskGroup() as group:
-        background = [group.create_task(fleet.beat())]
+        background = [group.create_task(fleet.heartbeat())]
         await fleet.ready()
         say(f"{fleet.gateways} gateways and {fleet.engines} engines are ready")
         kills = Counter[str]()

@@ -42,7 +42,7 @@ async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Ca
     limit = fleet.limits.output_tokens_per_minute or 0
     loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.TaskGroup() as group:
-        beating = group.create_task(fleet.beat())
+        beating = group.create_task(fleet.heartbeat())
         await fleet.ready()
         say(f"{fleet.gateways} gateways and {fleet.engines} engines are ready")
         await _until_shared(fleet)

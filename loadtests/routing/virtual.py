@@ -1,7 +1,7 @@
 """The replay in virtual time: real decisions, real engine steps, no processes; the same seed gives the same figures.
 
 Engines are `functions.engines.sim.core`, told of time instead of sleeping, and their agents' real plans
-(`virtual_engine`); what a gateway would know of them is folded from beats once a second, with the rates that an agent
+(`virtual_engine`); what a gateway would know of them is folded from heartbeats once a second, with the rates that an agent
 would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK engine
 tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
 """
@@ -36,7 +36,7 @@ from studies.routers.live import LiveRouterName, live_choice
 
 BASE, TENANT = EngineName("base"), TenantId("acme")
 BLOCK = BLOCK_TOKENS // SCALE
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _NODES = 2
 
 
@@ -78,7 +78,7 @@ class Replay:
         for each in asked:
             at_s = began_s + each.at_s / compression
             self.at(at_s, lambda each=each, at_s=at_s: self._ask(each, at_s, at_s - began_s))  # type: ignore[misc]
-        self._beat()
+        self._send_heartbeat()
         while self._events and len(self.samples) < len(asked):
             self.now_s, _, call = heapq.heappop(self._events)
             call()
@@ -190,10 +190,10 @@ class Replay:
             waited_ms if waited_ms > 0.0 else None,
         )
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         for engine in self._engines.values():
-            self._fleet.fold(engine.beat(), self.now_s)
-        self.at(self.now_s + _BEAT_S, self._beat)
+            self._fleet.fold(engine.heartbeat(), self.now_s)
+        self.at(self.now_s + _HEARTBEAT_S, self._send_heartbeat)
 
     def _new_engines(self, shape: Shape) -> Iterator[Engine]:
         limits = EngineLimits(

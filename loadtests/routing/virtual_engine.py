@@ -85,7 +85,7 @@ class Engine:
     advertised: tuple[EngineName, ...] = ()
     room: int = 0
     loads: int = 0
-    beats: int = 0
+    heartbeats: int = 0
     _loading: dict[EngineName, None] = field(default_factory=dict)
     _calls: dict[EngineName, None] = field(default_factory=dict)
     _state: AdapterState = field(default_factory=AdapterState)
@@ -119,7 +119,7 @@ class Engine:
         for name in plan.unload:
             del self.adapter_ids[name]
 
-    def beat(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
         """What the gateway hears once a second."""
         self.plan()
         core = self.core
@@ -132,7 +132,7 @@ class Engine:
             running=len(scheduler.running),
         )
         self.rates = update(self.rates, counters)
-        self.beats += 1
+        self.heartbeats += 1
         disk = bloom.build(self.node.digests) if self.node.digests else None
         limits = core.limits
         return Heartbeat(
@@ -141,7 +141,7 @@ class Engine:
             host="127.0.0.1",
             port=1,
             phase="ready",
-            sequence=self.beats,
+            sequence=self.heartbeats,
             incarnation=1,
             sent_unix_s=self.clock.now_s,
             running=len(scheduler.running),

@@ -1,6 +1,6 @@
 """The bench's agents: say every second that the fake engines are ready.
 
-`python -m loadtests.bench.beat BUS ENGINE…`, ports.
+`python -m loadtests.bench.heartbeats BUS ENGINE…`, ports.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from functions.fleet.valkey_bus import ValkeyBus
 from loadtests.bench.gateway import DIGEST, MODEL, POOL
 
 
-async def beat(bus_port: int, engine_ports: list[int]) -> None:
+async def send_heartbeats(bus_port: int, engine_ports: list[int]) -> None:
     bus = ValkeyBus(f"valkey://127.0.0.1:{bus_port}/0")
     sequence = 0
     while True:
         sequence += 1
-        with contextlib.suppress(BusUnavailable):  # the bus starts at the same time; the next beat finds it
+        with contextlib.suppress(BusUnavailable):  # the bus starts at the same time; the next heartbeat finds it
             for number, port in enumerate(engine_ports):
                 await bus.publish(heartbeat(number, port, sequence))
         await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -42,4 +42,4 @@ def heartbeat(number: int, engine_port: int, sequence: int) -> Heartbeat:
 
 
 if __name__ == "__main__":
-    asyncio.run(beat(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))
+    asyncio.run(send_heartbeats(int(sys.argv[1]), [int(port) for port in sys.argv[2:]]))
