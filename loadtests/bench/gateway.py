@@ -1,4 +1,4 @@
-"""shoal's gateway as it is deployed, for the benches: with a real bus, a fleet that sends heartbeats, and a cached snapshot.
+"""shoal's gateway as it is deployed, for the benches: a real bus, a fleet that sends heartbeats, and a cached snapshot.
 
 Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone. Every
 limit of the tenant's tier is there, high enough that it is checked, counted and told, and never reached.

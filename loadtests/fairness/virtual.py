@@ -1,8 +1,8 @@
 """A gateway's waiting room and router before simulated engines, in virtual time: no processes, no sockets, no noise.
 
 The decisions are the real ones (`decisions.admission.queue`, `decisions.routing.choice`), the engines step as the
-simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by heartbeats, a second apart.
-The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
+simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by heartbeats, a second
+apart. The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
 """
 
 import heapq

@@ -1,9 +1,9 @@
 """The replay in virtual time: real decisions, real engine steps, no processes; the same seed gives the same figures.
 
 Engines are `functions.engines.sim.core`, told of time instead of sleeping, and their agents' real plans
-(`virtual_engine`); what a gateway would know of them is folded from heartbeats once a second, with the rates that an agent
-would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK engine
-tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
+(`virtual_engine`); what a gateway would know of them is folded from heartbeats once a second, with the rates that an
+agent would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK
+engine tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
 """
 
 import heapq

@@ -46,7 +46,7 @@ MAX_UNPUBLISHED = 65_536  # while the bus is away
 _LOOKED_AT = 1_000  # conversations at once of those that all may assume elsewhere now: 10 ms
 
 _Key = tuple[PoolName, bytes]
-_Place = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
+_BatchKey = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SessionHomes:
 
     def to_publish(self) -> list[SessionsAt]:
         """The next batch's content, taken from what is still to be told; empty where there is none."""
-        alike: dict[_Place, list[bytes]] = {}
+        alike: dict[_BatchKey, list[bytes]] = {}
         for _ in range(min(len(self._unpublished), MAX_SESSIONS_PER_BATCH)):
             (pool, conversation), (replica_id, ttl_s) = self._unpublished.popitem(last=False)
             place = (pool, replica_id, ttl_s)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.admission.queue import Admission
-from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.overload.gateway_share import QueueLadder
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict
@@ -100,7 +100,7 @@ class ModelledEngines:
         return engine
 
 
-class NoLadder(RoomLadder):
+class NoLadder(QueueLadder):
     """Nothing is shed, shifted or borrowed."""
 
     def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:

@@ -10,12 +10,12 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.catalogue import SettingCatalogue
-from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.engine_driver import EngineDriver
 from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.signals import PoolFigures
 from functions.simulator.fleet.steering import Steering
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.workload.request import WorkloadRequest
 
 LoadAdapter = Callable[[ReplicaId, EngineName, float, Callable[[LoadAnswer], None]], None]
@@ -27,8 +27,8 @@ class Context:
     catalogue: SettingCatalogue
     events: Events
     outcome: Outcome
-    engines: EngineRoom
-    told: Mapping[PoolName, ToldPrefixes]
+    engines: EngineDriver
+    told: Mapping[PoolName, ReportedPrefixes]
     """By pool, where its policy goes by the engines' events."""
     figures: Mapping[PoolName, PoolFigures]
     load_adapter: LoadAdapter

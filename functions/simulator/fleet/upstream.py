@@ -5,7 +5,7 @@
 What an attempt of the gateway (`functions.gateway.request.attempt`) reads is an answer's head, its first event, and a
 last one that carries the usage; the tokens between are the engine model's affair. `ROUTE` is how such an answer speaks.
 
-Neighbours: `engine_room` has the engines; `client` asks.
+Neighbours: `engine_driver` has the engines; `client` asks.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
 from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import BANDS, Ticket
-from functions.decisions.overload.gateway_share import LOOK_S, RoomLadder, shiftable_ratio
+from functions.decisions.overload.gateway_share import LOOK_S, QueueLadder, shiftable_ratio
 from functions.decisions.overload.ladder import OFF, RUNGS, LadderState, Rungs
 from loadtests.fairness.traffic import chats
 from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
@@ -31,7 +31,7 @@ class Laddered(VirtualFleet):
 
     def __init__(self, shape: Shape, spare_ratio: float = 0.0) -> None:
         super().__init__(shape, POLICY)
-        self.ladder = RoomLadder()
+        self.ladder = QueueLadder()
         self.seen: list[tuple[float, Rungs]] = []
         self._spare_ratio = spare_ratio
 
@@ -129,7 +129,7 @@ def test_under_shed_light_tenants_wait_for_less() -> None:
 
 
 def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.rungs = Rungs(("shed", "shift"), shift_ratio=0.4)
     admission.gate.request_limit = 10
     assert ladder.shift_ratio(admission) == 0.0
@@ -138,7 +138,7 @@ def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
 
 
 def test_a_look_is_taken_only_so_often() -> None:
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.look(admission, 0.0)
     ladder.look(admission, LOOK_S)
     state = ladder.state
@@ -157,7 +157,7 @@ def test_other_pools_are_asked_only_while_they_have_room() -> None:
 
 def test_a_rate_that_was_too_low_is_found_out() -> None:
     """Measured while caches were cold, say: by it, what comes now is twice too much, and half of it is sent away."""
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     admission.gate.replicas = 1
     admission.drain.per_replica, admission.drain.has_been_full = 1_000.0, True
     ladder.state = LadderState(level=2, tokens_per_s=2_000.0, seen_s=0.0)
@@ -174,7 +174,7 @@ def test_batch_that_waits_does_not_keep_the_rate_low() -> None:
     patient = AdmissionEntry(
         "p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1, max_wait_ms=600_000))
     )
-    admission, ladder = Admission(patient, 0.0), RoomLadder()
+    admission, ladder = Admission(patient, 0.0), QueueLadder()
     admission.gate.replicas, admission.gate.request_limit, admission.gate.easy_requests = 1, 1, 0.5
     assert admission.arrive(ticket(1, INTERACTIVE), 0.0) == "dispatch"
     assert admission.arrive(ticket(2, BATCH), 0.0) == "wait"

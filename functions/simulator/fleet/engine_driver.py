@@ -22,7 +22,7 @@ _REFUSED_S = 0.0005  # a round trip within a zone
 _TAKES = frozenset({Life.READY, Life.DRAINING, Life.WARM})
 
 
-class EngineRoom:
+class EngineDriver:
     def __init__(
         self, events: Events, outcome: Outcome, replicas: Mapping[ReplicaId, Replica], *, connect_s: float
     ) -> None:

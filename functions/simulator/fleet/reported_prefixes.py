@@ -15,7 +15,7 @@ from functions.fleet.prefix_filters import Held, bits_of, held_by
 _MAX_NAMES = 20_000_000
 
 
-class ToldPrefixes:
+class ReportedPrefixes:
     def __init__(self) -> None:
         self._index = BlockIndex(_MAX_NAMES)
         self._replica_of: dict[int, ReplicaId] = {}

@@ -27,13 +27,13 @@ _HTTPS_PORT = 443
 
 
 @dataclass(frozen=True, slots=True)
-class S3Place:
+class S3Source:
     bucket: str
     prefix: str
 
 
 @dataclass(frozen=True, slots=True)
-class HttpsPlace:
+class HttpsSource:
     host: str
     port: int
     path: str  # begins with a slash, does not end in one unless it is the root
@@ -43,7 +43,7 @@ class HttpsPlace:
         return self.host if self.port == _HTTPS_PORT else f"{self.host}:{self.port}"
 
 
-def parse_place(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: TenantId | None) -> S3Place | HttpsPlace:
+def parse_source(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: TenantId | None) -> S3Source | HttpsSource:
     """The place that `uri` names; ArtifactRefused where this tenant may not fetch from it."""
     if len(uri) > URI_MAX_CHARS:
         raise ArtifactRefused(f"artifact_uri is over {URI_MAX_CHARS} characters")
@@ -52,9 +52,9 @@ def parse_place(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: Tena
             "artifact_uri holds characters outside plain ASCII, a space, a backslash or a percent sign"
         )
     if uri.startswith("s3://"):
-        return _s3_place(uri, policy, own_bucket, tenant)
+        return _s3_source(uri, policy, own_bucket, tenant)
     if uri.startswith("https://"):
-        return _https_place(uri, policy)
+        return _https_source(uri, policy)
     match = _SCHEME.match(uri)
     raise ArtifactRefused(
         f"artifact_uri has the scheme {match['scheme']!r}; allowed: s3, https"
@@ -63,7 +63,7 @@ def parse_place(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: Tena
     )
 
 
-def _s3_place(uri: str, policy: IngestPolicy, own_bucket: str, tenant: TenantId | None) -> S3Place:
+def _s3_source(uri: str, policy: IngestPolicy, own_bucket: str, tenant: TenantId | None) -> S3Source:
     bucket = uri.removeprefix("s3://").partition("/")[0]
     allowed = policy.s3_buckets or (own_bucket,)
     if bucket not in allowed:
@@ -72,10 +72,10 @@ def _s3_place(uri: str, policy: IngestPolicy, own_bucket: str, tenant: TenantId 
     owner, _, rest = location.prefix.partition("/")
     if tenant is not None and (owner != tenant or not rest):
         raise ArtifactRefused(f"artifact_uri is not below s3://{bucket}/{tenant}/: a tenant names only its own folder")
-    return S3Place(bucket, location.prefix)
+    return S3Source(bucket, location.prefix)
 
 
-def _https_place(uri: str, policy: IngestPolicy) -> HttpsPlace:
+def _https_source(uri: str, policy: IngestPolicy) -> HttpsSource:
     match = _HTTPS.fullmatch(uri)
     if match is None or match["rest"]:
         raise ArtifactRefused("artifact_uri has a query or a fragment; name a folder by its plain path")
@@ -85,7 +85,7 @@ def _https_place(uri: str, policy: IngestPolicy) -> HttpsPlace:
     host, colon, port_text = authority.partition(":")
     _check_host(host, authority)
     port = _port(port_text) if colon else _HTTPS_PORT
-    place = HttpsPlace(host, port, _path(match["path"]))
+    place = HttpsSource(host, port, _path(match["path"]))
     if authority not in policy.https_hosts and place.authority not in policy.https_hosts:
         allowed = ", ".join(policy.https_hosts) or "none; the operator allows hosts by name"
         raise ArtifactRefused(f"artifact_uri is on {authority}, which is not allowed (allowed: {allowed})")

@@ -5,29 +5,29 @@ import pytest
 from functions.api.ids import TenantId
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.ingest import IngestPolicy
-from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
+from functions.artifacts.ingest.sources import HttpsSource, S3Source, parse_source
 
 ACME = TenantId("acme")
 POLICY = IngestPolicy(https_hosts=("models.example.com", "files.example.com:8443"))
 
 
-def place(uri: str, tenant: TenantId | None = ACME, policy: IngestPolicy = POLICY) -> S3Place | HttpsPlace:
-    return parse_place(uri, policy, own_bucket="shoal-models", tenant=tenant)
+def place(uri: str, tenant: TenantId | None = ACME, policy: IngestPolicy = POLICY) -> S3Source | HttpsSource:
+    return parse_source(uri, policy, own_bucket="shoal-models", tenant=tenant)
 
 
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
-        ("s3://shoal-models/acme/bot/v1", S3Place("shoal-models", "acme/bot/v1")),
-        ("s3://shoal-models/acme/bot/v1/", S3Place("shoal-models", "acme/bot/v1")),
-        ("https://models.example.com/acme/bot", HttpsPlace("models.example.com", 443, "/acme/bot")),
-        ("https://models.example.com/acme/bot/", HttpsPlace("models.example.com", 443, "/acme/bot")),
-        ("https://models.example.com:443/a", HttpsPlace("models.example.com", 443, "/a")),
-        ("https://models.example.com", HttpsPlace("models.example.com", 443, "/")),
-        ("https://files.example.com:8443/~me/A_b-1.0", HttpsPlace("files.example.com", 8443, "/~me/A_b-1.0")),
+        ("s3://shoal-models/acme/bot/v1", S3Source("shoal-models", "acme/bot/v1")),
+        ("s3://shoal-models/acme/bot/v1/", S3Source("shoal-models", "acme/bot/v1")),
+        ("https://models.example.com/acme/bot", HttpsSource("models.example.com", 443, "/acme/bot")),
+        ("https://models.example.com/acme/bot/", HttpsSource("models.example.com", 443, "/acme/bot")),
+        ("https://models.example.com:443/a", HttpsSource("models.example.com", 443, "/a")),
+        ("https://models.example.com", HttpsSource("models.example.com", 443, "/")),
+        ("https://files.example.com:8443/~me/A_b-1.0", HttpsSource("files.example.com", 8443, "/~me/A_b-1.0")),
     ],
 )
-def test_allowed_places(uri: str, expected: S3Place | HttpsPlace) -> None:
+def test_allowed_places(uri: str, expected: S3Source | HttpsSource) -> None:
     assert place(uri) == expected
 
 
@@ -113,11 +113,11 @@ def test_nothing_on_the_network_is_allowed_by_default() -> None:
 
 
 def test_the_operator_may_name_any_folder() -> None:
-    assert place("s3://shoal-models/globex/bot/v1", tenant=None) == S3Place("shoal-models", "globex/bot/v1")
+    assert place("s3://shoal-models/globex/bot/v1", tenant=None) == S3Source("shoal-models", "globex/bot/v1")
 
 
 def test_buckets_of_the_policy_replace_the_stores_own() -> None:
     policy = IngestPolicy(s3_buckets=("incoming",))
-    assert place("s3://incoming/acme/bot", policy=policy) == S3Place("incoming", "acme/bot")
+    assert place("s3://incoming/acme/bot", policy=policy) == S3Source("incoming", "acme/bot")
     with pytest.raises(ArtifactRefused, match="allowed: incoming"):
         place("s3://shoal-models/acme/bot", policy=policy)

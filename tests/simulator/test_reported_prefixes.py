@@ -13,10 +13,10 @@ from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.replica import Replica
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import POOL, PoolSetting, Setting, Zone
 from functions.simulator.fleet.simulation import simulate
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.router_port import Question
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from studies.routers.simulated import ROUTERS
@@ -27,7 +27,7 @@ chains = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 4), st.integ
 
 @given(chains)
 def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, int]]) -> None:
-    told = ToldPrefixes()
+    told = ReportedPrefixes()
     caches = {name: PrefixCache(8 * 16, 16, told.listener_of(name)) for name in (A, B)}
     for name, chain, length in sent:
         caches[name].enter([chain * 100 + place for place in range(length)])
@@ -38,7 +38,7 @@ def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, in
 
 
 def test_a_cache_that_is_cleared_or_begins_again_is_known_no_more() -> None:
-    told = ToldPrefixes()
+    told = ReportedPrefixes()
     cache = PrefixCache(100 * 16, 16, told.listener_of(A))
     cache.enter((1, 2, 3))
     assert told.match((1, 2, 3, 4)).blocks == {A: 3}
