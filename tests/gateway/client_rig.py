@@ -1,9 +1,9 @@
 """A client's connection to the fast lane, played byte by byte, without sockets.
 
-wire = Wire(play)
-wire >> POST(body)                # the client sends
-await play.connects()             # the engine side, from engine_rig
-assert wire.answers == [...]      # what the client got, as HTTP
+connection = Connection(play)
+connection >> POST(body)            # the client sends
+await play.connects()               # the engine side, from engine_rig
+assert connection.answers == [...]  # what the client got, as HTTP
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class Server:
         self.config.load()
 
 
-class Wire:
+class Connection:
     def __init__(self, play: Play, server: Server | None = None, *, handshake_s: float = 0.0) -> None:
         self.play = play
         self.server = server or Server(play)
@@ -161,7 +161,7 @@ class Wire:
         play.world.clock.forward(handshake_s)
         self.lane.connection_made(self.transport)
 
-    def __rshift__(self, data: bytes) -> "Wire":
+    def __rshift__(self, data: bytes) -> "Connection":
         if not self.transport.closing:
             self.transport.protocol.data_received(data)
         return self

@@ -15,7 +15,7 @@ from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, post
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.test_quotas import new_wire
+from tests.gateway.test_quotas import new_connection
 from tests.gateway.world import BOT_V1, headers, heartbeat, limits, quota
 
 # deadlines
@@ -46,18 +46,18 @@ async def test_the_deadline_while_dialling(play: Playing) -> None:
 @pytest.mark.parametrize("lane", ["fast", "plain"])
 async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
-    wire = await new_wire(p, lane)
+    connection = await new_connection(p, lane)
     request = post(CHAT_BODY, x_shoal_deadline_ms="500")
-    wire >> request[:-10]
+    connection >> request[:-10]
     await p.settle()
     p.world.clock.forward(0.5)
-    wire >> request[-10:]
+    connection >> request[-10:]
     await p.settle()
     assert not p.dials, "no engine works for nobody"
-    assert (wire.answer.status, wire.answer.code) == (504, "deadline_exceeded")
-    assert "X-Shoal-Deadline-Ms" in wire.answer.error["message"]
+    assert (connection.answer.status, connection.answer.code) == (504, "deadline_exceeded")
+    assert "X-Shoal-Deadline-Ms" in connection.answer.error["message"]
     assert p.quiet() and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
-    wire >> post(CHAT_BODY, x_shoal_deadline_ms="500")
+    connection >> post(CHAT_BODY, x_shoal_deadline_ms="500")
     await p.settle()
     assert len(p.dials) == 1, "the connection goes on"
 

@@ -9,7 +9,7 @@ from functions.fleet.usage_report import UsageRow
 from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.usage.sums import UsageSums
 from tests.gateway import sse
-from tests.gateway.client_rig import Wire, post
+from tests.gateway.client_rig import Connection, post
 from tests.gateway.detours import LARGE, NAMED_LARGE, cascades, escalated, hedged, with_large
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import END, HELLO, Playing, finishes
@@ -184,7 +184,7 @@ async def test_a_small_answer_that_is_asked_for_again_is_charged_once_and_lost_o
 
 async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) -> None:
     p = play("r0")
-    Wire(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
+    Connection(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
     await p.settle()
     (await p.connects()).answers(200, b'{"count":500,"max_model_len":2048,"tokens":[]}')
     await p.settle()
@@ -194,7 +194,7 @@ async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) ->
 
 async def test_who_is_refused_before_any_model_is_in_no_bill(play: Playing) -> None:
     p = play("r0")
-    Wire(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
+    Connection(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
     await p.settle()
     assert rows(p) == {}
 

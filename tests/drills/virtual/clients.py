@@ -120,7 +120,7 @@ def request_of(plan: RequestPlan, session: str | None) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """A client's end of a connection."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -207,7 +207,7 @@ class Client:
         self._is_plain = rng.random() < 0.2  # its connection is none of the fast lane's
         self._keeps_connection = rng.random() < 0.7
         self._stays = rng.random() < 0.7  # with one gateway
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._gateway: Any = None
 
     async def run(self) -> None:
@@ -221,87 +221,93 @@ class Client:
         self._leave()
 
     def _leave(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None and not wire.is_over:
-            wire.transport.abort() if self._rng.random() < 0.5 else wire.transport.close()
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_over:
+            connection.transport.abort() if self._rng.random() < 0.5 else connection.transport.close()
 
     async def _ask(self, plan: RequestPlan, turn: int) -> Outcome:
         try:
-            wire = await self._connected(turn)
+            connection = await self._connected(turn)
         except OSError:
-            wire = None
+            connection = None
         outcome = Outcome(plan, self.session, self._gateway, began_s=self._loop.time())
-        if wire is None:
+        if connection is None:
             outcome.ending = "unconnected"
             return outcome
-        wire.await_answer()
-        wire.transport.peer.answers = plan.request_id
-        await self._send(wire, request_of(plan, self.session), plan)
-        await self._follow(wire, plan, outcome)
-        return self._judge(wire, outcome)
+        connection.await_answer()
+        connection.transport.peer.answers = plan.request_id
+        await self._send(connection, request_of(plan, self.session), plan)
+        await self._follow(connection, plan, outcome)
+        return self._judge(connection, outcome)
 
-    async def _connected(self, turn: int) -> Wire | None:
-        if self._wire is not None and not self._wire.is_over and not self._wire.transport.is_closing():
-            return self._wire
+    async def _connected(self, turn: int) -> Connection | None:
+        if (
+            self._connection is not None
+            and not self._connection.is_over
+            and not self._connection.transport.is_closing()
+        ):
+            return self._connection
         self._gateway = self._pick(self._number if self._stays else self._number + turn)
         if self._gateway is None:
             return None
         async with asyncio.timeout(5.0):
-            _, wire = await self._network.connect(self.node, lambda: Wire(self._loop), self._gateway.name, GATEWAY_PORT)
-        self._wire = wire
+            _, connection = await self._network.connect(
+                self.node, lambda: Connection(self._loop), self._gateway.name, GATEWAY_PORT
+            )
+        self._connection = connection
         if self._is_plain:
-            wire.await_answer()
-            wire.transport.write(b"GET /healthz HTTP/1.1\r\nhost: shoal.test\r\n\r\n")
-            await self._until(wire, lambda: wire.is_complete, 5.0)
-        return None if wire.is_over else wire
+            connection.await_answer()
+            connection.transport.write(b"GET /healthz HTTP/1.1\r\nhost: shoal.test\r\n\r\n")
+            await self._until(connection, lambda: connection.is_complete, 5.0)
+        return None if connection.is_over else connection
 
-    async def _send(self, wire: Wire, request: bytes, plan: RequestPlan) -> None:
+    async def _send(self, connection: Connection, request: bytes, plan: RequestPlan) -> None:
         if not plan.uploads_slowly:
-            wire.transport.write(request)
+            connection.transport.write(request)
             return
         middle = self._rng.randrange(1, len(request))
-        wire.transport.write(request[:middle])
+        connection.transport.write(request[:middle])
         await asyncio.sleep(self._rng.choice((0.5, 3.0, 7.0)))
-        wire.transport.write(request[middle:])
+        connection.transport.write(request[middle:])
 
-    async def _follow(self, wire: Wire, plan: RequestPlan, outcome: Outcome) -> None:
+    async def _follow(self, connection: Connection, plan: RequestPlan, outcome: Outcome) -> None:
         end_s = self._loop.time() + (plan.leaves_after_s if plan.leaves_after_s is not None else PATIENCE_S)
         if plan.reads_late_s:
-            await self._until(wire, lambda: wire.first_s is not None, end_s - self._loop.time())
-            wire.transport.pause_reading()
+            await self._until(connection, lambda: connection.first_s is not None, end_s - self._loop.time())
+            connection.transport.pause_reading()
             await asyncio.sleep(plan.reads_late_s)
-            wire.transport.resume_reading()
+            connection.transport.resume_reading()
         enough = plan.leaves_after_events
         await self._until(
-            wire,
-            lambda: wire.is_complete or (enough is not None and wire.body.count(b"\n\n") >= enough),
+            connection,
+            lambda: connection.is_complete or (enough is not None and connection.body.count(b"\n\n") >= enough),
             end_s - self._loop.time(),
         )
         leaves = plan.leaves_after_s is not None or enough is not None
-        if leaves and not wire.is_complete and not wire.is_over:
+        if leaves and not connection.is_complete and not connection.is_over:
             outcome.ending = "left"
 
-    async def _until(self, wire: Wire, is_enough: Callable[[], bool], timeout_s: float) -> None:
+    async def _until(self, connection: Connection, is_enough: Callable[[], bool], timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                while not is_enough() and not wire.is_over:
-                    wire.changed.clear()
-                    await wire.changed.wait()
+                while not is_enough() and not connection.is_over:
+                    connection.changed.clear()
+                    await connection.changed.wait()
         except TimeoutError:
             return
 
-    def _judge(self, wire: Wire, outcome: Outcome) -> Outcome:
-        outcome.status, outcome.headers, outcome.body = wire.status, wire.headers, wire.body
-        outcome.first_s, outcome.problem = wire.first_s, wire.problem
-        outcome.broken_by = wire.transport.broken_by
+    def _judge(self, connection: Connection, outcome: Outcome) -> Outcome:
+        outcome.status, outcome.headers, outcome.body = connection.status, connection.headers, connection.body
+        outcome.first_s, outcome.problem = connection.first_s, connection.problem
+        outcome.broken_by = connection.transport.broken_by
         if outcome.ending == "left":
             return outcome
-        if not wire.is_complete:
-            outcome.ending = "cut" if wire.is_over else "unanswered"
-        elif wire.status != 200:
+        if not connection.is_complete:
+            outcome.ending = "cut" if connection.is_over else "unanswered"
+        elif connection.status != 200:
             outcome.ending = "refused"
         elif not outcome.plan.stream:
             outcome.ending = "answered"
         else:
-            outcome.ending = "streamed" if b"data: [DONE]" in wire.body else "broken"
+            outcome.ending = "streamed" if b"data: [DONE]" in connection.body else "broken"
         return outcome

@@ -25,7 +25,7 @@ _FIN, _RST = "FIN", "RST"
 Address = tuple[str, int]
 
 
-class _Wire:
+class _Socket:
     """The socket under a transport, as far as anybody looks."""
 
     def __init__(self, own: Address, peer: Address) -> None:
@@ -54,7 +54,7 @@ class PipeTransport(asyncio.Transport):
         self.answers = ""  # the request that its client waits for
         self.closing = self.lost = self.is_reading_paused = self._is_write_paused = False
         self._high_bytes, self._low_bytes = _HIGH_BYTES, _HIGH_BYTES // 4
-        self._wire = _Wire(*addresses)
+        self._socket = _Socket(*addresses)
         self._queue: deque[tuple[float, bytes | str]] = deque()
         self._under_way_bytes = 0
         self._last_ready_s = 0.0
@@ -112,7 +112,7 @@ class PipeTransport(asyncio.Transport):
         return self.protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._wire if name == "socket" else default
+        return self._socket if name == "socket" else default
 
     # what the network does
 
