@@ -58,7 +58,7 @@ class ControlPlane:
 
     registry_url: str
     token: str
-    world: Snapshot
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def gateway(
     (folder / "token").write_text(control_plane.token if control_plane is not None else "unused")
     snapshot = snapshot_of(api_key, pepper)
     if control_plane is not None:
-        snapshot = _joined(snapshot, control_plane.world)
+        snapshot = _joined(snapshot, control_plane.snapshot)
     snapshot_file.write(folder / "snapshot.json", snapshots.encode(snapshot))
     ca_file = _certificate(folder)
     settings = {
@@ -188,12 +188,12 @@ def snapshot_of(api_key: str, pepper: str) -> Snapshot:
     )
 
 
-def _joined(own: Snapshot, world: Snapshot) -> Snapshot:
+def _joined(own: Snapshot, snapshot: Snapshot) -> Snapshot:
     sections = {
-        section: tuple(sorted((*getattr(own, section), *getattr(world, section)), key=name_of(section)))
+        section: tuple(sorted((*getattr(own, section), *getattr(snapshot, section)), key=name_of(section)))
         for section in SECTIONS
     }
-    return msgspec.structs.replace(own, epoch=world.epoch + 1, **sections)  # later than what the registry has
+    return msgspec.structs.replace(own, epoch=snapshot.epoch + 1, **sections)  # later than what the registry has
 
 
 def _certificate(folder: Path) -> Path:

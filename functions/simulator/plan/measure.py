@@ -35,7 +35,7 @@ OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
 
 
 def figures_for(before: PlannedFleet, after: PlannedFleet) -> dict[Key, Figure]:
-    """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
+    """All that may be told of two fleets, by pool, then class; what belongs to a whole pool comes last of it."""
     pools = {pool.name: pool for fleet in (before, after) for pool in fleet.generating}
     several, answering = with_several(before, after), _several_answer(before, after)
     found: dict[Key, Figure] = {}

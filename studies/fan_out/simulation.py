@@ -21,7 +21,7 @@ _LIMIT_S = 7 * 86_400.0
 
 
 @dataclass(slots=True)
-class World:
+class Simulation:
     assumptions: Assumptions
     events: Events = field(default_factory=Events)
     store_bytes: float = 0.0
@@ -100,4 +100,4 @@ class World:
 
 def simulate(assumptions: Assumptions) -> Outcome:
     """Everybody has the artifact; TimeoutError where that never comes."""
-    return World(assumptions).run()
+    return Simulation(assumptions).run()

@@ -45,7 +45,7 @@ def key_of(tenant: int) -> str:
     return keys.mint("load", f"key-{tenant:02d}", bytes([tenant]) * 32)
 
 
-class World:
+class VirtualGateway:
     """A gateway, its replicas' heartbeats, and time."""
 
     def __init__(self) -> None:
