@@ -1,4 +1,4 @@
-"""The memory test's virtual answers what its traffic asks: a figure of a gateway that refuses everything says nothing."""
+"""The memory test's virtual gateway answers what its traffic asks: figures of one that refuses everything say nothing."""
 
 from functions.gateway.intake.routes import CHAT
 from loadtests.memory.__main__ import Client
