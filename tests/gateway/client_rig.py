@@ -19,7 +19,7 @@ from functions.gateway.http.asgi import make_app
 from functions.gateway.http.lane import LaneProtocol
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
-from tests.gateway.world import ACME_KEY, heartbeat
+from tests.gateway.rig import ACME_KEY, heartbeat
 
 CHAT_BODY = sse.compact({"model": "acme/bot", "messages": [{"role": "user", "content": "hi"}]})
 STREAM_BODY = sse.compact({"model": "acme/bot", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
@@ -158,7 +158,7 @@ class Connection:
         self.transport = ClientTransport()
         self.lane = LaneProtocol(play.gateway, self.server.config, self.server.state, {})
         self.transport.protocol = self.lane
-        play.world.clock.forward(handshake_s)
+        play.rig.clock.forward(handshake_s)
         self.lane.connection_made(self.transport)
 
     def __rshift__(self, data: bytes) -> "Connection":
@@ -208,7 +208,7 @@ class Connection:
 
     def stood_still(self, seconds: float) -> None:
         """Time passes without a sweep until now: the loop had other things to do."""
-        self.play.world.clock.forward(seconds)
+        self.play.rig.clock.forward(seconds)
         for beat, _ in self.play.gateway.services.fleet.heartbeats():
             self.play.gateway.receive_heartbeat(heartbeat(beat.replica_id, sequence=beat.sequence + 1))
         self.play.gateway.sweep()

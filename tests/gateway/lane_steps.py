@@ -8,7 +8,7 @@ from tests.gateway.client_rig import (
     post,
 )
 from tests.gateway.hello import END, HELLO
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
 async def answered(connection: Connection, stream: bool = False) -> None:

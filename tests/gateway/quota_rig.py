@@ -16,7 +16,7 @@ from functions.gateway.errors import OverQuota, Refused
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.answers import Usage
-from tests.gateway.world import Clock
+from tests.gateway.rig import Clock
 
 ACME = TenantId("acme")
 

@@ -18,14 +18,14 @@ from functions.http.listening import listen
 from tests.gateway.certificates import self_signed
 from tests.gateway.client_rig import STREAM_BODY, Connection, post
 from tests.gateway.hello import Playing
-from tests.gateway.world import World
+from tests.gateway.rig import Rig
 
 PAGE = "https://app.example.com"
 ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
 
 
 def browser(origins: str) -> httpx.AsyncClient:
-    gateway = World().gateway
+    gateway = Rig().gateway
     gateway.services = replace(gateway.services, origins=Origins.of(origins))
     return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(gateway)), base_url="https://localhost")
 

@@ -18,10 +18,10 @@ from functions.gateway.routing import rollout as evidence_module
 from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import GapCounts, Gaps
-from tests.gateway import world
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
+from tests.gateway import rig
+from tests.gateway.rig import NOW_UNIX_S, ROLLOUT, Clock
 
-RESOLVED = world.catalogue().resolve(TenantId("acme"), "acme/bot")
+RESOLVED = rig.catalogue().resolve(TenantId("acme"), "acme/bot")
 assert RESOLVED is not None
 ACME = TenantId("acme")
 USE = SplitUse(ROLLOUT, 0, ModelId("acme/bot"), "candidate", RESOLVED)

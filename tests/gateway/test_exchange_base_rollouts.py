@@ -5,9 +5,9 @@ from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
+from tests.gateway.rig import DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, heartbeat
 from tests.gateway.test_base_splits import versions
 from tests.gateway.test_exchange_rollouts import CANDIDATE, FELL_BACK, engine_of, groups, subject_in
-from tests.gateway.world import DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, heartbeat
 
 NEW, OLD = "r1", "r0"
 

@@ -16,7 +16,7 @@ from tests.gateway import sse, test_split
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
 @pytest.fixture

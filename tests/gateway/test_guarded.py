@@ -10,7 +10,7 @@ from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, get, po
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import ACME_KEY, BOT_V1
+from tests.gateway.rig import ACME_KEY, BOT_V1
 
 Playing = Callable[..., Play]
 

@@ -15,8 +15,8 @@ from tests.gateway.client_rig import CHAT_BODY, Connection, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
 from tests.gateway.lane_steps import answered
+from tests.gateway.rig import ACME_KEY, BOT_V1, GLOBEX_KEY, limits
 from tests.gateway.test_quotas import both_lanes, new_connection
-from tests.gateway.world import ACME_KEY, BOT_V1, GLOBEX_KEY, limits
 
 MIB = 1024 * 1024
 ROOM = limits(uploads_bytes=8 * MIB)
@@ -204,7 +204,7 @@ def test_a_reader_that_has_just_begun_is_not_judged() -> None:
 
 
 def held(p: Play) -> float | None:
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value("shoal_upload_bytes")
 
 
@@ -334,7 +334,7 @@ async def unread(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Co
 
 
 def value(p: Play, name: str, **labels: str) -> float:
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -349,7 +349,7 @@ async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lan
     assert value(p, "shoal_shed_total", reason="answers_full") == 1
     second.transport.unread_bytes = 0
     second.reads_on()
-    p.world.clock.forward(10.0)
+    p.rig.clock.forward(10.0)
     third = await unread(p, lane, 3 * MIB)
     assert third.statuses[-1] == 200 and first.cut, "who reads nothing gives way"
     assert value(p, "shoal_connections_closed_total", reason="slow_reader") == 1

@@ -12,8 +12,8 @@ from functions.decisions.routing.replicas import EVERY, PoolIndex
 from functions.gateway.routing.homes import SessionHomes
 from tests.decisions.routing.test_routing import replica
 from tests.gateway.hello import Playing
+from tests.gateway.rig import NOW_UNIX_S, Clock
 from tests.gateway.test_homes import TTL_S, batch_of, conversation, told
-from tests.gateway.world import NOW_UNIX_S, Clock
 
 POOL = PoolName("base")
 BASE, ADAPTER = EngineName("base"), EngineName("acme/bot@sha256:1")
@@ -113,7 +113,7 @@ async def test_a_gateway_tells_of_its_conversations_when_a_replica_joins(play: P
     known = next(iter(fleet.heartbeats()))[0]
     for sequence, phase in enumerate(("starting", "ready"), 1):
         joins = {"replica_id": "r2", "phase": phase, "sequence": sequence}
-        fleet.fold(msgspec.structs.replace(known, **joins), p.world.clock())
+        fleet.fold(msgspec.structs.replace(known, **joins), p.rig.clock())
     (index,) = [index for _, index in fleet.indexes() if "r2" in index.ready]
     assert set(index.fresh) == {"r2"}
     p.gateway.sweep()

@@ -13,7 +13,7 @@ from tests.gateway import sse
 from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
-from tests.gateway.world import BOT_V1, POOL, heartbeat
+from tests.gateway.rig import BOT_V1, POOL, heartbeat
 
 SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
 TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL, THIRD))

@@ -20,7 +20,7 @@ from tests.gateway.client_rig import (
 )
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import BOT_V1, limits
+from tests.gateway.rig import BOT_V1, limits
 
 # the plain run
 

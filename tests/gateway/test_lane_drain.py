@@ -12,7 +12,7 @@ from tests.gateway.client_rig import (
 )
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
 async def test_shutdown_while_idle_leaves_time_for_a_request_on_its_way(play: Playing) -> None:

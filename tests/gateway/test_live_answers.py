@@ -9,7 +9,7 @@ import pytest
 from tests.gateway import sse
 from tests.gateway.client_rig import get, post
 from tests.gateway.live import WAYS, LiveGateway, Served, Way, client, engine, quiet, well
-from tests.gateway.world import BOT_V1, DIGEST_V1, GLOBEX_KEY
+from tests.gateway.rig import BOT_V1, DIGEST_V1, GLOBEX_KEY
 
 pytestmark = [pytest.mark.servers, pytest.mark.parametrize("way", WAYS, ids=str)]
 MESSAGES = [{"role": "user", "content": "ahoj"}]

@@ -21,7 +21,7 @@ from functions.gateway.prefix import prompt_learner
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import RETRY_S, PromptLearner, PromptModels, load_model
 from functions.gateway.prefix.prompt_template import PromptTemplate
-from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
+from tests.gateway.prompt_rig import POOL, TEMPLATE, lesson_of, model_dir, trained
 
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
 BODY: dict[str, Any] = {"model": POOL, "messages": [{"role": "user", "content": CONTENT}], "cache_salt": "s3cret"}

@@ -18,7 +18,7 @@ from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, HttpAns
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, key_entry, limits, quota
+from tests.gateway.rig import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, key_entry, limits, quota
 
 ACME = TenantId("acme")
 RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
@@ -94,7 +94,7 @@ async def test_as_many_a_minute_as_the_tier_allows(play: Playing, lane: str) -> 
     assert refused.code == "rate_limit_exceeded" and refused.error["type"] == "requests"
     assert refused.headers["retry-after"] == "30"
     assert rejections(p, "requests_per_minute") == 1
-    p.world.clock.forward(30.0)
+    p.rig.clock.forward(30.0)
     await answered(connection)
     await p.settle()
     assert connection.statuses[-1] == 200, "when it was told"
@@ -240,7 +240,7 @@ async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(
     p = play("r0", quotas=(quota(requests_per_minute=60),), limits=limits(answer_s=3600.0, first_byte_s=3600.0))
     exchange = p.ask()
     p.gateway.swap(catalogue(epoch=2, tenants=(), keys=()))
-    p.world.clock.forward(120.0)
+    p.rig.clock.forward(120.0)
     p.gateway.sweep()
     assert len(p.gateway.services.quotas) == 1, "it still has one under way"
     exchange.client_left()
@@ -305,7 +305,7 @@ async def test_as_many_output_tokens_as_the_tier_allows(play: Playing, lane: str
         ["6000", "20", "1.0s"],
     ]
     assert rejections(p, "output_tokens_per_minute") == 1
-    p.world.clock.forward(0.8)
+    p.rig.clock.forward(0.8)
     connection >> post(asking(100))
     await p.settle()
     assert connection.statuses == [200, 429], "it is under way"

@@ -11,7 +11,7 @@ from tests.gateway.client_rig import STREAM_BODY, Connection, Server, get, post
 from tests.gateway.hello import HELLO, Playing
 from tests.gateway.lane_steps import answered
 from tests.gateway.live import LiveGateway, Way, client, engine
-from tests.gateway.world import ACME_KEY, limits
+from tests.gateway.rig import ACME_KEY, limits
 
 BEARER = {"Authorization": f"Bearer {ACME_KEY}"}
 

@@ -10,7 +10,7 @@ from functions.simulator.fleet.setting import AdapterTimes, PoolSetting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.upstream import Connection
 from functions.simulator.workload.request import WorkloadRequest
-from tests.simulator.worlds import pool, served, shed, stream, world
+from tests.simulator.rigs import pool, rig, served, shed, stream
 
 TENANTS = [TenantId(f"t{number}") for number in range(20)]
 DEDICATED, PREFERRED, SHARED = TENANTS[:5], TENANTS[5:10], TENANTS[10:]
@@ -67,7 +67,7 @@ def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]
         (seconds / 2, lambda it: crash(it, MODEL, MODEL, SMALL)),
         (seconds / 1.6, lambda it: [it.restart(each) for each in it.ready_ids(own[2])]),
     ]
-    simulation = world(workload, *happens, pools=pools(), routing=ROUTING, pool_use=uses, gateways=2)
+    simulation = rig(workload, *happens, pools=pools(), routing=ROUTING, pool_use=uses, gateways=2)
     came: Counter[tuple[TenantId, PoolName]] = Counter()
     engines = simulation.lifecycle.engines
     send = engines.send

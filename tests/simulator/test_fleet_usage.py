@@ -25,7 +25,7 @@ from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.upstream import Connection
 from functions.simulator.workload.request import WorkloadRequest
 from tests.drills.virtual.bills import Account, Bills
-from tests.simulator.worlds import world
+from tests.simulator.rigs import rig
 
 PER_S = 200.0
 _REPLICAS, _GATEWAYS = 20, 4
@@ -50,7 +50,7 @@ class Run:
         self.hedges = self.gateways_killed = self.seconds = 0
         self.accounts: dict[int, Account] = {}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
-        self.simulation = world(
+        self.simulation = rig(
             _asked(requests),
             actors=actors,
             replicas=_REPLICAS,

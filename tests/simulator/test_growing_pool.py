@@ -24,7 +24,7 @@ from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import Traffic, synthetic
-from tests.simulator.worlds import pool
+from tests.simulator.rigs import pool
 
 QUICK = StartTimes(disk_s=1.0, engine_s=2.0)
 WARM_S, GROWS_S, SECONDS = 40.0, (60.0, 75.0), 180.0

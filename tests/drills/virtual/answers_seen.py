@@ -13,7 +13,7 @@ from functions.engines.sim.reply import adapter_mark
 from tests.drills.virtual.clients import PATIENCE_S, Outcome
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.gateway_node import LIMITS
-from tests.gateway.world import BOT_V1, BOT_V2, DIGEST_V1, DIGEST_V2, RIVAL
+from tests.gateway.rig import BOT_V1, BOT_V2, DIGEST_V1, DIGEST_V2, RIVAL
 
 _REFUSALS = {408, 429, 502, 503, 504}
 

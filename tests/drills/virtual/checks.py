@@ -26,7 +26,7 @@ from tests.drills.virtual.clients import Outcome
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.gateway_node import LIMITS, GatewayNode
 from tests.drills.virtual.platform import MAX_ATTEMPTS, MAX_WAIT_S, SESSION_TTL_S
-from tests.gateway.world import DIGEST_V2
+from tests.gateway.rig import DIGEST_V2
 
 _SWEEP_S = 0.25
 _SLACK_S = 0.01

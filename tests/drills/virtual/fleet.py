@@ -23,7 +23,7 @@ from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.platform import ADAPTERS, SPARE, Policy, catalogue, draw_policy
 from tests.drills.virtual.replica_node import Replica, engine_settings
 from tests.drills.virtual.witness import Witness
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 TROUBLE_S = 20.0
 QUIET_S = 10.0

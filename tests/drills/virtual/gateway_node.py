@@ -38,7 +38,7 @@ from tests.drills.virtual.clients import GATEWAY_PORT
 from tests.drills.virtual.loop import Node
 from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.replica_node import Replica
-from tests.gateway.world import NOW_UNIX_S, PEPPER
+from tests.gateway.rig import NOW_UNIX_S, PEPPER
 
 PORT = GATEWAY_PORT
 LIMITS = Limits(

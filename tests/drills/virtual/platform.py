@@ -25,7 +25,7 @@ from functions.api.snapshot import (
     TenantEntry,
 )
 from functions.decisions.catalogue import Catalogue
-from tests.gateway.world import (
+from tests.gateway.rig import (
     ACME_KEY,
     BOT_V1,
     BOT_V2,

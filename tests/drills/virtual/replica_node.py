@@ -37,7 +37,7 @@ from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop
 from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.platform import ADAPTERS
-from tests.gateway.world import NOW_UNIX_S
+from tests.gateway.rig import NOW_UNIX_S
 
 PORT = 8000
 _HUNG_AFTER_S = 4.0  # as `functions.decisions.health.engine` has it

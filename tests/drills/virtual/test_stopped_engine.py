@@ -15,7 +15,7 @@ from tests.drills.virtual.loop import VirtualLoop
 from tests.drills.virtual.platform import Policy, catalogue
 from tests.drills.virtual.replica_node import Replica, engine_settings, make_adapters
 from tests.drills.virtual.seed import end, workplace
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 RATE_PER_S, FOR_S, STOPPED_S = 25, 22.0, (4.0, 19.0)
 

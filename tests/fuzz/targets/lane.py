@@ -10,7 +10,7 @@ from functools import cache
 from tests.fuzz.inputs import Input, segments
 from tests.gateway.client_rig import Connection, Server, read_answers
 from tests.gateway.engine_rig import Play
-from tests.gateway.world import ACME_KEY
+from tests.gateway.rig import ACME_KEY
 
 DICTIONARY = (
     "POST /v1/chat/completions HTTP/1.1\r\n",
@@ -38,7 +38,7 @@ def _loop() -> asyncio.Runner:
     return runner
 
 
-class _World:
+class _Rig:
     """A gateway for some inputs: making one costs as much as twenty of them."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _World:
         return Connection(self._play, self._server)
 
 
-_world = _World()
+_rig = _Rig()
 
 
 def check(data: bytes) -> None:
@@ -61,7 +61,7 @@ def check(data: bytes) -> None:
 
 
 async def _check(given: Input) -> None:
-    connection = await _world.connection()
+    connection = await _rig.connection()
     size = given.byte()
     for piece in segments(given.rest(), size):
         connection >> piece

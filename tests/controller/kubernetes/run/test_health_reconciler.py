@@ -29,7 +29,8 @@ from tests.controller.kubernetes.run.rig import Rig
 from tests.controller.kubernetes.run.test_rights import BASE, grant
 from tests.controller.kubernetes.run.waiting import until
 from tests.fleet.builders import beat
-from tests.registry.world import TOKEN, World, serving
+from tests.registry.rig import TOKEN, serving
+from tests.registry.rig import Rig as RegistryRig
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
@@ -42,7 +43,7 @@ class Cluster:
     """Three nodes, a pod of pool `a` on each, and a controller that has only the rights of the manifests."""
 
     space: Space
-    world: World
+    registry_rig: RegistryRig
     clock: list[float] = field(default_factory=lambda: [0.0])
     paces: dict[str, float] = field(default_factory=dict)  # ms between two tokens, by pod
     faults: dict[str, str] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Cluster:
         self.thread = threading.Thread(target=self.informer.run, daemon=True)
         self.reconciler = HealthReconciler(
             self.space.models,
-            PoolsClient(RegistryClient(self.world.client, self.world.url, TOKEN)),
+            PoolsClient(RegistryClient(self.registry_rig.client, self.registry_rig.url, TOKEN)),
             FleetHealth(SlowPolicy(60.0, 600.0), clock=lambda: self.clock[0], wall_clock=lambda: 1e6),
             report=self.report,
             nodes=self.informer.nodes,
@@ -125,7 +126,7 @@ class Cluster:
         self.clock[0] += after_s
         self.looks += 1
         await self.reconciler.step(self.api)
-        return self.world.fleet.verdicts
+        return self.registry_rig.fleet.verdicts
 
     def _get(self, path: str) -> Body:
         answer: Body = self.space.client.request("get", path, serializer=lambda _c, data: data)
@@ -139,9 +140,9 @@ _OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 async def cluster(space: Space, tmp_path: Path) -> AsyncIterator[Cluster]:
     fleet = Fleet(space)
     await asyncio.to_thread(lambda: fleet.converge(fleet.desired(pool("a", replicas=2))))
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path) as registry_rig:
         await asyncio.to_thread(_account, space)
-        it = Cluster(space, world)
+        it = Cluster(space, registry_rig)
         for pod in ("a-0", "a-1", "a-2"):
             await asyncio.to_thread(it.make, pod)
         it.thread.start()

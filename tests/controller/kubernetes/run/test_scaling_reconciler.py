@@ -25,7 +25,8 @@ from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
 from tests.fleet.builders import beat as heartbeat
-from tests.registry.world import TOKEN, World, serving
+from tests.registry.rig import TOKEN, serving
+from tests.registry.rig import Rig as RegistryRig
 
 pytestmark = pytest.mark.servers
 
@@ -55,7 +56,7 @@ class OnItsWay(NoTotals):
 @dataclass
 class Rig:
     fleet: Fleet
-    world: World
+    registry_rig: RegistryRig
     settings: KubernetesSettings
     told: list[tuple[int, str]] = field(default_factory=list)
     stood: list[Mapping[str, ScalingStatus]] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Rig:
     totals: OnItsWay = field(default_factory=OnItsWay)
 
     def __post_init__(self) -> None:
-        registry = RegistryClient(self.world.client, self.world.url, TOKEN)
+        registry = RegistryClient(self.registry_rig.client, self.registry_rig.url, TOKEN)
         self.reconciler = ScalingReconciler(
             self.settings,
             registry,
@@ -81,7 +82,7 @@ class Rig:
         return httpx.Response(200)
 
     def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
-        self.world.fleet.link.set(True)
+        self.registry_rig.fleet.link.set(True)
         for number, phase in enumerate(phases):
             replica = heartbeat(
                 replica_id=f"a-{number}",
@@ -91,9 +92,9 @@ class Rig:
                 peer_port=9000 + number,
                 host="127.0.0.1",
             )
-            self.world.fleet.take(heartbeats.encode(replica))
+            self.registry_rig.fleet.take(heartbeats.encode(replica))
         stats = PoolStats("a", 30.0, queue_s=queue_s)
-        self.world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,))))
+        self.registry_rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,))))
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""
@@ -109,8 +110,8 @@ async def rig(space: Space, tmp_path: Path) -> AsyncIterator[Rig]:
     settings = KubernetesSettings(
         namespace=space.system, models_namespace=space.models, internal_token_file=tmp_path / "token"
     )
-    async with serving(tmp_path) as world:
-        made = Rig(fleet, world, settings)
+    async with serving(tmp_path) as registry_rig:
+        made = Rig(fleet, registry_rig, settings)
         made.wanted = ("main@1", load(pool("a", replicas=2), POLICY))
         yield made
         await made.agents.aclose()
@@ -202,7 +203,7 @@ async def test_those_that_are_warm_are_not_taken_for_serving_ones(rig: Rig) -> N
 def _with_at_most(rig: Rig, accelerators: int) -> ScalingReconciler:
     return ScalingReconciler(
         rig.settings.model_copy(update={"max_accelerators": accelerators}),
-        RegistryClient(rig.world.client, rig.world.url, TOKEN),
+        RegistryClient(rig.registry_rig.client, rig.registry_rig.url, TOKEN),
         rig.metrics,
         wanted=lambda: rig.wanted,
         is_suspended=lambda: False,
@@ -230,7 +231,7 @@ async def test_a_registry_that_is_away_changes_nothing(rig: Rig) -> None:
     assert await rig.step() == 3
     rig.reconciler = ScalingReconciler(
         rig.settings,
-        RegistryClient(rig.world.client, "http://127.0.0.1:9", TOKEN),
+        RegistryClient(rig.registry_rig.client, "http://127.0.0.1:9", TOKEN),
         rig.metrics,
         wanted=lambda: rig.wanted,
         is_suspended=lambda: False,

@@ -21,7 +21,7 @@ from functions.controller.kubernetes.run.zone_reporter import (
 )
 from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.zones import ZONES_PATH, ZoneTable
-from tests.registry.world import TOKEN, World, serving
+from tests.registry.rig import TOKEN, Rig, serving
 
 
 class Cluster:
@@ -49,47 +49,47 @@ class Cluster:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with serving(tmp_path) as made:
         yield made
 
 
-async def zone_of(world: World, **asked: str) -> Any:
-    answer = await world.get(ZONES_PATH, **asked)
+async def zone_of(rig: Rig, **asked: str) -> Any:
+    answer = await rig.get(ZONES_PATH, **asked)
     assert answer.status_code == 200
     return answer.json()["zone"]
 
 
-async def test_from_labels_to_whoever_asks(world: World) -> None:
+async def test_from_labels_to_whoever_asks(rig: Rig) -> None:
     cluster = Cluster()
-    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
-    assert await zone_of(world, node="n1") == "", "nobody has told"
+    reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
+    assert await zone_of(rig, node="n1") == "", "nobody has told"
     await reporter.step(cast(KubeApi, cluster), 0.0)
-    assert [await zone_of(world, node=name) for name in ("n1", "n2", "n3", "n4")] == ["eu-1a", "eu-1b", "", ""]
-    assert [await zone_of(world, pod=name) for name in ("gateway-1", "gateway-pending")] == ["eu-1b", ""]
+    assert [await zone_of(rig, node=name) for name in ("n1", "n2", "n3", "n4")] == ["eu-1a", "eu-1b", "", ""]
+    assert [await zone_of(rig, pod=name) for name in ("gateway-1", "gateway-pending")] == ["eu-1b", ""]
     cluster.pods["gateway-" + "long-" * 20] = "n1"
     cluster.nodes["n3"] = "eu-1c"
     await reporter.step(cast(KubeApi, cluster), 15.0)
-    assert await zone_of(world, node="n3") == "eu-1c"
-    assert await zone_of(world, pod=("gateway-" + "long-" * 20)[:62]) == "eu-1a", "by the name that its host has"
+    assert await zone_of(rig, node="n3") == "eu-1c"
+    assert await zone_of(rig, pod=("gateway-" + "long-" * 20)[:62]) == "eu-1a", "by the name that its host has"
 
 
-async def test_a_registry_that_forgot_is_told_again(world: World) -> None:
-    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
+async def test_a_registry_that_forgot_is_told_again(rig: Rig) -> None:
+    reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
     await reporter.step(cast(KubeApi, Cluster()), 0.0)
-    world.fleet.zones = ZoneTable()
+    rig.fleet.zones = ZoneTable()
     await reporter.step(cast(KubeApi, Cluster()), TELL_AGAIN_S - 1.0)
-    assert await zone_of(world, node="n1") == "", "not with each look"
+    assert await zone_of(rig, node="n1") == "", "not with each look"
     await reporter.step(cast(KubeApi, Cluster()), TELL_AGAIN_S)
-    assert await zone_of(world, node="n1") == "eu-1a"
+    assert await zone_of(rig, node="n1") == "eu-1a"
 
 
 async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
-    world: World, caplog: pytest.LogCaptureFixture
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster()
     cluster.refusal = Terminal("list v1 Node: forbidden")
-    reporter = ZoneReporter("shoal", RegistryClient(world.client, world.url, TOKEN), 15.0)
+    reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
     with caplog.at_level(logging.WARNING):
         for now_s in range(5):
             await reporter.step(cast(KubeApi, cluster), float(now_s))
@@ -98,14 +98,14 @@ async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
         ]
     cluster.refusal = None
     await reporter.step(cast(KubeApi, cluster), 6.0)
-    assert await zone_of(world, node="n1") == "eu-1a"
+    assert await zone_of(rig, node="n1") == "eu-1a"
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"zones": {"n1": "a zone"}}', b'{"zoness": {}}', b'{"nodes": {"": "n"}}']
 )
-async def test_a_table_that_is_none_is_refused(world: World, body: bytes) -> None:
-    await world.client.put(ZONES_PATH, content=msgspec.json.encode(ZoneTable({"n1": "eu-1a"})))
-    answer = await world.client.put(ZONES_PATH, content=body)
+async def test_a_table_that_is_none_is_refused(rig: Rig, body: bytes) -> None:
+    await rig.client.put(ZONES_PATH, content=msgspec.json.encode(ZoneTable({"n1": "eu-1a"})))
+    answer = await rig.client.put(ZONES_PATH, content=body)
     assert answer.status_code == 400
-    assert await zone_of(world, node="n1") == "eu-1a", "what was told before stays"
+    assert await zone_of(rig, node="n1") == "eu-1a", "what was told before stays"

@@ -47,7 +47,7 @@ class ScriptedBus:
         return
 
 
-class World:
+class Rig:
     def __init__(self, folder: Path, url: str, max_waiters: int) -> None:
         self.now_s = 0.0
         self.url = url
@@ -71,20 +71,20 @@ class World:
 
 
 @asynccontextmanager
-async def serving(folder: Path, max_waiters: int = 100) -> AsyncIterator[World]:
+async def serving(folder: Path, max_waiters: int = 100) -> AsyncIterator[Rig]:
     listener = socket.create_server(("127.0.0.1", 0))
-    world = World(folder, f"http://127.0.0.1:{listener.getsockname()[1]}", max_waiters)
-    world.store.load()
-    app = make_app(world.store, world.fleet, RoleCredentials(TOKEN), wall_clock=lambda: NOW_UNIX_S)
+    rig = Rig(folder, f"http://127.0.0.1:{listener.getsockname()[1]}", max_waiters)
+    rig.store.load()
+    app = make_app(rig.store, rig.fleet, RoleCredentials(TOKEN), wall_clock=lambda: NOW_UNIX_S)
     server = uvicorn.Server(uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False))
-    async with asyncio.TaskGroup() as group, world.client:
+    async with asyncio.TaskGroup() as group, rig.client:
         group.create_task(server._serve([listener]))  # `serve` would take over the test run's signals
         while not server.started:
             await asyncio.sleep(0.005)
         try:
-            yield world
+            yield rig
         finally:
-            world.store.close()
+            rig.store.close()
             server.should_exit = True
 
 

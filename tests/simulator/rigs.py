@@ -26,9 +26,7 @@ def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[WorkloadReq
         yield WorkloadRequest((number + 1) / per_s, tenant, prompt_tokens, output_tokens, **made)
 
 
-def world(
-    workload: Iterator[WorkloadRequest], *happens: At, actors: Iterable[Actor] = (), **setting: Any
-) -> Simulation:
+def rig(workload: Iterator[WorkloadRequest], *happens: At, actors: Iterable[Actor] = (), **setting: Any) -> Simulation:
     """A simulation in which each `(at_s, what)` happens once."""
     made = Setting(**{"replicas": 4, "profile": H100, "block_tokens": 64, **setting})
     simulation = Simulation(made, workload, actors)

@@ -1,4 +1,4 @@
-"""The small world that these tests live in: two tenants, two adapters and a base, and clocks that stand still.
+"""What these tests share: two tenants, two adapters and a base, and clocks that stand still.
 
 `acme` may call its own models and the base, `globex` only its own. Every key is minted from fixed bytes, so that a
 failing test fails with the same bytes again.
@@ -87,7 +87,7 @@ def routing(**changes: Any) -> RoutingEntry:
 
 
 def snapshot(epoch: int = 1, **sections: Any) -> snapshots.Snapshot:
-    """The world's, with other policies where they are given (`quotas=(quota(...),)`)."""
+    """The rig's, with other policies where they are given (`quotas=(quota(...),)`)."""
     bot = ModelId("acme/bot")
     rival = ModelId("globex/bot")
     small = snapshots.Snapshot(
@@ -167,7 +167,7 @@ class Clock:
 
 
 @dataclass
-class World:
+class Rig:
     """A gateway on a clock of its own, without sockets."""
 
     clock: Clock = field(default_factory=Clock)
@@ -188,7 +188,7 @@ class World:
         self.gauges = StateGauges(services)
         self.gateway.swap(catalogue(**self.policies))
 
-    def with_replicas(self, *names: str) -> "World":
+    def with_replicas(self, *names: str) -> "Rig":
         for name in names:
             self.gateway.receive_heartbeat(heartbeat(name))
         return self

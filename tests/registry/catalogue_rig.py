@@ -39,7 +39,7 @@ from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
 from tests.fleet.builders import snapshot
-from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus
+from tests.registry.rig import NOW_UNIX_S, TOKEN, ScriptedBus
 
 PEPPER = b"pepper"
 ENTROPY = {"acme-writer": b"1" * 32, "acme-reader": b"2" * 32, "acme-plain": b"3" * 32, "globex-writer": b"4" * 32}
@@ -94,7 +94,7 @@ def published(epoch: int = 1, pepper: bytes = PEPPER, **changes: Any) -> Snapsho
 
 
 @dataclass
-class World:
+class Rig:
     database: Database
     store: SnapshotStore
     services: RegistryServices
@@ -155,7 +155,7 @@ class World:
 @asynccontextmanager
 async def catalogue(
     folder: Path, database: Database, limits: Limits = LIMITS, ingesting: Ingesting | None = None, **authenticator: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Rig]:
     store = SnapshotStore(folder / "snapshot.json")
     await store.publish(published())
     services = RegistryServices(
@@ -172,4 +172,4 @@ async def catalogue(
     app = make_app(store, FleetWatch(ScriptedBus()), RoleCredentials(TOKEN), lambda: NOW_UNIX_S, services=services)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://registry", timeout=60) as client:
-        yield World(database, store, services, client)
+        yield Rig(database, store, services, client)

@@ -43,7 +43,7 @@ from functions.registry.sql.engine import database_url
 from functions.registry.store import SnapshotStore
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.decisions.rollout.rollouts import digest
-from tests.registry.world import TOKEN, ScriptedBus
+from tests.registry.rig import TOKEN, ScriptedBus
 
 BOT = "acme/bot"
 ACME = TenantId("acme")
@@ -153,24 +153,24 @@ class Replica:
 class Controller:
     """One process's parts, as `functions.controller.process` puts them together."""
 
-    def __init__(self, world: "World", copy: Path | None, fence: int | None = None) -> None:
-        self._world = world
+    def __init__(self, rig: "Rig", copy: Path | None, fence: int | None = None) -> None:
+        self._rig = rig
         self.registry = RegistryClient(
-            world.client, "http://registry", TOKEN, (lambda: fence) if fence is not None else None
+            rig.client, "http://registry", TOKEN, (lambda: fence) if fence is not None else None
         )
         self.rows = RowsFollower(self._rollout_client, copy)
         self.rows.load()
-        self.driver = RolloutDriver(self.rows, self._rollout_client, self._fleet, wall_clock=lambda: world.now_unix_s)
+        self.driver = RolloutDriver(self.rows, self._rollout_client, self._fleet, wall_clock=lambda: rig.now_unix_s)
         self._publisher = Publisher(
             registry=self.registry,
             resolver=Resolver(self._read_digest, fresh_s=0.0),
             rows=self.rows,
-            wall_clock=lambda: world.now_unix_s,
-            sleep=world.no_sleep,
+            wall_clock=lambda: rig.now_unix_s,
+            sleep=rig.no_sleep,
         )
 
     async def publish(self) -> PublishOutcome:
-        return await self._publisher.publish(self._world.declared, "main@" + "1" * 40)
+        return await self._publisher.publish(self._rig.declared, "main@" + "1" * 40)
 
     async def follow_rows(self) -> PublishOutcome:
         return await self._publisher.follow_rows()
@@ -182,7 +182,7 @@ class Controller:
         return await self.publish()
 
     def _read_digest(self, artifact_uri: str) -> Digest:
-        return self._world.read_digest(artifact_uri)
+        return self._rig.read_digest(artifact_uri)
 
     async def _rollout_client(self) -> RolloutClient:
         return RolloutClient(self.registry)
@@ -191,7 +191,7 @@ class Controller:
         return await self.registry.fleet()
 
 
-class World:
+class Rig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now_unix_s = 1000.0
@@ -300,10 +300,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, empty_database: Path) -> AsyncIterator[World]:
+async def rig(folder: Path, empty_database: Path) -> AsyncIterator[Rig]:
     """`empty_database` has its schema: migrating takes longer than most tests."""
     shutil.copy(empty_database, folder)
-    made = World(folder)
+    made = Rig(folder)
     async with made.client:
         try:
             yield made

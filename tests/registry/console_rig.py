@@ -25,7 +25,7 @@ HOSTILE = "<img src=x onerror=\"document.title='broken into'\"> & [bold]"
 
 
 @dataclass
-class ConsoleWorld:
+class ConsoleRig:
     url: str
     state_dir: Path
     client: httpx.Client
@@ -68,7 +68,7 @@ def published() -> bytes:
 
 
 @contextmanager
-def console_world(folder: Path) -> Iterator[ConsoleWorld]:
+def console_rig(folder: Path) -> Iterator[ConsoleRig]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     (folder / "pepper").write_text("0123456789abcdef" * 2)
@@ -82,4 +82,4 @@ def console_world(folder: Path) -> Iterator[ConsoleWorld]:
         url,
     ) as client:
         assert client.put(SNAPSHOT_PATH, content=published()).status_code == 204
-        yield ConsoleWorld(url, folder / "state", client)
+        yield ConsoleRig(url, folder / "state", client)

@@ -42,7 +42,7 @@ class Book:
 
 
 @dataclass
-class VersionWorld:
+class VersionRig:
     space: Space
     folder: Path
     documents: tuple[str, ...] = (service(replicas=4), base("v1", "v2"), CAREFUL)

@@ -69,7 +69,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class World:
+class Rig:
     fleet: Fleet
     folder: Path
     postgres: Postgres
@@ -173,7 +173,7 @@ class World:
 
 
 @contextmanager
-def running_world(folder: Path) -> Iterator[World]:
+def running_rig(folder: Path) -> Iterator[Rig]:
     state = folder / "state"
     _mount(folder)
     project = without_scaling(without_limits(project_with(folder / "project", PATIENT, CONVERSATIONS)))
@@ -184,22 +184,22 @@ def running_world(folder: Path) -> Iterator[World]:
     postgres.make_database()
     variables = {"SHOAL_REGISTRY_DATABASE_URL": postgres.url, "SHOAL_TRACE_STORE": "chdb"}
     with running_fleet(state, "sim", REPLICAS, project, variables, port_base) as fleet:
-        world = World(fleet, folder, postgres, postgres_process=server)
-        world.controller_environment = psutil.Process(world.controller_pid() or 0).environ()
-        world.kept = {"gateway-2": _gateway_2(world), "registry-2": _registry_2(world)}
-        keeper = threading.Thread(target=world.keep, daemon=True)
+        rig = Rig(fleet, folder, postgres, postgres_process=server)
+        rig.controller_environment = psutil.Process(rig.controller_pid() or 0).environ()
+        rig.kept = {"gateway-2": _gateway_2(rig), "registry-2": _registry_2(rig)}
+        keeper = threading.Thread(target=rig.keep, daemon=True)
         keeper.start()
         try:
-            yield world
+            yield rig
         finally:
-            world.close()
+            rig.close()
             keeper.join(10)
-            _end(world)
-    _stop(server if world.postgres_process is None else world.postgres_process, signal.SIGINT)
+            _end(rig)
+    _stop(server if rig.postgres_process is None else rig.postgres_process, signal.SIGINT)
 
 
-def _end(world: World) -> None:
-    for kept in world.kept.values():
+def _end(rig: Rig) -> None:
+    for kept in rig.kept.values():
         _stop(kept.process, signal.SIGTERM)
 
 
@@ -223,28 +223,28 @@ def _mount(folder: Path) -> None:
     (folder / "beside").chmod(0o755)  # Postgres is nobody
 
 
-def _beside(world: World, role: str, name: str, changes: dict[str, str]) -> Kept:
+def _beside(rig: Rig, role: str, name: str, changes: dict[str, str]) -> Kept:
     """As the fleet's own of this role, without its marks: a controller that starts again would adopt the copy."""
     prefix = f"SHOAL_{role.upper()}_"
-    environment = psutil.Process(world.fleet.pid(role)).environ() | {
+    environment = psutil.Process(rig.fleet.pid(role)).environ() | {
         prefix + setting: value for setting, value in changes.items()
     }
     for mark in (FLEET_VARIABLE, NAME_VARIABLE, HASH_VARIABLE):
         environment.pop(mark, None)
     argv = [sys.executable, "-m", f"functions.{role}"]
-    return Kept(argv, environment, world.fleet.state_dir, world.folder / f"{name}.log", GROUPS[name])
+    return Kept(argv, environment, rig.fleet.state_dir, rig.folder / f"{name}.log", GROUPS[name])
 
 
-def _gateway_2(world: World) -> Kept:
-    folder = world.disk("gateway-2")
-    return _beside(world, "gateway", "gateway-2", {
-        "GATEWAY_ID": "gateway-2", "PORT": str(world.port("gateway-2")),
-        "METRICS_PORT": str(world.port("gateway-2 metrics")), "SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),
+def _gateway_2(rig: Rig) -> Kept:
+    folder = rig.disk("gateway-2")
+    return _beside(rig, "gateway", "gateway-2", {
+        "GATEWAY_ID": "gateway-2", "PORT": str(rig.port("gateway-2")),
+        "METRICS_PORT": str(rig.port("gateway-2 metrics")), "SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),
         "TRACE_DIR": str(folder / "traces"), "HANDOVER_SOCKET": str(folder / "door"),
     })  # fmt: skip
 
 
-def _registry_2(world: World) -> Kept:
-    return _beside(world, "registry", "registry-2", {
-        "PORT": str(world.port("registry-2")), "STATE_DIR": str(world.disk("registry-2")),
+def _registry_2(rig: Rig) -> Kept:
+    return _beside(rig, "registry", "registry-2", {
+        "PORT": str(rig.port("registry-2")), "STATE_DIR": str(rig.disk("registry-2")),
     })  # fmt: skip
