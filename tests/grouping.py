@@ -51,7 +51,7 @@ LONGEST = (
     "tests/e2e/test_hot_swap.py",
     "tests/e2e/test_many_gateways.py",
     "tests/e2e/test_overload_ladder.py",
-    "tests/e2e/test_shared_seats.py",
+    "tests/e2e/test_shared_slots.py",
     "tests/cli/test_plan.py",
     "tests/e2e/test_other_pools.py",
     "tests/drills/test_rollouts.py",

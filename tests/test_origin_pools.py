@@ -31,8 +31,8 @@ class _Answers(asyncio.Protocol):
 
 class _Resets(_Answers):
     def data_received(self, data: bytes) -> None:
-        wire: socket.socket = self.transport.get_extra_info("socket")
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock: socket.socket = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
 

@@ -43,7 +43,7 @@ Script = Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari",
 Task = Literal["generate", "embed", "classify", "score"]
 ContextOverflow = Literal["refuse", "slide", "summarise"]
 CacheSalt = Literal["per-tenant", "shared"]
-DoubtMeasure = Literal["mean", "p90"]
+EntropyMeasure = Literal["mean", "p90"]
 ModelType = Literal["lora", "base"]
 PoolUse = Literal["shared", "preferred", "dedicated"]
 PoolRole = Literal["", "prefill"]
@@ -198,9 +198,9 @@ class CascadeEntry(_Part, frozen=True):
     source_pool: PoolName
     target_pool: PoolName
     tiers: tuple[str, ...] = ()  # empty: every tier
-    threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # more doubt than this goes on
+    threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # more entropy than this goes on
     sample_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 32  # of the answer's beginning
-    measure: DoubtMeasure = "mean"
+    measure: EntropyMeasure = "mean"
 
 
 class RuleEntry(_Part, frozen=True):

@@ -2,7 +2,7 @@
 
 libyaml's events cost 1 us each where ruamel's cost 30, and most files are plain. So this reads a file only if it is
 beyond doubt: no tabs, no directives, no anchors, tags, block or multi-line scalars, no key twice, nothing near a
-limit. At the first doubt it gives up (None) and `yaml_parse` reads the whole file, whose word is law, errors included.
+limit. Else it gives up (None) and `yaml_parse` reads the whole file, whose word is law, errors included.
 
 Law: what is read here is exactly what `yaml_parse` would have read (test_the_fast_reader_never_disagrees).
 """
@@ -23,7 +23,7 @@ MAX_DOCUMENTS = 10_000
 # Anything but newlines and what is printed in one column (so no tabs, other line ends or byte order marks);
 # directives; and ends of documents, of which libyaml takes several in a row and ruamel one.
 _SOUND = r"\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
-_DOUBTFUL = re.compile(rf"[^{_SOUND}]|^%|^\.\.\.", re.MULTILINE)
+_NOT_PLAIN = re.compile(rf"[^{_SOUND}]|^%|^\.\.\.", re.MULTILINE)
 _PLAIN_OR_QUOTED = frozenset({None, "", "'", '"'})
 _LOADER: Any = getattr(yaml, "CLoader", None)  # absent where PyYAML was built without libyaml
 
@@ -40,18 +40,18 @@ class FastDocument:
     column: int
 
 
-class _Doubt(Exception):
+class _NotPlain(Exception):
     """Let `yaml_parse` read this."""
 
 
 def read_fast(text: str) -> list[FastDocument] | None:
     """The documents, empty ones left out; None where the other parser must look."""
-    if _LOADER is None or _DOUBTFUL.search(text):
+    if _LOADER is None or _NOT_PLAIN.search(text):
         return None
     parser = _LOADER(text)
     try:
         return _Reader(text, parser.get_event).documents()
-    except (_Doubt, yaml.YAMLError, ValueError, ArithmeticError):
+    except (_NotPlain, yaml.YAMLError, ValueError, ArithmeticError):
         return None
     finally:
         parser.dispose()
@@ -73,7 +73,7 @@ class _Reader:
             mark: Any = event.start_mark
             starts.append(self._text.rfind("\n", 0, mark.index) + 1)
             if len(starts) > MAX_DOCUMENTS:
-                raise _Doubt
+                raise _NotPlain
             self._values = 0
             root = self._next()
             value = self._value(root, 0)
@@ -89,7 +89,7 @@ class _Reader:
         if kind is yaml.ScalarEvent:
             return _scalar(event)
         if kind is yaml.AliasEvent or event.anchor is not None or event.tag is not None or depth >= MAX_DEPTH:
-            raise _Doubt
+            raise _NotPlain
         return self._mapping(depth + 1) if kind is yaml.MappingStartEvent else self._list(depth + 1)
 
     def _mapping(self, depth: int) -> dict[str, Any]:
@@ -97,10 +97,10 @@ class _Reader:
         while type(event := self._next()) is yaml.ScalarEvent:
             key = _scalar(event)
             if type(key) is not str or key in mapping or key == "<<":
-                raise _Doubt
+                raise _NotPlain
             mapping[key] = self._value(self._next(), depth)
         if type(event) is not yaml.MappingEndEvent:
-            raise _Doubt  # a key that is no scalar
+            raise _NotPlain  # a key that is no scalar
         self._count(2 * len(mapping))
         return mapping
 
@@ -114,12 +114,12 @@ class _Reader:
     def _count(self, values: int) -> None:
         self._values += values
         if self._values > MAX_VALUES:
-            raise _Doubt
+            raise _NotPlain
 
 
 def _scalar(event: Any) -> Any:
     if event.anchor is not None or event.tag is not None or event.style not in _PLAIN_OR_QUOTED:
-        raise _Doubt
+        raise _NotPlain
     if event.start_mark.line != event.end_mark.line:
-        raise _Doubt
+        raise _NotPlain
     return event.value if event.style else resolved(event.value)

@@ -31,9 +31,9 @@ from functions.controller.gitops.review import ONLY_PROCESSES, changed_processes
 from functions.controller.gitops.source import GitSource
 from functions.controller.local.pools import PoolUnusable
 from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import read_book
-from functions.controller.rollouts.wire import RowsWire
-from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient, RegistryRefused, RegistryUnavailable
 from functions.controller.unobeyed.declared import declared_findings
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
@@ -111,7 +111,7 @@ def api_rows(registry: Registry) -> Book:
 async def _read_rows(registry: Registry) -> Book:
     async with httpx.AsyncClient(verify=registry.tls, timeout=_TIMEOUT, trust_env=False) as client:
         try:
-            return await read_book(RowsWire(RegistryWire(client, registry.url, registry.bearer)))
+            return await read_book(RolloutClient(RegistryClient(client, registry.url, registry.bearer)))
         except (RegistryUnavailable, RegistryRefused) as error:
             raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
 

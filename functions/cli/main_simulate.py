@@ -117,7 +117,7 @@ def simulate_offload(
     from functions.cli import simulate_tables as command
 
     command.offload(
-        trial=command.host_trial(profile, replicas, thinking_s, seconds, kv_bytes_per_token),
+        experiment=command.host_experiment(profile, replicas, thinking_s, seconds, kv_bytes_per_token),
         loads=requests_per_s or [2.0, 4.0, 8.0],
         sizes_gib=host_gib or [64.0, 256.0],
         links=gigabytes_per_s or [5.0, 25.0],

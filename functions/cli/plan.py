@@ -29,14 +29,14 @@ from functions.controller.gitops.changes import changes_of
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
-from functions.simulator.plan.experiment import Played, Side, play
+from functions.simulator.plan.experiment import Played, Variant, play
 from functions.simulator.plan.measure import Point
 from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import MAX_LOAD, Load
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool, fleet_of
 from functions.simulator.plan.profiles import PROFILE_ANNOTATION, EngineImpossible
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.unsimulated import unsimulated
-from functions.simulator.plan.world import PlannedPool, World, world_of
 from functions.simulator.workload.captured import files
 from functions.simulator.workload.traces import TraceUnreadable
 
@@ -77,8 +77,8 @@ def _both(
     *,
     is_step: bool = False,
 ) -> list[Series]:
-    def points(side: Side) -> list[Point]:
-        return [point for point in side.timeline.points.get(name, []) if point.at_s <= last_s]
+    def points(variant: Variant) -> list[Point]:
+        return [point for point in variant.timeline.points.get(name, []) if point.at_s <= last_s]
 
     before, after = points(played.before), points(played.after)
     return [
@@ -100,7 +100,7 @@ def _ready(point: Point) -> float | None:
 
 
 def _promised(name: PoolName, played: Played) -> list[Mark]:
-    pool = played.after.world.pool(name) or played.before.world.pool(name)
+    pool = played.after.fleet.pool(name) or played.before.fleet.pool(name)
     slo_ms = pool.promised_ms("interactive") if pool is not None else None
     return [Mark(slo_ms, "promised", is_level=True)] if slo_ms is not None else []
 
@@ -130,7 +130,7 @@ def plan(path: Path | None, wanted: PlanRequest) -> None:
     candidate = candidate_of(root, wanted.revision, context, as_json=wanted.as_json)
     base = base_of(root, wanted.base, context, wanted.cluster)
     try:
-        before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
+        before, after = (fleet_of(each.snapshot, each.pools) for each in (base, candidate))
         traffic = replace(_traffic(before, after, context, wanted), start=wanted.start)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
@@ -153,14 +153,14 @@ def _checked(plot: Path) -> None:
         raise Refused(str(error)) from error
 
 
-def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
+def _played(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic) -> Played:
     with TerminalReporter(make_error_console()).step("Simulating") as step:
         played = play(before, after, traffic, step.update)
         step.note(f"{traffic.windows} windows of {traffic.seconds:,.0f} s, both sides")
         return played
 
 
-def _traffic(before: World, after: World, context: CliContext, wanted: PlanRequest) -> PlanTraffic:
+def _traffic(before: PlannedFleet, after: PlannedFleet, context: CliContext, wanted: PlanRequest) -> PlanTraffic:
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
@@ -183,7 +183,7 @@ def _asked(pools: list[PlannedPool]) -> list[PlannedPool]:
     return pools
 
 
-def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[PlannedPool]:
+def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]) -> list[PlannedPool]:
     """Those that are named; else those of the models that the change touches, and who answers for them; else all."""
     known = {pool.name: pool for pool in before.answering}
     missing = [name for name in named if name not in known]
@@ -195,12 +195,12 @@ def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[Plan
         return [pool for pool in known.values() if pool.name in named]
     touched = {pool.model for pool in before.generating if after.pool(pool.name) != pool}
     touched |= {pool.model for pool in after.generating if before.pool(pool.name) != pool}
-    sides = [pool for world in (before, after) for pool in world.answering if pool.model in touched]
-    touched |= {step.target_pool for pool in sides for step in pool.routing.fallback if step.source_pool == pool.name}
+    pools = [pool for fleet in (before, after) for pool in fleet.answering if pool.model in touched]
+    touched |= {step.target_pool for pool in pools for step in pool.routing.fallback if step.source_pool == pool.name}
     return [pool for pool in known.values() if pool.model in touched] or list(known.values())
 
 
-def _load(texts: Sequence[str], before: World) -> Load:
+def _load(texts: Sequence[str], before: PlannedFleet) -> Load:
     """`0.7` is for all pools, `POOL=0.7` for one."""
     load = Load()
     for text in texts:
@@ -230,7 +230,7 @@ def _report(
         ),
         engines=tuple(_engines(played)),
         notes=tuple(notes_of(played, traffic, wanted.seeds)),
-        models=traffics.models_by_pool(played.before.world, played.after.world),
+        models=traffics.models_by_pool(played.before.fleet, played.after.fleet),
         compared=played.compared,
         promises=played.promises,
         verdict=played.verdict,
@@ -240,8 +240,8 @@ def _report(
 def _engines(played: Played) -> list[str]:
     """Which engine stands for each pool that was asked, and how to name another."""
     found = []
-    for pool in played.after.world.generating:
-        former = played.before.world.pool(pool.name)
+    for pool in played.after.fleet.generating:
+        former = played.before.fleet.pool(pool.name)
         if any(key.pool == pool.name for key in played.compared) or former is None:
             how = f"; {PROFILE_ANNOTATION} names another" if pool.engine.is_assumed else ""
             found.append(f"{pool.name}: {pool.engine.words}{how}")

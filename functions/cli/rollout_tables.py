@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from functions.cli.refused import Refused
-from functions.decisions.rollout.evidence import Evidence, EvidenceWire, group_of
+from functions.decisions.rollout.evidence import EncodedEvidence, Evidence, group_of
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.report import Figures, Row, figures_of
 
@@ -55,8 +55,8 @@ def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
     """From the answer of GET /v1/rollouts/{id}."""
     rollout = rollout_of(answer)
     try:
-        wire = msgspec.convert(answer.get("evidence") or _NOTHING, EvidenceWire, str_keys=True)
-        evidence = Evidence(group_of(wire.candidate), group_of(wire.control), wire.heard_unix_s)
+        encoded = msgspec.convert(answer.get("evidence") or _NOTHING, EncodedEvidence, str_keys=True)
+        evidence = Evidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)
     except (msgspec.ValidationError, ValueError) as error:
         raise Refused(f"the registry tells of evidence that this build does not understand: {error}") from error
     return Picture(rollout, figures_of(rollout, evidence, now_unix_s), evidence.heard_unix_s, now_unix_s)

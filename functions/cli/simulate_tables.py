@@ -1,7 +1,7 @@
 """Tables of `shoal simulate`: what a threshold, host memory or a prefill pool would change.
 
-cascade --trace FILE    which threshold escalates how many, from the doubts that traces recorded: a cascade writes the
-                        doubt of every small answer into its request's trace, whatever was decided
+cascade --trace FILE    which threshold escalates how many, from the entropies in traces: a cascade writes that of
+                        every small answer into its request's trace, whatever was decided
 offload                 for which loads host memory behind the KV cache pays, by its size and its link
 prefill                 for which prompts and loads a prefill pool pays, beside one pool of equal accelerators
 """
@@ -20,8 +20,8 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.decisions.routing.cascade import Escalations, escalations, quantile_thresholds
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.host_memory import HostArm, HostTrial
-from functions.simulator.prefill_pools import PrefillArm, PrefillTrial
+from functions.simulator.host_memory import HostArm, HostExperiment
+from functions.simulator.prefill_pools import PrefillArm, PrefillExperiment
 from functions.telemetry.trace_row import TraceRow, rows
 
 WANTED_RATIOS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01)
@@ -35,7 +35,7 @@ def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
         raise Refused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
     if not trace.exists():
         raise Refused(f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)")
-    recorded = doubts(rows(trace))
+    recorded = entropies(rows(trace))
     if not recorded:
         raise Refused(f"no answer in {trace} was judged: no request of it went through a cascade")
     tables = {step: table(found, thresholds) for step, found in sorted(recorded.items())}
@@ -51,8 +51,8 @@ def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
         console.print(shown)
 
 
-def doubts(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
-    """The recorded doubts of each step."""
+def entropies(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
+    """The recorded entropies of each step."""
     found: dict[Step, list[float]] = defaultdict(list)
     for row in recorded:
         judged = row.route_score.get("cascade")
@@ -75,10 +75,12 @@ def _as_json(tables: dict[Step, list[Escalations]], recorded: dict[Step, list[fl
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def host_trial(profile: str, replicas: int, thinking_s: float, seconds: float, kv_bytes_per_token: int) -> HostTrial:
+def host_experiment(
+    profile: str, replicas: int, thinking_s: float, seconds: float, kv_bytes_per_token: int
+) -> HostExperiment:
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
-    return HostTrial(
+    return HostExperiment(
         profile=PROFILES[profile],
         replicas=replicas,
         thinking_s=thinking_s,
@@ -88,9 +90,14 @@ def host_trial(profile: str, replicas: int, thinking_s: float, seconds: float, k
 
 
 def offload(
-    *, trial: HostTrial, loads: Sequence[float], sizes_gib: Sequence[float], links: Sequence[float], as_json: bool
+    *,
+    experiment: HostExperiment,
+    loads: Sequence[float],
+    sizes_gib: Sequence[float],
+    links: Sequence[float],
+    as_json: bool,
 ) -> None:
-    arms = list(trial.table(loads, sizes_gib, links))
+    arms = list(experiment.table(loads, sizes_gib, links))
     if as_json:
         sys.stdout.write(msgspec.json.encode(arms).decode() + "\n")
         return
@@ -126,13 +133,13 @@ def prefill(
 ) -> None:
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
-    trial = PrefillTrial(
+    experiment = PrefillExperiment(
         profile=PROFILES[profile],
         accelerators=accelerators,
         kv_bytes_per_token=kv_bytes_per_token,
         kv_transfer_bytes_per_s=gigabits_per_s * _GIGABIT,
     )
-    arms = list(trial.table(lengths, loads))
+    arms = list(experiment.table(lengths, loads))
     if as_json:
         sys.stdout.write(msgspec.json.encode(arms).decode() + "\n")
         return

@@ -15,9 +15,9 @@ import msgspec
 
 from functions.controller.snapshot.registry_client import (
     EpochTaken,
+    RegistryClient,
     RegistryRefused,
     RegistryUnavailable,
-    RegistryWire,
     RowMoved,
 )
 from functions.fleet.branch_report import (
@@ -41,9 +41,9 @@ class BranchWord:
     """Owned by one event loop."""
 
     def __init__(
-        self, wire: Callable[[], Awaitable[RegistryWire]], clock: Callable[[], float] = time.monotonic
+        self, registry: Callable[[], Awaitable[RegistryClient]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._wire = wire
+        self._registry = registry
         self._clock = clock
         self._told: BranchReport | None = None
         self._told_s = float("-inf")
@@ -54,7 +54,7 @@ class BranchWord:
         if report == self._told and now_s - self._told_s < TELL_EVERY_S:
             return False
         try:
-            await (await self._wire()).send("PUT", BRANCH_PATH, content=msgspec.json.encode(report))
+            await (await self._registry()).send("PUT", BRANCH_PATH, content=msgspec.json.encode(report))
         except (RegistryUnavailable, RegistryRefused, EpochTaken, RowMoved, OSError) as error:
             _log.debug("the registry is told of the branch later: %s", error)
             return False

@@ -109,7 +109,7 @@ class Controller:
         )
         self._driver = RolloutDriver(
             self._source.rows,
-            self._source.rows_wire,
+            self._source.rollout_client,
             self._source.replicas,
             patience=settings.patience,
             may_go_on=lambda: not self._following.suspended,
@@ -180,7 +180,7 @@ class Controller:
             branch = self._following.branch
             why = branch.trouble or "; ".join(str(problem) for problem in branch.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
-        self._reconciler.want(desired.revision, pools_of(desired.loaded))
+        self._reconciler.desire(desired.revision, pools_of(desired.loaded))
         self._scaling.obey(desired.revision, desired.loaded)
         candidates = self._reconciler.candidates(slots)
         applied = self._following.record.last_applied
@@ -229,12 +229,12 @@ class Controller:
             changed.clear()
             desired = self._following.desired
             if desired is not None and not self._following.suspended:
-                self._reconciler.want(desired.revision, pools_of(desired.loaded))
+                self._reconciler.desire(desired.revision, pools_of(desired.loaded))
                 self._scaling.obey(desired.revision, desired.loaded)
 
     async def _tell_branch(self) -> None:
         """Whoever has the console open sees what is followed, what runs, and what was refused."""
-        word = BranchWord(self._source.wire)
+        word = BranchWord(self._source.registry)
         announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
             report = report_of(await self._orders.handle({"do": "status"}))

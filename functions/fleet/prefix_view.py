@@ -44,7 +44,7 @@ class _Filling:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReplicaPrefixes:
     """What is known of one replica by events. `slot` None: unknown."""
 
     generation: int
@@ -59,7 +59,7 @@ class _Told:
 class _Pool:
     block_tokens: int = 0
     index: BlockIndex = field(default_factory=lambda: BlockIndex(MAX_NAMES))
-    told: dict[ReplicaId, _Told] = field(default_factory=dict)
+    told: dict[ReplicaId, _ReplicaPrefixes] = field(default_factory=dict)
     by_slot: dict[int, ReplicaId] = field(default_factory=dict)
     live: int = 0  # the slots of replicas that are known, as bits
     filters: PrefixFilters = field(default_factory=PrefixFilters)
@@ -191,7 +191,7 @@ class PrefixView:
     def _fold_state(self, pool: _Pool, replica_id: ReplicaId, state: State, now_s: float) -> None:
         told = pool.told.get(replica_id)
         if told is None:
-            told = pool.told[replica_id] = _Told(state.generation, state.sequence, now_s)
+            told = pool.told[replica_id] = _ReplicaPrefixes(state.generation, state.sequence, now_s)
         if state.generation < told.generation:
             return  # an agent whose clock was set back begins to count when its former self has been silent for long
         told.seen_s = now_s
@@ -201,25 +201,25 @@ class PrefixView:
             self._lost_count(pool, told)
         _gather(pool, replica_id, told, state)
 
-    def _lost_count(self, pool: _Pool, told: _Told) -> None:
+    def _lost_count(self, pool: _Pool, told: _ReplicaPrefixes) -> None:
         self.gaps_total += 1
         _drop(pool, told)
 
 
-def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _Told:
+def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _ReplicaPrefixes:
     """A generation that is new to us: known from its beginning, or not at all."""
     former = pool.told.get(replica_id)
     if former is not None:
         _drop(pool, former)
-    told = pool.told[replica_id] = _Told(delta.generation, 0, now_s)
+    told = pool.told[replica_id] = _ReplicaPrefixes(delta.generation, 0, now_s)
     if delta.sequence <= 1:
         slot = pool.index.begin()
         if slot is not None:
-            _seat(pool, replica_id, told, slot, 0)
+            _assign_slot(pool, replica_id, told, slot, 0)
     return told
 
 
-def _apply(pool: _Pool, told: _Told, delta: Delta) -> None:
+def _apply(pool: _Pool, told: _ReplicaPrefixes, delta: Delta) -> None:
     slot, index = told.slot, pool.index
     if slot is None:
         return
@@ -233,7 +233,7 @@ def _apply(pool: _Pool, told: _Told, delta: Delta) -> None:
         told.names += len(taken)
 
 
-def _gather(pool: _Pool, replica_id: ReplicaId, told: _Told, state: State) -> None:
+def _gather(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, state: State) -> None:
     """One more part of a state; with the last one the replica is known."""
     filling = _filling(pool, told, state)
     if filling is None:
@@ -248,10 +248,10 @@ def _gather(pool: _Pool, replica_id: ReplicaId, told: _Told, state: State) -> No
         told.filling = None
         _drop(pool, told)
         told.generation, told.sequence = state.generation, state.sequence
-        _seat(pool, replica_id, told, filling.slot, filling.names)
+        _assign_slot(pool, replica_id, told, filling.slot, filling.names)
 
 
-def _filling(pool: _Pool, told: _Told, state: State) -> _Filling | None:
+def _filling(pool: _Pool, told: _ReplicaPrefixes, state: State) -> _Filling | None:
     """Where this part goes; None where it does not follow the one before."""
     filling = told.filling
     if state.part == 0:
@@ -268,13 +268,13 @@ def _filling(pool: _Pool, told: _Told, state: State) -> _Filling | None:
     return told.filling
 
 
-def _seat(pool: _Pool, replica_id: ReplicaId, told: _Told, slot: int, names: int) -> None:
+def _assign_slot(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, slot: int, names: int) -> None:
     told.slot, told.names = slot, names
     pool.by_slot[slot] = replica_id
     pool.live |= 1 << slot
 
 
-def _drop(pool: _Pool, told: _Told) -> None:
+def _drop(pool: _Pool, told: _ReplicaPrefixes) -> None:
     """The replica is unknown from now on."""
     for slot in (told.slot, told.filling.slot if told.filling is not None else None):
         if slot is not None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.api.snapshot_entries import AnyRolloutId
-from functions.decisions.rollout.evidence import EvidenceInvalid, GroupWire, group_of
+from functions.decisions.rollout.evidence import EncodedGroup, EvidenceInvalid, group_of
 
 HEARTBEAT_MAX_BYTES = 512 * 1024  # one stage at its worst (six sketches with every bucket in use) is 80 KB
 MAX_STAGES_PER_HEARTBEAT = 64
@@ -35,8 +35,8 @@ class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rollout: AnyRolloutId
     stage: Stage
-    candidate: GroupWire
-    control: GroupWire
+    candidate: EncodedGroup
+    control: EncodedGroup
 
 
 class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from functions.decisions.rollout.evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
+from functions.decisions.rollout.evidence import EncodedGroup, Evidence, GroupStats, encoded_group, group_of
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, RolloutHeartbeatInvalid, StageStats, decode, encode
 
 __all__ = ["EvidenceBook", "RolloutHeartbeat", "RolloutHeartbeatInvalid", "StageStats", "decode", "encode"]
@@ -200,10 +200,10 @@ class EvidenceBook:
             self._size_bytes -= self._stages.pop(quietest).size_bytes
 
 
-def _total(parts: Sequence[GroupWire]) -> GroupStats:
+def _total(parts: Sequence[EncodedGroup]) -> GroupStats:
     """All of them together: buckets are added as they came, and become sketches once."""
     return group_of(
-        GroupWire(
+        EncodedGroup(
             requests=sum(part.requests for part in parts),
             errors=sum(part.errors for part in parts),
             ttft_ms=_added(part.ttft_ms for part in parts),
@@ -226,6 +226,6 @@ def _sum(one: StageStats, other: StageStats) -> StageStats:
     return StageStats(
         rollout=one.rollout,
         stage=one.stage,
-        candidate=wire_of(_total([one.candidate, other.candidate])),
-        control=wire_of(_total([one.control, other.control])),
+        candidate=encoded_group(_total([one.candidate, other.candidate])),
+        control=encoded_group(_total([one.control, other.control])),
     )

@@ -106,7 +106,7 @@ class SnapshotFollower:
         self._on_confirmed = on_confirmed
         self._wall_clock = wall_clock
         self._content: Indexed = empty()
-        self._wants_whole = False  # the last delta did not fit
+        self._needs_whole = False  # the last delta did not fit
         self._unkept = False  # what is in hand is not on the disk
         self._waiting: asyncio.Timeout | None = None  # while the registry lets us wait
         self.current: Catalogue | None = None
@@ -170,11 +170,11 @@ class SnapshotFollower:
             content = await asyncio.to_thread(_verified, answer, base)
         except SnapshotInvalid as error:
             self.refused_total += 1
-            self._wants_whole = True
+            self._needs_whole = True
             self._report(f"the registry's snapshot is refused: {error}")
             raise SnapshotRefused(str(error)) from error
         await self._persist(content, answer, base)
-        self._wants_whole = False
+        self._needs_whole = False
         self.last_problem = "" if not self._unkept else self.last_problem
         self._confirmed(content.snapshot.epoch)
         self._swap(content)
@@ -227,7 +227,7 @@ class SnapshotFollower:
     def _headers(self, base: Indexed) -> dict[str, str]:
         headers = {"authorization": f"Bearer {now(self._token)}", "accept-encoding": "identity"}
         headers |= {GATEWAY_HEADER: self._gateway_id} if self._gateway_id else {}
-        return headers if self._wants_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
+        return headers if self._needs_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
 
     async def _persist(self, content: Indexed, answer: _PollAnswer, base: Indexed) -> None:
         delta = b"".join(answer.chunks) if sum(map(len, answer.chunks)) <= _SMALL_BYTES else b""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from functions.telemetry.news import News, kind_of
+from functions.telemetry.repeats import Repeats, kind_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +51,12 @@ class Supervised:
         task.add_done_callback(self._tasks.discard)
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]) -> None:
-        loop, news = asyncio.get_running_loop(), News()
+        loop, repeats = asyncio.get_running_loop(), Repeats()
         while True:
             try:
                 await run()
             except expected as error:
-                if news.is_new(kind_of(error), loop.time()):  # a source that stays away is said once
+                if repeats.is_new(kind_of(error), loop.time()):  # a source that stays away is said once
                     _log.warning("%s: %s; tried again every %.1f s", name, error, self._restart_after_s)
             except Exception:
                 _log.exception("task %s failed; it starts again in %.1f s", name, self._restart_after_s)

@@ -2,8 +2,8 @@
 
 A server that hangs accepts connections and says nothing. Whoever waits for messages asks it after two seconds without
 any, and takes it for lost four seconds later: before silence takes the replicas out. One that answers may still bring
-nothing (a subscription that died alone), so whoever hears no heartbeat for DEAF_AFTER_S subscribes anew, and reads what
-is kept.
+nothing (a subscription that died alone), so whoever hears no heartbeat for SILENT_AFTER_S subscribes anew, and reads
+what is kept.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ PINS_KEY_PREFIX = "shoal:pins:"
 HOMES_KEY_PREFIX = "shoal:homes:"
 _TIMEOUT_S = 2.0
 _HUNG_AFTER_S = 4.0  # after it was asked
-DEAF_AFTER_S = 6.0  # twice before silence takes the replicas out
+SILENT_AFTER_S = 6.0  # twice before silence takes the replicas out
 _MESSAGES = ("message", "pmessage")
 _SCAN_PAGE = 500
 
@@ -84,7 +84,7 @@ class ValkeyBus:
     async def listen(self) -> AsyncGenerator[list[bytes], None]:
         while True:
             several = self._kept_then_told(
-                GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN, deaf_after_s=DEAF_AFTER_S
+                GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN, silent_after_s=SILENT_AFTER_S
             )
             async for messages in several:
                 yield messages
@@ -165,15 +165,15 @@ class ValkeyBus:
                 yield message
 
     async def _kept_then_told(
-        self, channel: str, key_prefix: str, pattern: str = "", deaf_after_s: float = inf
+        self, channel: str, key_prefix: str, pattern: str = "", silent_after_s: float = inf
     ) -> AsyncGenerator[list[bytes], None]:
         """First all that lies under such keys, then what is published; none falls between.
 
-        It ends where nothing comes for `deaf_after_s`.
+        It ends where nothing comes for `silent_after_s`.
         """
         async with self._subscribed(channel, pattern) as subscription:
             yield [message async for message in self._kept(key_prefix)]
-            async for message in _heard(subscription, deaf_after_s):
+            async for message in _heard(subscription, silent_after_s):
                 yield [message]
 
     @contextlib.asynccontextmanager
@@ -222,7 +222,7 @@ def _errors() -> Iterator[None]:
         raise BusUnavailable(str(error)) from error
 
 
-async def _heard(subscription: PubSub, deaf_after_s: float = inf) -> AsyncIterator[bytes]:
+async def _heard(subscription: PubSub, silent_after_s: float = inf) -> AsyncIterator[bytes]:
     """Messages as they come, until none does for so long. A server that is quiet is asked whether it is there."""
     loop, asked_s = asyncio.get_running_loop(), None
     heard_s = loop.time()
@@ -241,5 +241,5 @@ async def _heard(subscription: PubSub, deaf_after_s: float = inf) -> AsyncIterat
         if message["type"] in _MESSAGES:
             heard_s = loop.time()
             yield message["data"]
-        elif may_judge and loop.time() - heard_s > deaf_after_s:
+        elif may_judge and loop.time() - heard_s > silent_after_s:
             return

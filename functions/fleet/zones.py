@@ -8,7 +8,7 @@ A pod stays where it is, so an answer holds for the life of whoever asked. Until
 zones, a gateway has no preference and a replica none to offer; nothing waits. The registry keeps the table in memory:
 the controller tells it anew each minute.
 
-Neighbours: `functions.controller.kubernetes.run.zone_side` tells, `functions.registry.fleet_routes` answers.
+Neighbours: `functions.controller.kubernetes.run.zone_reporter` tells, `functions.registry.fleet_routes` answers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 ObjectName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 Zone = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z0-9._-]*\Z")]
-Asked = Literal["node", "pod"]
+ZoneSubject = Literal["node", "pod"]
 
 
 class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +52,7 @@ async def learn(
     client: httpx.AsyncClient,
     registry_url: str,
     token: Bearer,
-    asked: tuple[Asked, str],
+    asked: tuple[ZoneSubject, str],
     take: Callable[[str], None],
 ) -> None:
     """Ask until there is an answer, less and less often, and hand it over; then end."""
@@ -67,7 +67,7 @@ async def learn(
         await asyncio.sleep(delay_s(tries, _BACKOFF))
 
 
-async def _ask(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[Asked, str]) -> str:
+async def _ask(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[ZoneSubject, str]) -> str:
     try:
         answer = await client.get(
             url, params=dict([asked]), headers={"authorization": f"Bearer {now(token)}"}, timeout=_TIMEOUT

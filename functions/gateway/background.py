@@ -132,7 +132,7 @@ class Background:
         """Knative lets no node's name through: the pod is known by the host's."""
         settings = self.settings
         token = functools.partial(self.credentials.bearer, "follow")
-        pod: tuple[zones.Asked, str] = ("pod", socket.gethostname())
+        pod: tuple[zones.ZoneSubject, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
             await zones.learn(client, settings.registry_url, token, pod, self.gateway.services.router.stands_in)
 

@@ -113,7 +113,7 @@ class _Server(uvicorn.Server):
             self._services.gateway_id,
             clock=self._services.clock,
             tasks=self._services.tasks,
-            dice=random.random,
+            uniform=random.random,
             expected_gateways=gateway_count.last_known(gateways_file, settings.expected_gateways),
         )
         self._background = Background(

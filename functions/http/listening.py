@@ -131,7 +131,7 @@ class TlsListener:
                 ssl=self._tls,
                 ssl_handshake_timeout=_NOT_THE_LOOPS_S,
             ),
-            name="handshake's wire",
+            name="handshake's transport",
         )
         try:
             for wait_s in (self._handshake_s, SECOND_LOOK_S):

@@ -218,7 +218,7 @@ def make_app(
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
         stages = await active_stages(services, request, operators) if services is not None else {}
-        others = regions.follower.standings() if regions is not None else ()
+        others = regions.follower.statuses() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
         if store_watch is not None:
             metrics.store_is(store_watch.is_up)

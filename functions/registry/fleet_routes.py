@@ -2,7 +2,7 @@
 
 GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
 GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
-PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
+PUT /v1/fleet/pools    desired replicas: shown as shoal_autoscaler_desired_replicas until it is a minute old
 GET /v1/fleet/zones    the zone of one node, or of the node that one gateway's pod is on
 PUT /v1/fleet/zones    the controller's table of them
 PUT /v1/fleet/verdicts what the controller says of slow and faulty replicas, and of nodes that are not ready
@@ -67,8 +67,8 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.put(REPORT_PATH, status_code=204, dependencies=controller)
     async def desired(request: Request) -> Response:
-        """How many replicas the controller wants of each pool, for metrics and the console."""
-        fleet.pools.want((await _decoded(request, DesiredPools, _DESIRED_MAX_BYTES)).pools)
+        """Desired replicas of each pool, for metrics and the console."""
+        fleet.pools.set_desired((await _decoded(request, DesiredPools, _DESIRED_MAX_BYTES)).pools)
         return Response(status_code=204)
 
     @router.get(ZONES_PATH, dependencies=members)

@@ -20,11 +20,11 @@ from functions.fleet.view import FleetView
 from functions.fleet.zones import ZoneTable
 from functions.telemetry.bus_link import BusLink
 
-# What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.
+# What gateways tell of pools, kept for the controller; and the sizes that the controller desires, kept for Prometheus.
 
 
 MAX_COLD_STARTS = 1024  # pools
-DESIRED_FOR_S = 60.0  # a controller that is gone wants nothing any more
+DESIRED_FOR_S = 60.0  # a controller that is gone desires nothing any more
 
 
 class PoolWatch:
@@ -50,11 +50,11 @@ class PoolWatch:
     def needs(self) -> GatewayNeeds:
         return self._board.needs(self._clock())
 
-    def want(self, desired: tuple[DesiredPool, ...]) -> None:
+    def set_desired(self, desired: tuple[DesiredPool, ...]) -> None:
         self._desired, self._desired_s = desired, self._clock()
 
     def desired(self) -> tuple[DesiredPool, ...]:
-        """What the controller wants of pools; nothing where it has not said so lately."""
+        """Replicas that the controller desires of pools; nothing where it has not said so lately."""
         return self._desired if self._clock() - self._desired_s <= DESIRED_FOR_S else ()
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy import Connection
 
 from functions.api.snapshot_index import base_of
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.codec import DOCUMENT_MAX_BYTES, RolloutInvalid
@@ -69,7 +69,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
         """Begin a rollout; 200 where it has begun already, 409 where another one is under way on the channel."""
-        spec = await _document(request, rollout_wire.decode_spec)
+        spec = await _document(request, rollout_codec.decode_spec)
         if lifecycle.id_of(spec) != rollout:
             message = f"this rollout's id is {lifecycle.id_of(spec)}: ids are made from what a rollout is to do"
             raise ApiError(400, "wrong_rollout_id", message, "rollout")
@@ -86,7 +86,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
         """Apply an event to the row that it was concluded from; 409 where that has changed since."""
-        command = await _document(request, rollout_wire.decode_command)
+        command = await _document(request, rollout_codec.decode_command)
 
         def write(write: Write) -> lifecycle.Rollout:
             rollout_writes.fenced(write, fence)
@@ -165,7 +165,7 @@ async def _document(request: Request, decode: Callable[[bytes], Any]) -> Any:
 
 
 def _row_answer(row: lifecycle.Rollout, status: int) -> Response:
-    return Response(rollout_wire.encode(row), status, etag(row.lock_version), "application/json")
+    return Response(rollout_codec.encode(row), status, etag(row.lock_version), "application/json")
 
 
 def _described(found: Changes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
 
-class RegionStanding(NamedTuple):
+class RegionStatus(NamedTuple):
     """Another region, as this one's registry hears it."""
 
     name: str
@@ -68,7 +68,7 @@ class Metrics:
         )
         self._desired = Gauge(
             "shoal_autoscaler_desired_replicas",
-            "What the controller wants of a pool, and why.",
+            "Replicas that the controller desires of a pool, and why.",
             ["pool", "reason"],
             registry=self.collectors,
         )
@@ -146,7 +146,7 @@ class Metrics:
         fleet: FleetWatch,
         now_unix_s: float,
         stages: Mapping[str, int] | None = None,
-        others: Iterable[RegionStanding] = (),
+        others: Iterable[RegionStatus] = (),
         *,
         without_facts: Iterable[str] = (),
     ) -> bytes:

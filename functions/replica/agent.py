@@ -48,7 +48,7 @@ from functions.replica.listeners import StartFailed
 from functions.replica.load_spans import LoadSpans
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import EngineProber, Monitor
-from functions.replica.peer_app import make_peer_app, opens, standing_routes
+from functions.replica.peer_app import make_peer_app, opens, role_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.simulated_accelerator import SimulatedDevice
@@ -179,12 +179,12 @@ def build(settings: ReplicaSettings) -> Agent:
         status, engine, heartbeat_loop.send_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
     )
     standby.begin(settings.standby_file)
-    routers = [_chunks(source.cache, settings), standing_routes(standby)]
+    routers = [_chunks(source.cache, settings), role_routes(standby)]
     return Agent(
         app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(
             partial(opens, credentials, lambda: (status.identity.engine_host, status.peer_port)),
-            reconciler.want,
+            reconciler.load,
             metrics.on_answer,
             routers,
         ),

@@ -1,8 +1,8 @@
 """Cold loads that gateways request: one answer for all requests for the same adapter.
 
-Law: single flight. However many ask, there is one want in the plan, one fetch and one load; each call waits for its own
-time at most, and leaving early stops nothing: the load goes on for the others and for the next request. Bounded in
-calls; the number of adapters is bounded by the plan (`AdapterPolicy.max_wants`).
+Law: single flight. However many ask, there is one cold load in the plan, one fetch and one load; each call waits for
+its own time at most, and leaving early stops nothing: the load goes on for the others and for the next request. Bounded
+in calls; the number of adapters is bounded by the plan (`AdapterPolicy.max_cold_loads`).
 """
 
 import asyncio

@@ -178,9 +178,9 @@ class HeartbeatLoop:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
-        asyncio.run(self._beat_until_stopped())
+        asyncio.run(self._send_until_stopped())
 
-    async def _beat_until_stopped(self) -> None:
+    async def _send_until_stopped(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._running.set()
         bus = self._open_bus()
@@ -189,13 +189,15 @@ class HeartbeatLoop:
         while not self._stopping.is_set():
             if not rounds.may_judge(loop.time()):  # the process stood still: its own loop judges the engine first
                 await asyncio.sleep(self._interval_s / 2)
-            await self._send(bus, self._next_beat())
+            await self._send(bus, self._next_heartbeat())
             next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst
             await _wait(self._hurry, next_s - loop.time())
             if self._hurry.is_set() and not self._stopping.is_set():
                 self._hurry.clear()
                 next_s = loop.time()
-        goodbye = msgspec.structs.replace(self._next_beat(), phase="dead", adapters=(), reason="the agent has stopped")
+        goodbye = msgspec.structs.replace(
+            self._next_heartbeat(), phase="dead", adapters=(), reason="the agent has stopped"
+        )
         await self._send(bus, goodbye)
         await bus.close()
 
@@ -203,7 +205,7 @@ class HeartbeatLoop:
         self._stopping.set()
         self._hurry.set()
 
-    def _next_beat(self) -> Heartbeat:
+    def _next_heartbeat(self) -> Heartbeat:
         heartbeat = compose(self._status, sequence=self._sequence, sent_unix_s=self._wall_clock())
         self._sequence += 1
         return heartbeat

@@ -61,7 +61,7 @@ _STATUS: dict[Answer, int] = {
 
 _PURPOSES: dict[str, Purpose] = {"/adapters/load": "load", "/standing": "standing"}
 
-Want = Callable[[EngineName, float], Awaitable[LoadAnswer]]
+Load = Callable[[EngineName, float], Awaitable[LoadAnswer]]
 Accepted = Callable[[str], Iterable[str]]  # of a path: the credentials that open it
 
 
@@ -74,15 +74,15 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 def make_peer_app(
     accepted: Accepted,
-    want: Want,
+    load: Load,
     on_answer: Callable[[Answer], None],
     routers: Sequence[APIRouter] = (),
 ) -> ASGIApp:
-    """`want` is asked for each load; `routers` are served behind the credentials of their paths."""
+    """`load` is asked for each adapter; `routers` are served behind the credentials of their paths."""
     app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/adapters/load")
-    async def load(request: Request) -> Response:
+    async def load_adapter(request: Request) -> Response:
         body = await read_body(request)
         if body is None:
             return JSONResponse({"reason": f"the body is over {BODY_MAX_BYTES} bytes, or cut short"}, status_code=413)
@@ -90,7 +90,7 @@ def make_peer_app(
             asked = msgspec.json.decode(body, type=LoadRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return JSONResponse({"reason": f"not a load request: {error}"}, status_code=400)
-        found = await want(EngineName(asked.engine_name), asked.wait_s)
+        found = await load(EngineName(asked.engine_name), asked.wait_s)
         on_answer(found.answer)
         told = {"state": "loaded", "tier": found.tier} if found.answer == "loaded" else {"reason": found.reason}
         return JSONResponse(told, status_code=_STATUS[found.answer])
@@ -151,22 +151,22 @@ def _hashed(text: bytes) -> bytes:
 #                                     503 {"reason"} the engine sleeps and does not wake; ask again
 
 
-class Standing(msgspec.Struct, frozen=True):
+class RoleChange(msgspec.Struct, frozen=True):
     """Unknown fields are ignored: a newer controller may say more."""
 
     standby: bool
 
 
-def standing_routes(standby: Standby) -> APIRouter:
+def role_routes(standby: Standby) -> APIRouter:
     router = APIRouter()
 
     @router.post("/standing")
-    async def standing(request: Request) -> Response:
+    async def change_role(request: Request) -> Response:
         body = await read_body(request)
         try:
-            asked = msgspec.json.decode(body or b"", type=Standing)
+            asked = msgspec.json.decode(body or b"", type=RoleChange)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return JSONResponse({"reason": f"not a standing: {error}"}, status_code=400)
+            return JSONResponse({"reason": f"not a change of role: {error}"}, status_code=400)
         try:
             await standby.become(standby=asked.standby)
         except EngineError as error:

@@ -3,7 +3,7 @@
 Level-triggered: the engine's own list is asked each time, so an engine that was restarted is filled again without
 anyone saying so, and an agent that was restarted adopts what is loaded. Each load is a task of its own (a slow
 download holds up nobody else); the decision what to do is `decisions.adapters.plan.plan`. A gateway that needs a cold
-adapter asks by `want`, which becomes part of the next plan, made at once.
+adapter asks by `load`, which becomes part of the next plan, made at once.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from functions.decisions.adapters.plan import (
     AdapterPlan,
     AdapterPolicy,
     AdapterState,
+    ColdLoad,
     EngineAdapters,
-    Want,
     WantedAdapter,
 )
 from functions.decisions.catalogue import Catalogue
@@ -92,29 +92,29 @@ class AdapterReconciler:
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
 
-    async def want(self, name: EngineName, wait_s: float) -> LoadAnswer:
+    async def load(self, name: EngineName, wait_s: float) -> LoadAnswer:
         """A gateway needs the adapter now: what becomes of it within `wait_s`."""
         engine, now_s = self._engine_now(), self._status.clock()
         not_now = self._not_now(name, engine)
         if self._demand is None or not_now is not None:
             return not_now or _NO_PLAN
-        want = (name, Want(now_s, now_s + wait_s))
+        request = (name, ColdLoad(now_s, now_s + wait_s))
         leaving = name in self._state.withdrawn_since_s
-        asked, self._state = decisions.ask(self._demand, engine, self._state, want, self._policy)
-        if asked == "accepted":
+        verdict, self._state = decisions.ask(self._demand, engine, self._state, request, self._policy)
+        if verdict == "accepted":
             self._source.hurry(self._demand.by_name[name].digest)  # where it is on its way, ahead of need
             self._wake.set()
             return await self._calls.wait(name, wait_s)
-        if asked == "loaded":
+        if verdict == "loaded":
             tier: Tier = "slot" if name in engine.busy else "host"
             self._reports.loaded(tier, 0.0)
             if leaving:
                 self._wake.set()  # it is advertised again
             return LoadAnswer("loaded", tier=tier)
-        if asked in ("refused", "failed"):
+        if verdict in ("refused", "failed"):
             told = str(self._state.failures[name])
-            return LoadAnswer("refused" if asked == "refused" else "failed", told)
-        return _UNKNOWN if asked == "unknown" else _TOO_MANY
+            return LoadAnswer("refused" if verdict == "refused" else "failed", told)
+        return _UNKNOWN if verdict == "unknown" else _TOO_MANY
 
     def _not_now(self, name: EngineName, engine: EngineAdapters) -> LoadAnswer | None:
         """Why nobody can be served at all."""
@@ -155,7 +155,7 @@ class AdapterReconciler:
         self._state = plan.state
         for adapter in plan.load if not self._status.asleep else ():
             self._loading.add(adapter.name)
-            urgent = adapter.name in plan.state.wants
+            urgent = adapter.name in plan.state.cold_loads
             self._tasks.once(f"load {adapter.name}", self._load(adapter, urgent=urgent))
         if self._needs.observe(self._listed, self._loading, self._status.clock()):
             self._reports.disk_changed()

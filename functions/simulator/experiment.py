@@ -29,7 +29,7 @@ from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
 from functions.simulator.router_port import Draws, EngineStates, MakeRouter, Question
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
 
@@ -78,7 +78,7 @@ class Workload(Protocol):
     def block_tokens(self) -> int:
         """The size of the blocks by which prompts are compared."""
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         """In order of time."""
 
 
@@ -93,7 +93,7 @@ class Chats:
     def block_tokens(self) -> int:
         return BLOCK_TOKENS
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         seconds = self.requests / requests_per_s
         return synthetic(replace(self.traffic, requests_per_s=requests_per_s, seconds=seconds), seed)
 
@@ -110,7 +110,7 @@ class Recorded:
     def block_tokens(self) -> int:
         return block_tokens_of(self.path)
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         rows = list(self._window(seed))
         if len(rows) < 2:
             raise TraceUnreadable(f"{self.path}: fewer than two requests")
@@ -122,7 +122,7 @@ class Recorded:
             row.pool = row.adapter = None  # the fleet here is one pool of base models
             yield row
 
-    def _window(self, seed: int) -> Iterator[Asked]:
+    def _window(self, seed: int) -> Iterator[WorkloadRequest]:
         total = sum(1 for _ in read_trace(self.path))
         spare = max(0, total - self.requests)
         first = spare * (seed % self.seeds) // max(1, self.seeds - 1) if self.seeds > 1 else 0

@@ -24,7 +24,7 @@ from functions.api.ids import PoolName
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 
 GIB = 2**30
@@ -47,7 +47,7 @@ class HostArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostTrial:
+class HostExperiment:
     profile: EngineProfile
     replicas: int = 2
     seconds: float = 300.0
@@ -97,7 +97,7 @@ class HostTrial:
                 for rate in rates:
                     yield self.arm(load, size, rate)
 
-    def _chats(self, requests_per_s: float) -> Iterator[Asked]:
+    def _chats(self, requests_per_s: float) -> Iterator[WorkloadRequest]:
         traffic = Traffic(
             requests_per_s=requests_per_s,
             seconds=self.seconds,

@@ -17,7 +17,7 @@ from functions.api.snapshot import RoutingEntry
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 BATCH = 16  # streams at a time, about: what a step of decoding is shared by
 _MODEL, _PREFILL = PoolName("model"), PoolName("model-prefill")
@@ -39,7 +39,7 @@ class PrefillArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillTrial:
+class PrefillExperiment:
     profile: EngineProfile
     accelerators: int = 4
     output_tokens: int = 150
@@ -91,6 +91,6 @@ class PrefillTrial:
                 for reading in range(self.accelerators // 2 + 1):
                     yield self.arm(prompt_tokens, load, reading)
 
-    def _workload(self, prompt_tokens: int, per_s: float) -> Iterator[Asked]:
+    def _workload(self, prompt_tokens: int, per_s: float) -> Iterator[WorkloadRequest]:
         for number in range(self.requests):
-            yield Asked((number + 1) / per_s, TenantId(f"t{number % 4}"), prompt_tokens, self.output_tokens)
+            yield WorkloadRequest((number + 1) / per_s, TenantId(f"t{number % 4}"), prompt_tokens, self.output_tokens)

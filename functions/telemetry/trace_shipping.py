@@ -46,14 +46,14 @@ class Receiver(Protocol):
         """Raises ReceiverAway or PieceRefused."""
 
 
-class Place(msgspec.Struct):
+class FileOffsets(msgspec.Struct):
     """How far a file has come, in bytes."""
 
     sent: int = 0
     until: int = 0  # what is under way ends here; as `sent`: nothing is
 
 
-_decoder = msgspec.json.Decoder(dict[str, Place])
+_decoder = msgspec.json.Decoder(dict[str, FileOffsets])
 
 
 class Shipping:
@@ -70,7 +70,7 @@ class Shipping:
         self._lock_file = directory / f"{name}.lock"
         self._receiver = receiver
         self._piece_bytes = piece_bytes
-        self._places: dict[str, Place] = {}
+        self._offsets: dict[str, FileOffsets] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -86,7 +86,7 @@ class Shipping:
 
     def count_lost(self, path: Path) -> None:
         """A file is about to be removed: rows of it that were not sent are lost."""
-        place = self._read_places().get(path.name, Place())
+        place = self._read_offsets().get(path.name, FileOffsets())
         try:
             with path.open("rb") as file:
                 file.seek(place.sent)
@@ -127,7 +127,7 @@ class Shipping:
             self.waiting_bytes = 0
             if not mine:
                 return
-            self._places = self._read_places()
+            self._offsets = self._read_offsets()
             try:
                 for path in sorted(self._directory.glob(PATTERN)):
                     self._ship_file(path)
@@ -135,7 +135,7 @@ class Shipping:
                 self._look_at_waiting()
 
     def _ship_file(self, path: Path) -> None:
-        place = self._places.setdefault(path.name, Place())
+        place = self._offsets.setdefault(path.name, FileOffsets())
         if (size_of(path) or 0) <= place.sent:
             return
         finished = is_finished(path)  # before it is read: what is there then is all
@@ -149,21 +149,21 @@ class Shipping:
         if rest and finished:
             self.dropped_total["torn"] += 1
             place.sent = place.until = place.sent + len(rest)
-            self._write_places()
+            self._write_offsets()
 
-    def _next_piece(self, descriptor: int, place: Place) -> bytes:
+    def _next_piece(self, descriptor: int, place: FileOffsets) -> bytes:
         """Whole lines: those that were under way, else as many as a piece has."""
         if place.until > place.sent:
             return os.pread(descriptor, place.until - place.sent, place.sent)
         data = os.pread(descriptor, self._piece_bytes, place.sent)
         return data[: data.rfind(b"\n") + 1]
 
-    def _send(self, file_name: str, place: Place, lines: bytes) -> None:
+    def _send(self, file_name: str, place: FileOffsets, lines: bytes) -> None:
         place.until = place.sent + len(lines)
-        self._write_places()
+        self._write_offsets()
         self._deliver(file_name, place.sent, lines)
         place.sent = place.until
-        self._write_places()
+        self._write_offsets()
 
     def _deliver(self, file_name: str, start: int, lines: bytes) -> None:
         try:
@@ -182,12 +182,12 @@ class Shipping:
         sizes = {path.name: size_of(path) or 0 for path in self._directory.glob(PATTERN)}
         self.waiting_bytes = sum(max(0, size - self._place(name).sent) for name, size in sizes.items())
 
-    def _place(self, name: str) -> Place:
-        return self._places.get(name, Place())
+    def _place(self, name: str) -> FileOffsets:
+        return self._offsets.get(name, FileOffsets())
 
     # the position on disk
 
-    def _read_places(self) -> dict[str, Place]:
+    def _read_offsets(self) -> dict[str, FileOffsets]:
         try:
             return _decoder.decode(self._position_file.read_bytes())
         except FileNotFoundError:
@@ -196,9 +196,9 @@ class Shipping:
             _log.warning("%s is not readable, and all files are sent again: %s", self._position_file, error)
             return {}
 
-    def _write_places(self) -> None:
+    def _write_offsets(self) -> None:
         """By rename, and of files that are still there."""
-        kept = {name: place for name, place in self._places.items() if (self._directory / name).exists()}
+        kept = {name: place for name, place in self._offsets.items() if (self._directory / name).exists()}
         partial = self._position_file.with_suffix(".partial")
         with partial.open("wb") as file:
             file.write(msgspec.json.encode(kept))

@@ -28,8 +28,8 @@ from functions.gateway.services import Services
 from functions.gateway.tracing import offer
 from functions.telemetry.trace_sink import TraceSink
 from loadtests.bench import engine
-from loadtests.bench.beat import heartbeat
 from loadtests.bench.gateway import snapshot_of
+from loadtests.bench.heartbeats import heartbeat
 from loadtests.bench.load import Target, request
 from loadtests.bench.parts import body
 
@@ -106,8 +106,8 @@ class Bare:
 
         return write
 
-    def whole(self, wire: bytes) -> None:
-        self.client.data_received(wire)
+    def whole(self, request_bytes: bytes) -> None:
+        self.client.data_received(request_bytes)
         cast(UpstreamConnection, self.asked).data_received(engine.ANSWER)
 
     def begin(self) -> UpstreamConnection:
@@ -130,20 +130,20 @@ def _least_us(work: Callable[[], None], runs: int) -> float:
 async def run(replicas: int, profiled: bool) -> None:
     for size_bytes in (1024, 8 * 1024, 64 * 1024, 200 * 1024):
         bare = Bare(replicas)
-        wire = request(bare.target, body(size_bytes))
+        request_bytes = request(bare.target, body(size_bytes))
         runs = max(20, 300 * 1024 // size_bytes)
-        print(f"request of {size_bytes // 1024:3} KiB  {_least_us(lambda: bare.whole(wire), runs):8.1f} us")  # noqa: B023
+        print(f"request of {size_bytes // 1024:3} KiB  {_least_us(lambda: bare.whole(request_bytes), runs):8.1f} us")  # noqa: B023
     bare = Bare(replicas)
     stream = bare.begin()
     print(f"chunk of a stream   {_least_us(lambda: stream.data_received(engine.EVENT_CHUNK), 3000):8.1f} us")
     print(f"with its counts     {_least_us(lambda: stream.data_received(engine.COUNTED_CHUNK), 3000):8.1f} us")
     if profiled:
         bare = Bare(replicas)
-        wire = request(bare.target, body(1024))
+        request_bytes = request(bare.target, body(1024))
         profile = cProfile.Profile()
         profile.enable()
         for _ in range(10_000):
-            bare.whole(wire)
+            bare.whole(request_bytes)
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 

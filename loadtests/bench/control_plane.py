@@ -154,7 +154,7 @@ async def swapping(url: str, folder: Path, content: Indexed, rounds: int, rows: 
     idle = [(await probed(rig.idle))[1] for _ in range(rounds)]
     rows["longest gap in 50 ms, idle"] = f"p50 {statistics.median(idle):.1f}, max {max(idle):.1f} ms"
     took_ms, gap_ms = await probed(rig.swap)
-    rows["first swap: the whole, by wire"] = f"{took_ms:,.0f} ms, longest gap {gap_ms:.1f} ms"
+    rows["first swap: the whole, over HTTP"] = f"{took_ms:,.0f} ms, longest gap {gap_ms:.1f} ms"
     gc.collect()
     gc.freeze()
     for count in (1, 1000, 15_000):
@@ -168,7 +168,7 @@ async def swapping(url: str, folder: Path, content: Indexed, rounds: int, rows: 
             swapped.append(took_ms)
             gaps.append(gap_ms)
         rows[f"swap, {count:,} tenants changed"] = (
-            f"publish p50 {statistics.median(published):.0f} ms; wire {sizes[-1]:,} B; "
+            f"publish p50 {statistics.median(published):.0f} ms; encoded {sizes[-1]:,} B; "
             f"swap p50 {statistics.median(swapped):.0f}, p99 {_p99(swapped):.0f} ms; "
             f"longest gap p50 {statistics.median(gaps):.1f}, max {max(gaps):.1f} ms"
         )

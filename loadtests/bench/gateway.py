@@ -1,4 +1,4 @@
-"""shoal's gateway as it is deployed, for the benches: with a real bus, a fleet that beats, and a cached snapshot.
+"""shoal's gateway as it is deployed, for the benches: a real bus, a fleet that sends heartbeats, and a cached snapshot.
 
 Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone. Every
 limit of the tenant's tier is there, high enough that it is checked, counted and told, and never reached.
@@ -58,7 +58,7 @@ class ControlPlane:
 
     registry_url: str
     token: str
-    world: Snapshot
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Bench:
 
 @contextmanager
 def backdrop(folder: Path, replicas: int, events: int, interval_ms: float) -> Iterator[Backdrop]:
-    """Engines, bus and beats, on CPU 1."""
+    """Engines, bus and heartbeats, on CPU 1."""
     bus_port, *engine_ports = free_ports(1 + replicas)
     server = Path(_valkey_package).parent / "bin" / "valkey-server"
     ports = [str(port) for port in engine_ports]
@@ -90,7 +90,7 @@ def backdrop(folder: Path, replicas: int, events: int, interval_ms: float) -> It
         children = [
             spawn([str(server), "--port", str(bus_port), "--bind", "127.0.0.1", "--save", ""], log, 1),
             spawn([sys.executable, "-m", "loadtests.bench.engine", str(events), str(interval_ms), *ports], log, 1),
-            spawn([sys.executable, "-m", "loadtests.bench.beat", str(bus_port), *ports], log, 1),
+            spawn([sys.executable, "-m", "loadtests.bench.heartbeats", str(bus_port), *ports], log, 1),
         ]
         try:
             wait_ready(children[1], f"http://127.0.0.1:{engine_ports[-1]}/", folder / "backdrop.log")
@@ -118,7 +118,7 @@ def gateway(
     (folder / "token").write_text(control_plane.token if control_plane is not None else "unused")
     snapshot = snapshot_of(api_key, pepper)
     if control_plane is not None:
-        snapshot = _joined(snapshot, control_plane.world)
+        snapshot = _joined(snapshot, control_plane.snapshot)
     snapshot_file.write(folder / "snapshot.json", snapshots.encode(snapshot))
     ca_file = _certificate(folder)
     settings = {
@@ -188,12 +188,12 @@ def snapshot_of(api_key: str, pepper: str) -> Snapshot:
     )
 
 
-def _joined(own: Snapshot, world: Snapshot) -> Snapshot:
+def _joined(own: Snapshot, snapshot: Snapshot) -> Snapshot:
     sections = {
-        section: tuple(sorted((*getattr(own, section), *getattr(world, section)), key=name_of(section)))
+        section: tuple(sorted((*getattr(own, section), *getattr(snapshot, section)), key=name_of(section)))
         for section in SECTIONS
     }
-    return msgspec.structs.replace(own, epoch=world.epoch + 1, **sections)  # later than what the registry has
+    return msgspec.structs.replace(own, epoch=snapshot.epoch + 1, **sections)  # later than what the registry has
 
 
 def _certificate(folder: Path) -> Path:

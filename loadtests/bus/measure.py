@@ -75,8 +75,8 @@ def heartbeat_cost(server: Server, each: int) -> Sent:
 
     async def send(bus: ValkeyBus) -> None:
         sequences = list(islice(_SEQUENCE, _AT_ONCE))
-        beats = (messages.heartbeat(each % _SPEAKERS, each, each / _SPEAKERS) for each in sequences)
-        await asyncio.gather(*(bus.publish(heartbeat) for heartbeat in beats))
+        heartbeats = (messages.heartbeat(each % _SPEAKERS, each, each / _SPEAKERS) for each in sequences)
+        await asyncio.gather(*(bus.publish(heartbeat) for heartbeat in heartbeats))
 
     size = len(heartbeats.encode(messages.heartbeat(1, 1)))
     making_us = _process_us(lambda: messages.heartbeat(1, next(_SEQUENCE)), each)

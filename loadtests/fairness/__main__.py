@@ -13,7 +13,7 @@ from functions.api.snapshot import AdmissionEntry, BandEntry
 from loadtests.fairness.fleet import LiveFleet
 from loadtests.fairness.live import offer
 from loadtests.fairness.traffic import NOISY, QUIET, beside_the_nine
-from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
 _WARM_UP_RATIO = 0.2  # of the run, left out of the figures
 _GOAL = 1.3
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 async def _live(
-    options: argparse.Namespace, shape: Shape, asked: Sequence[Asked], policy: AdmissionEntry
+    options: argparse.Namespace, shape: Shape, asked: Sequence[VirtualRequest], policy: AdmissionEntry
 ) -> dict[str, Any]:
     tenants = dict.fromkeys((*QUIET, NOISY, "patient"), 1.0)
     with tempfile.TemporaryDirectory(prefix="shoal-fairness-") as name:
@@ -76,7 +76,7 @@ def _policy(stretch: float) -> AdmissionEntry:
     return AdmissionEntry("load", ("*",), bands)
 
 
-def _figures(found: Sequence[tuple[Asked, float | None, bool]], seconds: float) -> dict[str, Any]:
+def _figures(found: Sequence[tuple[VirtualRequest, float | None, bool]], seconds: float) -> dict[str, Any]:
     counted = [each for each in found if each[0].at_s >= _WARM_UP_RATIO * seconds]
     quiet = [each for each in counted if each[0].tenant in QUIET]
     noisy = [each for each in counted if each[0].tenant == NOISY]

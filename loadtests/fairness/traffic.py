@@ -3,30 +3,32 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-from loadtests.fairness.virtual import Asked
+from loadtests.fairness.virtual import VirtualRequest
 
 NOISY = "noisy"
 QUIET = tuple(f"quiet-{number}" for number in range(9))
 
 
-def chats(tenant: str, per_s: float, seconds: float, rng: Random, *, band: int = 0, tries: int = 0) -> list[Asked]:
+def chats(
+    tenant: str, per_s: float, seconds: float, rng: Random, *, band: int = 0, tries: int = 0
+) -> list[VirtualRequest]:
     """Short turns: 200 tokens in the median, 74 back."""
 
-    def one(at_s: float) -> Asked:
+    def one(at_s: float) -> VirtualRequest:
         prompt = int(min(2000, max(20, rng.lognormvariate(5.3, 0.6))))
         output = int(min(400, max(5, rng.lognormvariate(4.3, 0.6))))
-        return Asked(at_s, tenant, prompt, output, band=band, tries_left=tries)
+        return VirtualRequest(at_s, tenant, prompt, output, band=band, tries_left=tries)
 
     return list(_poisson(per_s, seconds, rng, one))
 
 
-def long_prompts(tenant: str, per_s: float, seconds: float, rng: Random, tokens: int = 32_000) -> list[Asked]:
-    return list(_poisson(per_s, seconds, rng, lambda at_s: Asked(at_s, tenant, tokens, 20)))
+def long_prompts(tenant: str, per_s: float, seconds: float, rng: Random, tokens: int = 32_000) -> list[VirtualRequest]:
+    return list(_poisson(per_s, seconds, rng, lambda at_s: VirtualRequest(at_s, tenant, tokens, 20)))
 
 
 def beside_the_nine(
     quiet_per_s: float, noisy_per_s: float, batch_per_s: float, seconds: float, seed: int
-) -> list[Asked]:
+) -> list[VirtualRequest]:
     """Nine that chat, one that does not, and some batch work; each drawn by itself, so that the nine never differ."""
     asked = [
         each
@@ -40,7 +42,9 @@ def beside_the_nine(
     return sorted(asked, key=lambda each: each.at_s)
 
 
-def _poisson(per_s: float, seconds: float, rng: Random, one: Callable[[float], Asked]) -> Iterator[Asked]:
+def _poisson(
+    per_s: float, seconds: float, rng: Random, one: Callable[[float], VirtualRequest]
+) -> Iterator[VirtualRequest]:
     at_s = rng.expovariate(per_s)
     while at_s < seconds:
         yield one(at_s)

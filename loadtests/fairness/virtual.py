@@ -1,8 +1,8 @@
 """A gateway's waiting room and router before simulated engines, in virtual time: no processes, no sockets, no noise.
 
 The decisions are the real ones (`decisions.admission.queue`, `decisions.routing.choice`), the engines step as the
-simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by beats, a second apart.
-The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
+simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by heartbeats, a second
+apart. The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
 
 POOL, BASE = PoolName("base"), EngineName("base")
-_BEAT_S, _SWEEP_S = 1.0, 0.25
+_HEARTBEAT_S, _SWEEP_S = 1.0, 0.25
 _NUMBERS = count()
 
 
@@ -44,7 +44,7 @@ class Shape:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class VirtualRequest:
     """One request, and what became of it."""
 
     at_s: float
@@ -61,7 +61,7 @@ class Asked:
     ended_s: float | None = None
     refused: Refuse | None = None
     content: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
-    returned_from: "Asked | None" = None  # it was refused before, and waited for as long as it was told
+    returned_from: "VirtualRequest | None" = None  # it was refused before, and waited for as long as it was told
 
 
 @dataclass(slots=True)
@@ -84,15 +84,15 @@ class VirtualFleet:
             self._index.put(None, engine.view)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._number = 0
-        self._waiting: dict[int, Asked] = {}
-        self._running: dict[int, Asked] = {}
-        self.all: list[Asked] = []
+        self._waiting: dict[int, VirtualRequest] = {}
+        self._running: dict[int, VirtualRequest] = {}
+        self.all: list[VirtualRequest] = []
 
-    def run(self, asked: Sequence[Asked], until_s: float) -> list[Asked]:
+    def run(self, asked: Sequence[VirtualRequest], until_s: float) -> list[VirtualRequest]:
         """All that was asked, with what came back by then; returns of the refused among them."""
         for each in asked:
             self._come_later(each)
-        self._beat(0.0)
+        self._send_heartbeat(0.0)
         self._sweep(0.0)
         while self._events and self._events[0][0] <= until_s:
             now_s, _, happens = heapq.heappop(self._events)
@@ -103,10 +103,10 @@ class VirtualFleet:
         self._number += 1
         heapq.heappush(self._events, (when_s, self._number, happens))
 
-    def _come_later(self, asked: Asked) -> None:
+    def _come_later(self, asked: VirtualRequest) -> None:
         self._at(asked.at_s, lambda now_s: self._come(asked, now_s))
 
-    def _come(self, asked: Asked, now_s: float) -> None:
+    def _come(self, asked: VirtualRequest, now_s: float) -> None:
         self.all.append(asked)
         if self.admission is None:
             self._dispatch(asked, now_s)
@@ -126,19 +126,19 @@ class VirtualFleet:
         else:
             self._refuse(asked, verdict, now_s)
 
-    def _refuse(self, asked: Asked, refuse: Refuse, now_s: float) -> None:
+    def _refuse(self, asked: VirtualRequest, refuse: Refuse, now_s: float) -> None:
         asked.refused, asked.ended_s = refuse, now_s
         if asked.tries_left:
             self._number += 1
             back_s = now_s + retry_after_s(refuse.after_s, f"{asked.tenant}-{self._number}")
             self._come_later(
-                Asked(
+                VirtualRequest(
                     back_s, asked.tenant, asked.prompt_tokens, asked.output_tokens, asked.band, asked.weight,
                     asked.tries_left - 1, content=asked.content, returned_from=asked,
                 )
             )  # fmt: skip
 
-    def _dispatch(self, asked: Asked, now_s: float) -> None:
+    def _dispatch(self, asked: VirtualRequest, now_s: float) -> None:
         self._number += 1
         decision = route(
             RouteRequest(BASE, False, asked.prompt_tokens, str(self._number)), self._index, self._routing, self._load
@@ -195,8 +195,8 @@ class VirtualFleet:
             self._refuse(self._waiting.pop(ticket.number), self.admission.refuse_late(ticket, now_s), now_s)
         self._serve(now_s)
 
-    def _beat(self, now_s: float) -> None:
-        self._at(now_s + _BEAT_S, self._beat)
+    def _send_heartbeat(self, now_s: float) -> None:
+        self._at(now_s + _HEARTBEAT_S, self._send_heartbeat)
         for engine in self._engines.values():
             core, former = engine.core, engine.view
             stats, scheduler = core.stats, core.scheduler

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, replace
 
 from studies.fan_out.assumptions import Assumptions, Outcome
-from studies.fan_out.world import simulate
+from studies.fan_out.simulation import simulate
 
 MB, GB, MIB = 1_000_000, 1_000_000_000, 1024 * 1024
 HASH_BYTES_PER_S = 1.2e9

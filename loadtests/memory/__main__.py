@@ -21,11 +21,11 @@ from rich.table import Table
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import CHAT
 from loadtests.memory.traffic import Traffic
-from loadtests.memory.world import World
+from loadtests.memory.virtual_gateway import VirtualGateway
 
 POINTS = 20
 FLAT_RATIO = 1.05
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _SWEEP_S = 0.25
 
 
@@ -73,33 +73,33 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    world, traffic, client = World(), Traffic(options.seed), Client()
-    gateway = world.gateway
+    virtual, traffic, client = VirtualGateway(), Traffic(options.seed), Client()
+    gateway = virtual.gateway
     gc.collect()
     gc.freeze()
     step = max(1, options.requests // POINTS)
     per_sweep = max(1, int(options.rate * _SWEEP_S))
     rows: list[dict[str, Any]] = []
-    beat_at_s, cpu_s = world.now_s + _BEAT_S, 0.0
+    heartbeat_at_s, cpu_s = virtual.now_s + _HEARTBEAT_S, 0.0
     for number in track(range(1, step * POINTS + 1), "asking", disable=options.output == "json"):
         headers, body = traffic.request()
         started_s = time.process_time()
-        gateway.handle(CHAT, headers, body, client, world.now_s)
+        gateway.handle(CHAT, headers, body, client, virtual.now_s)
         cpu_s += time.process_time() - started_s
         if number % per_sweep == 0:
-            world.pass_on(_SWEEP_S)
-            if world.now_s >= beat_at_s:
-                world.beat()
-                beat_at_s = world.now_s + _BEAT_S
+            virtual.pass_on(_SWEEP_S)
+            if virtual.now_s >= heartbeat_at_s:
+                virtual.heartbeat()
+                heartbeat_at_s = virtual.now_s + _HEARTBEAT_S
         if number % step == 0:
-            rows.append(_point(number, world, traffic, client, 1e6 * cpu_s / number))
+            rows.append(_point(number, virtual, traffic, client, 1e6 * cpu_s / number))
             if options.output == "json":
                 print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
-def _point(number: int, world: World, traffic: Traffic, client: Client, cpu_us: float) -> dict[str, Any]:
-    gateway = world.gateway
+def _point(number: int, virtual: VirtualGateway, traffic: Traffic, client: Client, cpu_us: float) -> dict[str, Any]:
+    gateway = virtual.gateway
     return {
         "requests": number,
         "rss_mb": _rss_mb(),

@@ -10,7 +10,7 @@ import random
 import orjson
 
 from functions.gateway.http.headers import RawHeaders
-from loadtests.memory.world import ADAPTERS, POOL, TENANTS, adapter, key_of
+from loadtests.memory.virtual_gateway import ADAPTERS, POOL, TENANTS, adapter, key_of
 
 SESSIONS = 100_000
 INVENTED = 1_000_000  # names that no model has

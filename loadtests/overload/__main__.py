@@ -20,7 +20,7 @@ from functions.api.snapshot import AdmissionEntry, BandEntry
 from loadtests.fairness.fleet import LiveFleet
 from loadtests.fairness.live import Sample, offer
 from loadtests.fairness.traffic import chats
-from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
 TENANTS = tuple(f"tenant-{number}" for number in range(10))
 _SLO_S = 0.5
@@ -68,7 +68,7 @@ def main() -> int:
     return 0 if all(row["of_peak"] >= _GOAL_RATIO and row["ttft_p99_ms"] <= _SLO_S * 1000 for row in over) else 1
 
 
-def _virtual(options: argparse.Namespace, shape: Shape, asked: Sequence[Asked]) -> list[Seen]:
+def _virtual(options: argparse.Namespace, shape: Shape, asked: Sequence[VirtualRequest]) -> list[Seen]:
     found = VirtualFleet(shape, _policy(1.0)).run(asked, options.seconds)
     return [
         Seen(
@@ -83,7 +83,7 @@ def _virtual(options: argparse.Namespace, shape: Shape, asked: Sequence[Asked]) 
     ]
 
 
-async def _live(options: argparse.Namespace, shape: Shape, asked: Sequence[Asked]) -> list[Seen]:
+async def _live(options: argparse.Namespace, shape: Shape, asked: Sequence[VirtualRequest]) -> list[Seen]:
     stretch = options.stretch
     with tempfile.TemporaryDirectory(prefix="shoal-overload-") as name:
         fleet = LiveFleet(Path(name), shape, stretch, dict.fromkeys(TENANTS, 1.0), _policy(stretch))

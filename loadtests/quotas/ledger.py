@@ -45,7 +45,7 @@ def limits_of() -> QuotaLimits:
 async def run(fleet: Fleet, requests: int, say: Callable[[str], None]) -> Row:
     answers: list[Answer] = []
     async with asyncio.TaskGroup() as group:
-        background = [group.create_task(fleet.beat())]
+        background = [group.create_task(fleet.heartbeat())]
         await fleet.ready()
         say(f"{fleet.gateways} gateways and {fleet.engines} engines are ready")
         kills = Counter[str]()
@@ -109,22 +109,22 @@ def unheard_of(lines: list[list[str]], whole: set[str]) -> list[list[str]]:
 
 
 async def _all(fleet: Fleet, requests: int, answers: list[Answer]) -> None:
-    dice, numbers = random.Random(1), iter(range(requests))
+    rng, numbers = random.Random(1), iter(range(requests))
 
     async def client() -> None:
         for number in numbers:
-            max_tokens = dice.randint(5, 60)
-            stream = dice.random() < 0.5
-            leaves = stream and max_tokens >= 20 and dice.random() < _LEAVE_RATIO / 0.36
+            max_tokens = rng.randint(5, 60)
+            stream = rng.random() < 0.5
+            leaves = stream and max_tokens >= 20 and rng.random() < _LEAVE_RATIO / 0.36
             ask = Ask(
-                port=dice.choice(fleet.ports),
+                port=rng.choice(fleet.ports),
                 api_key=fleet.api_key,
                 model=MODEL,
                 request_id=f"ledger-{number}",
-                prompt=f"{number % 50} " * dice.randint(1, 200),
+                prompt=f"{number % 50} " * rng.randint(1, 200),
                 max_tokens=max_tokens,
                 stream=stream,
-                leave_after_tokens=dice.randint(1, max_tokens // 4) if leaves else None,
+                leave_after_tokens=rng.randint(1, max_tokens // 4) if leaves else None,
             )
             answers.append(await send(ask))
 

@@ -42,7 +42,7 @@ async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Ca
     limit = fleet.limits.output_tokens_per_minute or 0
     loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.TaskGroup() as group:
-        beating = group.create_task(fleet.beat())
+        beating = group.create_task(fleet.heartbeat())
         await fleet.ready()
         say(f"{fleet.gateways} gateways and {fleet.engines} engines are ready")
         await _until_shared(fleet)
@@ -85,22 +85,22 @@ async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Ca
 
 async def _offer(fleet: Fleet, seconds: float, per_s: float, answers: list[Answer]) -> None:
     """Open loop: a request is sent when its time has come, whatever became of those before."""
-    loop, dice = asyncio.get_running_loop(), random.Random(1)
+    loop, rng = asyncio.get_running_loop(), random.Random(1)
     start_s = next_s = loop.time()
     async with asyncio.TaskGroup() as group:
         while next_s - start_s < seconds:
             await asyncio.sleep(max(0.0, next_s - loop.time()))
             ask = Ask(
-                port=dice.choice(fleet.ports),
+                port=rng.choice(fleet.ports),
                 api_key=fleet.api_key,
                 model=MODEL,
                 request_id=f"load-{secrets.token_hex(8)}",
-                prompt="Tell me more. " * dice.randint(1, 20),
-                max_tokens=dice.randint(_LEAST_TOKENS, _MOST_TOKENS),
-                stream=dice.random() < 0.5,
+                prompt="Tell me more. " * rng.randint(1, 20),
+                max_tokens=rng.randint(_LEAST_TOKENS, _MOST_TOKENS),
+                stream=rng.random() < 0.5,
             )
             group.create_task(_keep(ask, answers))
-            next_s += dice.expovariate(per_s)
+            next_s += rng.expovariate(per_s)
 
 
 async def _keep(ask: Ask, answers: list[Answer]) -> None:

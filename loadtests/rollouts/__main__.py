@@ -13,7 +13,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.rollouts.virtual import Behaviour, Outcome, World, policy
+from loadtests.rollouts.virtual import Behaviour, Outcome, VirtualRollout, policy
 
 SAME = Behaviour()
 VERSIONS = {
@@ -67,8 +67,8 @@ def _row(name: str, candidate: Behaviour, options: argparse.Namespace) -> dict[s
 
 
 def _rollout(seed: int, control: Behaviour, candidate: Behaviour, options: argparse.Namespace) -> Outcome:
-    world = World(random.Random(seed), policy(options.seconds), control, candidate, options.rate)
-    return world.run(at_most_s=6 * options.seconds)
+    rollout = VirtualRollout(random.Random(seed), policy(options.seconds), control, candidate, options.rate)
+    return rollout.run(at_most_s=6 * options.seconds)
 
 
 def _median(values: list[float] | list[int]) -> float | str:

@@ -54,7 +54,7 @@ class Outcome:
 
 
 @dataclass
-class World:
+class VirtualRollout:
     """One rollout of one channel, and everybody who calls it."""
 
     rng: random.Random

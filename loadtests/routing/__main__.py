@@ -38,7 +38,7 @@ class Plan:
     """One trace at one load."""
 
     name: TraceName
-    asked: list[trace.Asked]  # of the trace's own time
+    asked: list[trace.TraceRequest]  # of the trace's own time
     compression: float  # of that
     seconds: float  # of the trace
     note: str
@@ -96,7 +96,7 @@ def _plan(arguments: argparse.Namespace, name: TraceName) -> Plan:
 
 
 def _sweep(name: TraceName, shape: virtual.Shape) -> list[capacity.Point]:
-    def asked(rate_per_s: float, seconds: float) -> list[trace.Asked]:
+    def asked(rate_per_s: float, seconds: float) -> list[trace.TraceRequest]:
         if name == "lora":
             return _faster(trace.lora(seconds * _LORA_COMPRESSION, rate_per_s / _LORA_COMPRESSION), _LORA_COMPRESSION)
         return [each for each in _faster(_mooncake(), rate_per_s / trace.MOONCAKE_PER_S) if each.at_s < seconds]
@@ -104,12 +104,12 @@ def _sweep(name: TraceName, shape: virtual.Shape) -> list[capacity.Point]:
     return capacity.sweep(asked, _RATES_PER_S[name], shape)
 
 
-def _faster(asked: list[trace.Asked], compression: float) -> list[trace.Asked]:
+def _faster(asked: list[trace.TraceRequest], compression: float) -> list[trace.TraceRequest]:
     return [replace(each, at_s=each.at_s / compression) for each in asked]
 
 
 @cache
-def _mooncake() -> list[trace.Asked]:
+def _mooncake() -> list[trace.TraceRequest]:
     folder = os.environ.get("SHOAL_TRACES_DIR")
     if not folder:
         sys.exit(f"set SHOAL_TRACES_DIR to the folder that has {trace.MOONCAKE}")
@@ -161,7 +161,7 @@ def _together(
 
 
 async def _replay_all(
-    running: dict[LiveRouterName, fleets.Fleet], asked: list[trace.Asked], speed: float
+    running: dict[LiveRouterName, fleets.Fleet], asked: list[trace.TraceRequest], speed: float
 ) -> dict[LiveRouterName, list[live.Sample]]:
     def tell_of(router: LiveRouterName) -> Callable[[str], None]:
         def tell(text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadtests.routing.live import Sample
-from loadtests.routing.trace import Asked
+from loadtests.routing.trace import TraceRequest
 from loadtests.routing.virtual import Replay, Shape
 
 SECONDS, WARMUP_S = 90.0, 30.0
@@ -25,7 +25,9 @@ class Point:
     good_per_s: float  # of those, with their first token within SLO_MS
 
 
-def sweep(trace: Callable[[float, float], Sequence[Asked]], rates_per_s: Sequence[float], shape: Shape) -> list[Point]:
+def sweep(
+    trace: Callable[[float, float], Sequence[TraceRequest]], rates_per_s: Sequence[float], shape: Shape
+) -> list[Point]:
     """`trace(rate, seconds)` is what is asked in so many seconds at that rate."""
     return list(_points(trace, rates_per_s, shape))
 
@@ -41,7 +43,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def _points(
-    trace: Callable[[float, float], Sequence[Asked]], rates_per_s: Sequence[float], shape: Shape
+    trace: Callable[[float, float], Sequence[TraceRequest]], rates_per_s: Sequence[float], shape: Shape
 ) -> Iterator[Point]:
     for rate in rates_per_s:
         asked = trace(rate, SECONDS)
@@ -49,7 +51,7 @@ def _points(
         yield point(asked, samples)
 
 
-def point(asked: Sequence[Asked], samples: Sequence[Sample]) -> Point:
+def point(asked: Sequence[TraceRequest], samples: Sequence[Sample]) -> Point:
     """Of one run: what came, and what was served, between the warm-up and the end of the arrivals."""
     window_s = SECONDS - WARMUP_S
     served = [each for each in samples if WARMUP_S <= each.at_s + each.ttft_ms / 1000 < SECONDS]

@@ -21,7 +21,7 @@ import orjson
 
 from loadtests.adapters.fleet import POOL, Shape
 from loadtests.adapters.library import model_of
-from loadtests.routing.trace import BLOCK_TOKENS, Asked
+from loadtests.routing.trace import BLOCK_TOKENS, TraceRequest
 
 SCALE = 4
 BLOCK = BLOCK_TOKENS // SCALE
@@ -88,7 +88,7 @@ def shape_of(engines: Engines, router: str) -> Shape:
 
 
 async def replay(
-    url: str, api_key: str, asked: Sequence[Asked], compression: float, tell: Callable[[str], None]
+    url: str, api_key: str, asked: Sequence[TraceRequest], compression: float, tell: Callable[[str], None]
 ) -> list[Sample]:
     """Each request at its time, whatever became of those before."""
     samples: list[Sample] = []
@@ -135,7 +135,7 @@ def _last(pattern: re.Pattern[bytes], data: bytes) -> int:
     return int(found[-1]) if found else 0
 
 
-def _request(url: str, api_key: str, asked: Asked) -> bytes:
+def _request(url: str, api_key: str, asked: TraceRequest) -> bytes:
     body: dict[str, Any] = {
         "model": POOL if asked.adapter is None else model_of(asked.adapter),
         "messages": [

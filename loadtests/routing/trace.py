@@ -24,7 +24,7 @@ ADAPTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TraceRequest:
     at_s: float  # of the trace, from its beginning
     blocks: tuple[int, ...]  # the prompt, in whole blocks
     output_tokens: int
@@ -35,19 +35,19 @@ class Asked:
 MOONCAKE_PER_S = 12_031 / 3_537.0
 
 
-def mooncake(folder: Path, seed: int = 1) -> list[Asked]:
+def mooncake(folder: Path, seed: int = 1) -> list[TraceRequest]:
     """All of it, 12,031 requests in 3,537 s."""
     rng = random.Random(seed)
     with gzip.open(folder / MOONCAKE, "rt") as lines:
         rows = [json.loads(line) for line in lines]
     found = [
-        Asked(row["timestamp"] / 1000 + rng.random() * _STEP_S, tuple(row["hash_ids"]), row["output_length"])
+        TraceRequest(row["timestamp"] / 1000 + rng.random() * _STEP_S, tuple(row["hash_ids"]), row["output_length"])
         for row in rows
     ]
     return sorted(found, key=lambda asked: asked.at_s)
 
 
-def lora(seconds: float, rate_per_s: float, seed: int = 1) -> list[Asked]:
+def lora(seconds: float, rate_per_s: float, seed: int = 1) -> list[TraceRequest]:
     """Sessions of 1 to 8 turns, each with an adapter's own system prompt of 2 blocks and a block more each turn."""
     rng = random.Random(seed)
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(ADAPTERS)))
@@ -58,7 +58,7 @@ def lora(seconds: float, rate_per_s: float, seed: int = 1) -> list[Asked]:
         blocks = [2 * adapter, 2 * adapter + 1]
         for turn in range(rng.randint(1, _MOST_TURNS)):
             blocks = [*blocks, 1_000_000 + number * _MOST_TURNS + turn]
-            found.append(Asked(at_s, tuple(blocks), rng.randint(64, 400), adapter, f"session-{number}"))
+            found.append(TraceRequest(at_s, tuple(blocks), rng.randint(64, 400), adapter, f"session-{number}"))
             at_s += rng.expovariate(1 / _THINKING_S)
     return sorted((asked for asked in found if asked.at_s < seconds), key=lambda asked: asked.at_s)
 

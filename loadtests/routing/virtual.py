@@ -1,9 +1,9 @@
 """The replay in virtual time: real decisions, real engine steps, no processes; the same seed gives the same figures.
 
 Engines are `functions.engines.sim.core`, told of time instead of sleeping, and their agents' real plans
-(`virtual_engine`); what a gateway would know of them is folded from beats once a second, with the rates that an agent
-would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK engine
-tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
+(`virtual_engine`); what a gateway would know of them is folded from heartbeats once a second, with the rates that an
+agent would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK
+engine tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
 """
 
 import heapq
@@ -29,14 +29,14 @@ from functions.engines.sim.sequence import Status
 from functions.fleet.view import FleetView
 from functions.gateway.routing.homes import SessionHomes
 from loadtests.routing.live import SCALE, Sample
-from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
+from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, TraceRequest
 from loadtests.routing.virtual_cold import VirtualCold
 from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, demand
 from studies.routers.live import LiveRouterName, live_choice
 
 BASE, TENANT = EngineName("base"), TenantId("acme")
 BLOCK = BLOCK_TOKENS // SCALE
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 _NODES = 2
 
 
@@ -67,18 +67,18 @@ class Replay:
         self._engines = {engine.id: engine for engine in self._new_engines(shape)}
         self.cold = VirtualCold(self._engines, self._fleet, self._load, self._policy, self, self._choose_cold)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._asked: dict[int, tuple[Asked, float, float]] = {}  # by sequence: when it was asked and routed
+        self._asked: dict[int, tuple[TraceRequest, float, float]] = {}  # by sequence: when it was asked and routed
         self._number = 0
         for engine in self._engines.values():
             self._record.holds_at_most(engine.id, 2 * shape.kv_tokens)
 
-    def run(self, asked: Sequence[Asked], compression: float) -> list[Sample]:
+    def run(self, asked: Sequence[TraceRequest], compression: float) -> list[Sample]:
         """Until each has its first token; a minute passes before the first, in which adapters are loaded ahead."""
         began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
             at_s = began_s + each.at_s / compression
             self.at(at_s, lambda each=each, at_s=at_s: self._ask(each, at_s, at_s - began_s))  # type: ignore[misc]
-        self._beat()
+        self._send_heartbeat()
         while self._events and len(self.samples) < len(asked):
             self.now_s, _, call = heapq.heappop(self._events)
             call()
@@ -92,7 +92,7 @@ class Replay:
         """Of each engine: the share of the time in which it computed."""
         return {engine.id: round(engine.busy_s / self.now_s, 3) for engine in self._engines.values()}
 
-    def _ask(self, asked: Asked, since_s: float, at_s: float) -> None:
+    def _ask(self, asked: TraceRequest, since_s: float, at_s: float) -> None:
         decision = self._decide(asked)
         if isinstance(decision, NoReplica):
             request = RouteRequest(_name(asked), True, 0, "")
@@ -111,7 +111,7 @@ class Replay:
         if not engine.busy:
             self._step(engine)
 
-    def _decide(self, asked: Asked) -> Prediction | NoReplica:
+    def _decide(self, asked: TraceRequest) -> Prediction | NoReplica:
         tokens = len(asked.blocks) * BLOCK_TOKENS
         hashes = tuple(_chained(asked.blocks))
         self._number += 1
@@ -190,10 +190,10 @@ class Replay:
             waited_ms if waited_ms > 0.0 else None,
         )
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         for engine in self._engines.values():
-            self._fleet.fold(engine.beat(), self.now_s)
-        self.at(self.now_s + _BEAT_S, self._beat)
+            self._fleet.fold(engine.heartbeat(), self.now_s)
+        self.at(self.now_s + _HEARTBEAT_S, self._send_heartbeat)
 
     def _new_engines(self, shape: Shape) -> Iterator[Engine]:
         limits = EngineLimits(
@@ -227,7 +227,7 @@ class Replay:
             )
 
 
-def _name(asked: Asked) -> EngineName:
+def _name(asked: TraceRequest) -> EngineName:
     return BASE if asked.adapter is None else adapter_name(asked.adapter)
 
 

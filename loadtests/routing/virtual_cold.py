@@ -61,7 +61,7 @@ class VirtualCold:
         self._copies[name] = None
         self.copies += 1
         self._fleet.take_adapter_slot(replica_id)
-        self._engines[replica_id].want(name)
+        self._engines[replica_id].load_cold(name)
 
     def loaded(self, engine: Engine, name: EngineName) -> None:
         self._copies.pop(name, None)
@@ -89,4 +89,4 @@ class VirtualCold:
             return
         load.asked.add(found.id)
         self._fleet.take_adapter_slot(found.id)
-        self._engines[found.id].want(name)
+        self._engines[found.id].load_cold(name)

@@ -17,8 +17,8 @@ from functions.decisions.adapters.plan import (
     AdapterDemand,
     AdapterPolicy,
     AdapterState,
+    ColdLoad,
     EngineAdapters,
-    Want,
     WantedAdapter,
 )
 from functions.decisions.distribution import bloom
@@ -30,7 +30,7 @@ from functions.fleet.heartbeat import Heartbeat
 
 POOL = PoolName("base")
 DISK_S, STORE_S = 0.03, 0.15  # to have the files, where they are on the node, or only in the store: assumed
-_WANT_S = 15.0
+_COLD_LOAD_S = 15.0
 
 
 def adapter_name(number: int) -> EngineName:
@@ -85,17 +85,17 @@ class Engine:
     advertised: tuple[EngineName, ...] = ()
     room: int = 0
     loads: int = 0
-    beats: int = 0
+    heartbeats: int = 0
     _loading: dict[EngineName, None] = field(default_factory=dict)
     _calls: dict[EngineName, None] = field(default_factory=dict)
     _state: AdapterState = field(default_factory=AdapterState)
     _turn_free_s: float = 0.0
 
-    def want(self, name: EngineName) -> None:
+    def load_cold(self, name: EngineName) -> None:
         """A gateway asks for it; `loaded` or `refused` follows."""
         now_s = self.clock.now_s
-        wish = (name, Want(now_s, now_s + _WANT_S))
-        asked, self._state = agents.ask(self.demand, self._now(), self._state, wish, self.policy)
+        request = (name, ColdLoad(now_s, now_s + _COLD_LOAD_S))
+        asked, self._state = agents.ask(self.demand, self._now(), self._state, request, self.policy)
         if asked == "loaded":
             self.clock.at(now_s, lambda: self.loaded(self, name))
         elif asked == "accepted":
@@ -119,7 +119,7 @@ class Engine:
         for name in plan.unload:
             del self.adapter_ids[name]
 
-    def beat(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
         """What the gateway hears once a second."""
         self.plan()
         core = self.core
@@ -132,7 +132,7 @@ class Engine:
             running=len(scheduler.running),
         )
         self.rates = update(self.rates, counters)
-        self.beats += 1
+        self.heartbeats += 1
         disk = bloom.build(self.node.digests) if self.node.digests else None
         limits = core.limits
         return Heartbeat(
@@ -141,7 +141,7 @@ class Engine:
             host="127.0.0.1",
             port=1,
             phase="ready",
-            sequence=self.beats,
+            sequence=self.heartbeats,
             incarnation=1,
             sent_unix_s=self.clock.now_s,
             running=len(scheduler.running),

@@ -48,8 +48,8 @@ async def lane(folder: Path) -> None:
 
 
 def _asking(bare: Bare) -> Callable[[], object]:
-    wire = request(bare.target, body(1024))
-    return lambda: bare.whole(wire)
+    request_bytes = request(bare.target, body(1024))
+    return lambda: bare.whole(request_bytes)
 
 
 def _alternating(works: dict[str, Callable[[], object]]) -> dict[str, float]:

@@ -5,5 +5,5 @@ assumptions   what is taken for granted about links, store and faults
 events        the clock: what happens when
 links         bandwidth shared between transfers
 node          one node: its asks carried out, its announcements
-world         everything together; `simulate(assumptions) -> Outcome`
+simulation    everything together; `simulate(assumptions) -> Outcome`
 """

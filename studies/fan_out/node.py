@@ -13,7 +13,7 @@ from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
 
 if TYPE_CHECKING:
-    from studies.fan_out.world import World
+    from studies.fan_out.simulation import Simulation
 
 
 # A link as a token bucket: what is reserved goes through one after the other, at the link's rate.
@@ -38,7 +38,7 @@ _REFUSED_AFTER_S = 0.01  # a dead node's port
 
 @dataclass(slots=True)
 class SimNode:
-    world: World
+    simulation: Simulation
     index: int
     address: str
     zone: str
@@ -58,7 +58,7 @@ class SimNode:
     _announcing: int = 0  # the number of the announcement that is due next; earlier ones are void
 
     def begin(self) -> None:
-        if self.world.assumptions.swarm:
+        if self.simulation.assumptions.swarm:
             self._announce(0)
         else:
             self.swarm.has_no_tracker()
@@ -69,46 +69,46 @@ class SimNode:
 
     def pump(self) -> None:
         """Ask for what may be asked for now."""
-        events = self.world.events
+        events = self.simulation.events
         for ask in self.swarm.next(events.now_s, self.rng):
             self._running[ask.number] = ask
             if ask.peer is None:
-                events.after(self.world.assumptions.store_latency_s, partial(self._reach_store, ask))
+                events.after(self.simulation.assumptions.store_latency_s, partial(self._reach_store, ask))
             else:
-                events.after(self.world.assumptions.latency_s, partial(self._reach_peer, ask))
-        if not self._running and self.world.assumptions.swarm:
+                events.after(self.simulation.assumptions.latency_s, partial(self._reach_peer, ask))
+        if not self._running and self.simulation.assumptions.swarm:
             self._announce_by(max(events.now_s, self._announced_s + _EARLY_S))
 
     def _tick(self) -> None:
         if self.alive and self.finished_s is None:
             self.pump()
-            self.world.events.after(self.world.assumptions.tick_s, self._tick)
+            self.simulation.events.after(self.simulation.assumptions.tick_s, self._tick)
 
     def _reach_store(self, ask: PeerRequest) -> None:
-        down = self.world.assumptions.store_down
-        if down is not None and down[0] <= self.world.events.now_s < down[1]:
+        down = self.simulation.assumptions.store_down
+        if down is not None and down[0] <= self.simulation.events.now_s < down[1]:
             self._failed(ask, Failure.BROKEN)
         else:
-            self._slice(ask, None, self.world.store, self.world.assumptions.slices)
+            self._slice(ask, None, self.simulation.store, self.simulation.assumptions.slices)
 
     def _reach_peer(self, ask: PeerRequest) -> None:
-        peer = self.world.nodes_by_address[ask.peer or ""]
-        latency_s = self.world.assumptions.latency_s
+        peer = self.simulation.nodes_by_address[ask.peer or ""]
+        latency_s = self.simulation.assumptions.latency_s
         if not peer.alive:
-            self.world.events.after(_REFUSED_AFTER_S, partial(self._failed, ask, Failure.BROKEN))
+            self.simulation.events.after(_REFUSED_AFTER_S, partial(self._failed, ask, Failure.BROKEN))
         elif not peer.swarm.have >> ask.chunk & 1:
-            self.world.events.after(latency_s, partial(self._failed, ask, Failure.LACKS))
-        elif peer.uploads >= self.world.assumptions.max_uploads:
-            after_s = min(2.0, max(0.05, 2 * self.world.assumptions.chunk_bytes / peer.up.bytes_per_s))
-            self.world.events.after(latency_s, partial(self._failed, ask, Failure.BUSY, after_s))
+            self.simulation.events.after(latency_s, partial(self._failed, ask, Failure.LACKS))
+        elif peer.uploads >= self.simulation.assumptions.max_uploads:
+            after_s = min(2.0, max(0.05, 2 * self.simulation.assumptions.chunk_bytes / peer.up.bytes_per_s))
+            self.simulation.events.after(latency_s, partial(self._failed, ask, Failure.BUSY, after_s))
         else:
             peer.uploads += 1
             self.swarm.peers.gossip(peer.address, peer.swarm.have)
-            self._slice(ask, peer, peer.up, self.world.assumptions.slices)
+            self._slice(ask, peer, peer.up, self.simulation.assumptions.slices)
 
     def _slice(self, ask: PeerRequest, peer: SimNode | None, source: Link, left: int) -> None:
         """A part of the chunk goes through both links, then the next."""
-        now_s = self.world.events.now_s
+        now_s = self.simulation.events.now_s
         wanted = self.alive and ask.number in self._running
         if left == 0 or not wanted or (peer is not None and not peer.alive):
             if peer is not None:
@@ -116,11 +116,11 @@ class SimNode:
             if wanted:
                 self._ended(ask, peer, whole=left == 0)
             return
-        size_bytes = self.world.size_of(ask.chunk) / self.world.assumptions.slices
+        size_bytes = self.simulation.size_of(ask.chunk) / self.simulation.assumptions.slices
         if peer is None:
-            self.world.store_bytes += size_bytes
+            self.simulation.store_bytes += size_bytes
         through_s = max(source.take(size_bytes, now_s), self.down.take(size_bytes, now_s))
-        self.world.events.at(through_s, partial(self._slice, ask, peer, source, left - 1))
+        self.simulation.events.at(through_s, partial(self._slice, ask, peer, source, left - 1))
 
     def _ended(self, ask: PeerRequest, peer: SimNode | None, *, whole: bool) -> None:
         if not whole:
@@ -132,17 +132,17 @@ class SimNode:
 
     def _arrived(self, ask: PeerRequest) -> None:
         del self._running[ask.number]
-        for useless in self.swarm.arrived(ask, self.world.events.now_s):
+        for useless in self.swarm.arrived(ask, self.simulation.events.now_s):
             del self._running[useless.number]
             self.swarm.dropped(useless)
         if ask.peer is not None:
-            self.from_peers_bytes += self.world.size_of(ask.chunk)
+            self.from_peers_bytes += self.simulation.size_of(ask.chunk)
         if self.swarm.missing:
             self.pump()
             return
-        hashing_s = self.world.assumptions.size_bytes / self.world.assumptions.hash_bytes_per_s
-        self.finished_s = self.world.events.now_s + hashing_s
-        self.world.on_finished(self)
+        hashing_s = self.simulation.assumptions.size_bytes / self.simulation.assumptions.hash_bytes_per_s
+        self.finished_s = self.simulation.events.now_s + hashing_s
+        self.simulation.on_finished(self)
 
     def _failed(self, ask: PeerRequest, failure: Failure, after_s: float = 0.0) -> None:
         if not self.alive or ask.number not in self._running:
@@ -150,19 +150,19 @@ class SimNode:
         del self._running[ask.number]
         self.failures[failure.value] += 1
         after_s *= 0.5 + self.rng.random()
-        self.swarm.failed(ask, failure, self.world.events.now_s, after_s=after_s)
+        self.swarm.failed(ask, failure, self.simulation.events.now_s, after_s=after_s)
         self.pump()
 
     def _announce(self, number: int) -> None:
         """A round trip to the tracker; finished nodes stay as seeds."""
         if not self.alive or number != self._announcing:
             return
-        events, latency_s = self.world.events, self.world.assumptions.latency_s
+        events, latency_s = self.simulation.events, self.simulation.assumptions.latency_s
         self._announced_s = events.now_s
         room = max(0, 2 * self.swarm.policy.origin_requests - self.swarm.grants.bit_count())
         avoid = self.swarm.avoided(events.now_s)
         news = Announcement(self.address, self.zone, self.swarm.have, room if self.swarm.missing else 0, avoid)
-        answer = self.world.announce(news)
+        answer = self.simulation.announce(news)
         self._announce_by(events.now_s + answer.again_after_s)
 
         def heard() -> None:
@@ -174,4 +174,4 @@ class SimNode:
 
     def _announce_by(self, when_s: float) -> None:
         self._announcing += 1
-        self.world.events.at(when_s, partial(self._announce, self._announcing))
+        self.simulation.events.at(when_s, partial(self._announce, self._announcing))

@@ -23,7 +23,7 @@ from functions.simulator.experiment import Chats, Recorded, Workload
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import POOL, AdapterTimes, PoolSetting, Setting
 from functions.simulator.workload.agents import AgentRuns, read_runs
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import Traffic
 from studies.routers.simulated import ROUTERS
 from studies.servegen.clients import read_clients
@@ -84,7 +84,7 @@ class ServeGenHours:
     def block_tokens(self) -> int:
         return BLOCK_TOKENS
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         begins_s = seed % self.seeds * (_DAY_S // self.seeds)
         clients = read_clients(self.directory, _SERVEGEN_POOL, begins_s, 3600)
         day = ServeGenDay(clients=clients, share_ratio=_SERVEGEN_SHARE)

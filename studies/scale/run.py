@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from studies.scale.setting import Scale, region_setting, requests_of
 
 EVERY_S = 2.0  # of virtual time, between two points of a picture
@@ -52,7 +52,7 @@ class RegionReport:
     hit_ratio: float | None
     adapter_loads: int
     points: list[Point]
-    broken: list[Asked]  # under way when the region was lost
+    broken: list[WorkloadRequest]  # under way when the region was lost
     seconds: float  # of virtual time
     events: int
     wall_s: float
@@ -60,7 +60,7 @@ class RegionReport:
     memory_bytes: int  # the most that its process had
 
 
-def run_region(scale: Scale, region: int, broken: list[Asked]) -> RegionReport:
+def run_region(scale: Scale, region: int, broken: list[WorkloadRequest]) -> RegionReport:
     """One region from beginning to end, or to its loss."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
     is_lost = region == scale.lost_region
@@ -104,7 +104,7 @@ def run_region(scale: Scale, region: int, broken: list[Asked]) -> RegionReport:
 def run(scale: Scale, processes: int, progress: Callable[[str], None]) -> list[RegionReport]:
     """By region. Each runs in a fresh process, so that what it says of memory is its own."""
     reports: dict[int, RegionReport] = {}
-    broken: list[Asked] = []
+    broken: list[WorkloadRequest] = []
     others = [region for region in range(scale.regions) if region != scale.lost_region]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         if scale.lost_region is not None:
@@ -119,10 +119,10 @@ def run(scale: Scale, processes: int, progress: Callable[[str], None]) -> list[R
     return [reports[region] for region in sorted(reports)]
 
 
-def _under_way(simulation: Simulation) -> Iterator[Asked]:
+def _under_way(simulation: Simulation) -> Iterator[WorkloadRequest]:
     """What their clients will ask once more; nothing of where it was stays with it."""
     for asked in simulation.requests_under_way():
-        yield Asked(
+        yield WorkloadRequest(
             asked.at_s, asked.tenant, asked.prompt_tokens, asked.output_tokens, band=asked.band, blocks=asked.blocks,
             session=asked.session, adapter=asked.adapter, pool=asked.pool,
         )  # fmt: skip

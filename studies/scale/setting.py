@@ -21,7 +21,7 @@ from functions.decisions.capacity.memory import Serving
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.replicas_needed import estimated_profile
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, merged, synthetic
 
 _POOL_ZIPF = 0.8
@@ -101,7 +101,7 @@ def replicas_of_pools(scale: Scale, region: int) -> list[int]:
     return counts
 
 
-def own_requests(scale: Scale, region: int) -> Iterator[Asked]:
+def own_requests(scale: Scale, region: int) -> Iterator[WorkloadRequest]:
     """What the clients that live nearest ask, lost or not."""
     rate = scale.requests_per_s / scale.regions
     parts = [
@@ -121,7 +121,7 @@ def own_requests(scale: Scale, region: int) -> Iterator[Asked]:
         yield asked
 
 
-def requests_of(scale: Scale, region: int, broken: Iterable[Asked] = ()) -> Iterator[Asked]:
+def requests_of(scale: Scale, region: int, broken: Iterable[WorkloadRequest] = ()) -> Iterator[WorkloadRequest]:
     """All that comes to a region; `broken` were under way in the one that was lost."""
     lost, lost_at_s = scale.lost_region, scale.lost_at_s
     if lost is None or lost_at_s is None:
@@ -132,7 +132,7 @@ def requests_of(scale: Scale, region: int, broken: Iterable[Asked] = ()) -> Iter
     return merged(own_requests(scale, region), again, _later(scale, region, lost, lost_at_s))
 
 
-def _again(scale: Scale, region: int, broken: Iterable[Asked], lost_at_s: float) -> Iterator[Asked]:
+def _again(scale: Scale, region: int, broken: Iterable[WorkloadRequest], lost_at_s: float) -> Iterator[WorkloadRequest]:
     lost = scale.regions - 1
     during = (each for each in own_requests(scale, lost) if lost_at_s <= each.at_s < lost_at_s + scale.failover_s)
     for asked in (*broken, *during):
@@ -141,11 +141,11 @@ def _again(scale: Scale, region: int, broken: Iterable[Asked], lost_at_s: float)
             yield asked
 
 
-def _later(scale: Scale, region: int, lost: int, lost_at_s: float) -> Iterator[Asked]:
+def _later(scale: Scale, region: int, lost: int, lost_at_s: float) -> Iterator[WorkloadRequest]:
     for asked in own_requests(scale, lost):
         if asked.at_s >= lost_at_s + scale.failover_s and _goes_to(scale, asked) == region:
             yield asked
 
 
-def _goes_to(scale: Scale, asked: Asked) -> int:
+def _goes_to(scale: Scale, asked: WorkloadRequest) -> int:
     return crc32((asked.session or asked.tenant).encode()) % (scale.regions - 1)

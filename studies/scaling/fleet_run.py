@@ -14,7 +14,7 @@ from functions.simulator.fleet.setting import POOL, PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.pace import work_s
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from studies.scaling.day_outcome import DayOutcome
 from studies.scaling.fluid_pool import PERIOD_S
 from studies.scaling.load import BATCH
@@ -38,7 +38,7 @@ class FleetDay:
 class FleetRun:
     """One run; `figures` afterwards."""
 
-    def __init__(self, day: FleetDay, workload: Iterable[Asked], scaler: Scaler) -> None:
+    def __init__(self, day: FleetDay, workload: Iterable[WorkloadRequest], scaler: Scaler) -> None:
         self._scaler = scaler
         self._profile = day.profile
         self.outcome = DayOutcome()
@@ -87,7 +87,7 @@ class FleetRun:
         for replica_id in ready[len(ready) - min(max(0, -change), len(ready) - 1) :]:
             simulation.drain(replica_id)
 
-    def _weighed(self, workload: Iterable[Asked]) -> Iterable[Asked]:
+    def _weighed(self, workload: Iterable[WorkloadRequest]) -> Iterable[WorkloadRequest]:
         for asked in workload:
             self.outcome.work_s += work_s(asked.prompt_tokens, asked.output_tokens, self._profile)
             yield asked

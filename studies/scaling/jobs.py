@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from studies.scaling.load import BATCH
 from studies.servegen.clients import Clients
 
@@ -29,7 +29,7 @@ def jobs(clients: Clients, above_cv: float = JOB_CV) -> frozenset[str]:
     return frozenset(name for name, square in zip(clients.names, mean_squares, strict=True) if square > above_cv**2)
 
 
-def with_bands(workload: Iterable[Asked], patient: frozenset[str]) -> Iterator[Asked]:
+def with_bands(workload: Iterable[WorkloadRequest], patient: frozenset[str]) -> Iterator[WorkloadRequest]:
     for asked in workload:
         if asked.tenant in patient:
             asked.band = BATCH

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from functions.decisions.admission.ticket import BANDS
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.plan.pace import work_s
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 Floats = npt.NDArray[np.float64]
 BATCH = BANDS.index("batch")
@@ -56,7 +56,7 @@ def joined(loads: Iterable[Load]) -> Load:
     return Load(np.concatenate([part.soon for part in parts], 1), np.concatenate([part.later for part in parts], 1))
 
 
-def load_of(workload: Iterable[Asked], seconds: int, profile: EngineProfile) -> Load:
+def load_of(workload: Iterable[WorkloadRequest], seconds: int, profile: EngineProfile) -> Load:
     """Of a stream of requests in order of time."""
     soon, later = np.zeros((3, seconds)), np.zeros((3, seconds))
     second, sums = 0, _nothing()

@@ -22,8 +22,8 @@ from math import ceil
 import numpy as np
 
 from functions.api.ids import TenantId
-from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.crowd import Floats, Ints, rounded, spread
+from functions.simulator.workload.request import WorkloadRequest
 from studies.servegen.clients import SHARES, WINDOW_S, Clients, Lengths
 
 BLOCK_TOKENS = 64
@@ -51,13 +51,13 @@ class ServeGenDay:
             for starts_s in range(first, clients.begins_s + clients.seconds, WINDOW_S)
         ]
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         """With another mean."""
         return ServeGenDay(
             clients=self.clients, requests_per_s=requests_per_s, share_ratio=self.share_ratio, pool=self.pool
         ).requests(seed)
 
-    def requests(self, seed: int) -> Iterator[Asked]:
+    def requests(self, seed: int) -> Iterator[WorkloadRequest]:
         """In order of time; second 0 is `begins_s`."""
         clients, factor = self.clients, self._factor()
         for starts_s in clients.windows:
@@ -84,7 +84,7 @@ class ServeGenDay:
 
     def _slice(
         self, starts_s: int, number: int, slice_s: float, factor: float, rng: np.random.Generator
-    ) -> Iterator[Asked]:
+    ) -> Iterator[WorkloadRequest]:
         clients, window = self.clients, self.clients.windows[starts_s]
         counts = rounded(window.rates_per_s * (factor * slice_s), rng)
         owners, times = spread(counts, window.cvs, rng)
@@ -98,7 +98,7 @@ class ServeGenDay:
         for owner, at_s, prompt, output in rows:
             if 0.0 <= at_s < clients.seconds:
                 whole = blocks[owner][: prompt // BLOCK_TOKENS]
-                yield Asked(at_s, names[owner], prompt, output, blocks=whole, pool=self.pool)
+                yield WorkloadRequest(at_s, names[owner], prompt, output, blocks=whole, pool=self.pool)
 
     def _lengths(
         self, starts_s: int, names: Ints, counts: Ints, owners: Ints, rng: np.random.Generator

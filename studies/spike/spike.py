@@ -21,8 +21,8 @@ from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
-from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.crowd import Spike
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, merged, synthetic
 from studies.scaling.others import Bounds
 from studies.scaling.scaler import HpaScaler, KpaScaler
@@ -91,7 +91,7 @@ def run(spike: SpikeSetting, arm: ArmName, seed: int) -> SpikeRun:
     return SpikeRun(arm, seed, recorder, simulation.accelerator_seconds(LARGE) / 3600)
 
 
-def workload(spike: SpikeSetting, seed: int) -> Iterator[Asked]:
+def workload(spike: SpikeSetting, seed: int) -> Iterator[WorkloadRequest]:
     """Requests of one turn: those of chats would follow a chat's length behind the spike."""
     seconds = spike.ends_s + spike.rise_s + spike.after_s
     asked = Traffic(
@@ -106,7 +106,7 @@ def workload(spike: SpikeSetting, seed: int) -> Iterator[Asked]:
     return merged(synthetic(asked, 2 * seed), _near_real_time(synthetic(others, 2 * seed + 1)))
 
 
-def _near_real_time(found: Iterator[Asked]) -> Iterator[Asked]:
+def _near_real_time(found: Iterator[WorkloadRequest]) -> Iterator[WorkloadRequest]:
     for asked in found:
         asked.band = _NEAR_REAL_TIME
         yield asked

@@ -261,9 +261,9 @@ def test_long_walks_keep_the_laws(part: int) -> None:
 
 
 def _walk(chance: random.Random) -> None:
-    world = Interleaved()
+    rig = Interleaved()
     left = {made for made in ARTIFACTS if chance.random() < 0.7}
-    Interleaved.garbage_of_earlier_days(world, left=left, marked=chance.random() < 0.7, grace_s=chance.choice([0, 20]))
+    Interleaved.garbage_of_earlier_days(rig, left=left, marked=chance.random() < 0.7, grace_s=chance.choice([0, 20]))
     rules = {
         "an actor": 45,
         "the collector": 45,
@@ -277,34 +277,34 @@ def _walk(chance: random.Random) -> None:
         "kill the collector": 1,
     }
     for step in chance.choices([*rules], weights=[*rules.values()], k=WALK_STEPS):
-        _do(world, step, chance)
-        world.what_is_named_is_whole()
-        world.what_is_pointed_at_is_whole()
-        world.what_an_open_ingest_relies_on_stays()
-    world.teardown()
+        _do(rig, step, chance)
+        rig.what_is_named_is_whole()
+        rig.what_is_pointed_at_is_whole()
+        rig.what_an_open_ingest_relies_on_stays()
+    rig.teardown()
 
 
-def _do(world: Interleaved, step: str, chance: random.Random) -> None:
+def _do(rig: Interleaved, step: str, chance: random.Random) -> None:
     made, which = chance.choice(ARTIFACTS), chance.randrange(MAX_ACTORS)
-    room = len(world.actors) < MAX_ACTORS
+    room = len(rig.actors) < MAX_ACTORS
     match step:
-        case "an actor" if world.actors:
-            world.an_actor_goes_on(which=which, count=1)
+        case "an actor" if rig.actors:
+            rig.an_actor_goes_on(which=which, count=1)
         case "the collector":
-            world.the_collector_goes_on(count=1)
+            rig.the_collector_goes_on(count=1)
         case "ingest" if room:
-            world.ingest_begins(made=made, pointed=chance.random() < 0.3)
+            rig.ingest_begins(made=made, pointed=chance.random() < 0.3)
         case "naming" if room:
-            world.naming_begins(made=made)
+            rig.naming_begins(made=made)
         case "publishing" if room:
-            world.publishing_begins(made=made)
-        case "unname" if world.named:
-            world.something_is_named_no_more(which=which)
+            rig.publishing_begins(made=made)
+        case "unname" if rig.named:
+            rig.something_is_named_no_more(which=which)
         case "time":
-            world.time_passes(passed_s=chance.choice([1.0, 20.0, SESSION_S]))
+            rig.time_passes(passed_s=chance.choice([1.0, 20.0, SESSION_S]))
         case "unpoint":
-            world.a_pointer_is_removed(made=made)
-        case "kill an actor" if world.actors:
-            world.an_actor_is_killed(which=which)
+            rig.a_pointer_is_removed(made=made)
+        case "kill an actor" if rig.actors:
+            rig.an_actor_is_killed(which=which)
         case "kill the collector":
-            world.the_collector_is_killed()
+            rig.the_collector_is_killed()

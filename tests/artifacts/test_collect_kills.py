@@ -52,7 +52,7 @@ class Names:
 
 
 @dataclass
-class World:
+class Rig:
     """A bucket of its own, a ledger, names, and a clock that only the test moves."""
 
     ingest: Ingest
@@ -64,7 +64,7 @@ class World:
     def store(self) -> S3Store:
         return self.ingest.store
 
-    def with_own_connections(self) -> "World":
+    def with_own_connections(self) -> "Rig":
         """For a forked child: connections cannot be shared between processes."""
         return replace(self, ingest=replace(self.ingest, store=S3Store(self.store.settings)))
 
@@ -101,11 +101,11 @@ class World:
 
 
 @pytest.fixture
-def world(s3_settings: S3Settings, tmp_path: Path) -> Iterator[World]:
+def rig(s3_settings: S3Settings, tmp_path: Path) -> Iterator[Rig]:
     store = S3Store(replace(s3_settings, bucket="kills"))
     store.ensure_bucket()
     store.delete(stored.key for stored in store.list(""))
-    made = World(None, Names(tmp_path / "names.sqlite"), tmp_path)  # type: ignore[arg-type]
+    made = Rig(None, Names(tmp_path / "names.sqlite"), tmp_path)  # type: ignore[arg-type]
     made.ingest = Ingest(
         store,
         tmp_path / "staging",
@@ -118,60 +118,60 @@ def world(s3_settings: S3Settings, tmp_path: Path) -> Iterator[World]:
 
 
 @every(18)
-def test_an_ingest_killed_at_every_step(world: World, every: int) -> None:
+def test_an_ingest_killed_at_every_step(rig: Rig, every: int) -> None:
     sources: list[Path] = []
 
     def prepare() -> None:
         """An adapter none of whose files is in the store; the one before it is garbage from now on."""
-        world.names.clear()
+        rig.names.clear()
         number = len(sources) + 1
-        source = make_adapter(world.folder / "sources" / str(number), seed=number, lora_alpha=number)
+        source = make_adapter(rig.folder / "sources" / str(number), seed=number, lora_alpha=number)
         (source / "README.md").write_text(f"# number {number}\n")
         sources.append(source)
 
     def work() -> None:
-        world.with_own_connections().upload_and_name(sources[-1])
+        rig.with_own_connections().upload_and_name(sources[-1])
 
     def check() -> None:
-        world.check_what_is_named()
-        digest = world.upload_and_name(sources[-1])
-        world.settle()
-        world.check_what_is_named()
-        assert world.names.all() == {digest}
-        assert len(world.objects()) == 4  # three chunks and the manifest
-        assert list(world.ingest.staging_root.iterdir()) == []
+        rig.check_what_is_named()
+        digest = rig.upload_and_name(sources[-1])
+        rig.settle()
+        rig.check_what_is_named()
+        assert rig.names.all() == {digest}
+        assert len(rig.objects()) == 4  # three chunks and the manifest
+        assert list(rig.ingest.staging_root.iterdir()) == []
 
-    steps = killed_at_each_step(world.folder / "staging", prepare=prepare, work=work, check=check, every=every)
+    steps = killed_at_each_step(rig.folder / "staging", prepare=prepare, work=work, check=check, every=every)
     assert len(steps) * every > 30
     for kind, at_least in (("http.client.send", 8), ("open", 3), ("sqlite3.connect", 6)):
         assert every > 1 or sum(step.startswith(kind) for step in steps) >= at_least
 
 
 @every(10)
-def test_a_collection_killed_at_every_step(world: World, every: int) -> None:
-    keeps, goes = (make_adapter(world.folder / name, seed=seed) for name, seed in (("keeps", 2), ("goes", 3)))
+def test_a_collection_killed_at_every_step(rig: Rig, every: int) -> None:
+    keeps, goes = (make_adapter(rig.folder / name, seed=seed) for name, seed in (("keeps", 2), ("goes", 3)))
     kept: list[Digest] = []
 
     def prepare() -> None:
         """Two artifacts that share files; one is no longer named and long due."""
-        world.names.clear()
-        world.upload_and_name(goes)
-        world.names.clear()
-        kept[:] = [world.upload_and_name(keeps)]
-        world.collect()
-        world.now_unix_s += GRACE_S
+        rig.names.clear()
+        rig.upload_and_name(goes)
+        rig.names.clear()
+        kept[:] = [rig.upload_and_name(keeps)]
+        rig.collect()
+        rig.now_unix_s += GRACE_S
 
     def check() -> None:
-        world.check_what_is_named()
-        world.settle()
-        world.check_what_is_named()
-        assert len(world.objects()) == 4  # three chunks and the manifest
-        assert world.names.all() == set(kept)
+        rig.check_what_is_named()
+        rig.settle()
+        rig.check_what_is_named()
+        assert len(rig.objects()) == 4  # three chunks and the manifest
+        assert rig.names.all() == set(kept)
 
     steps = killed_at_each_step(
-        world.folder / "staging",
+        rig.folder / "staging",
         prepare=prepare,
-        work=lambda: world.with_own_connections().collect(),
+        work=lambda: rig.with_own_connections().collect(),
         check=check,
         every=every,
     )
@@ -180,29 +180,29 @@ def test_a_collection_killed_at_every_step(world: World, every: int) -> None:
 
 
 @every(10)
-def test_a_collection_killed_at_every_step_while_its_garbage_is_published_again(world: World, every: int) -> None:
-    source = make_adapter(world.folder / "source", seed=4)
+def test_a_collection_killed_at_every_step_while_its_garbage_is_published_again(rig: Rig, every: int) -> None:
+    source = make_adapter(rig.folder / "source", seed=4)
 
     def prepare() -> None:
-        world.names.clear()
-        world.upload_and_name(source)
-        world.names.clear()
-        world.collect()
-        world.now_unix_s += GRACE_S
+        rig.names.clear()
+        rig.upload_and_name(source)
+        rig.names.clear()
+        rig.collect()
+        rig.now_unix_s += GRACE_S
 
     def check() -> None:
         """A new collector finishes what was in `deleting`, as the ingest waits for; then it publishes."""
-        hurried = replace(world.ingest, sleep=lambda _: world.collect())
-        digest = World(hurried, world.names, world.folder, world.now_unix_s).upload_and_name(source)
-        world.check_what_is_named()
-        world.settle()
-        assert world.names.all() == {digest}
-        world.check_what_is_named()
+        hurried = replace(rig.ingest, sleep=lambda _: rig.collect())
+        digest = Rig(hurried, rig.names, rig.folder, rig.now_unix_s).upload_and_name(source)
+        rig.check_what_is_named()
+        rig.settle()
+        assert rig.names.all() == {digest}
+        rig.check_what_is_named()
 
     killed_at_each_step(
-        world.folder / "staging",
+        rig.folder / "staging",
         prepare=prepare,
-        work=lambda: world.with_own_connections().collect(),
+        work=lambda: rig.with_own_connections().collect(),
         check=check,
         every=every,
     )

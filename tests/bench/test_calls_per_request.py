@@ -20,9 +20,9 @@ MOST_CALLS_OF_ROUTING = 23  # 21, and not one a replica
 def _calls(replicas: int) -> dict[str, int]:
     """By file, of some whole answers to prompts that every replica has had."""
     bare = Bare(replicas)
-    wires = [request(bare.target, body(1024, variant)) for variant in range(REQUESTS)]
+    requests = [request(bare.target, body(1024, variant)) for variant in range(REQUESTS)]
     for number in range(REQUESTS * replicas):
-        bare.whole(wires[number % REQUESTS])
+        bare.whole(requests[number % REQUESTS])
     found: dict[str, int] = {}
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -32,8 +32,8 @@ def _calls(replicas: int) -> dict[str, int]:
 
     sys.setprofile(count)
     try:
-        for wire in wires:
-            bare.whole(wire)
+        for request_bytes in requests:
+            bare.whole(request_bytes)
     finally:
         sys.setprofile(None)
     return found

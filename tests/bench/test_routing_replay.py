@@ -9,25 +9,25 @@ from loadtests.routing import capacity
 from loadtests.routing.capacity import capacity_per_s, sweep
 from loadtests.routing.picture import svg
 from loadtests.routing.report import figures, quantile, table
-from loadtests.routing.trace import ADAPTERS, Asked, lora
+from loadtests.routing.trace import ADAPTERS, TraceRequest, lora
 from loadtests.routing.virtual import Replay, Shape
 from studies.routers.live import LiveRouterName
 
 
-def conversations(count: int = 300) -> list[Asked]:
+def conversations(count: int = 300) -> list[TraceRequest]:
     """Prompts of 1 to 60 blocks, of which a conversation's next turn repeats all."""
     rng = random.Random(3)
-    found, histories, at_s = list[Asked](), list[tuple[int, ...]](), 0.0
+    found, histories, at_s = list[TraceRequest](), list[tuple[int, ...]](), 0.0
     for number in range(count):
         at_s += rng.expovariate(5.0)
         past = histories.pop(rng.randrange(len(histories))) if len(histories) > 20 else ()
         turn = tuple(number * 100 + block for block in range(rng.choice((1, 2, 4, 8, 16, 40))))
         histories.append(past + turn if len(past) < 60 else turn)
-        found.append(Asked(at_s, past + turn, rng.randint(50, 400)))
+        found.append(TraceRequest(at_s, past + turn, rng.randint(50, 400)))
     return found
 
 
-def ran(router: LiveRouterName, asked: list[Asked]) -> dict[str, Any]:
+def ran(router: LiveRouterName, asked: list[TraceRequest]) -> dict[str, Any]:
     return figures(Replay(router, Shape(replicas=4)).run(asked, 1.0), 10.0)
 
 
@@ -50,8 +50,8 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 
 def test_capacity_is_the_most_that_is_served_in_time_whatever_is_offered() -> None:
-    def trace(rate_per_s: float, seconds: float) -> list[Asked]:
-        return [Asked(number / rate_per_s, (number,), 16) for number in range(int(rate_per_s * seconds))]
+    def trace(rate_per_s: float, seconds: float) -> list[TraceRequest]:
+        return [TraceRequest(number / rate_per_s, (number,), 16) for number in range(int(rate_per_s * seconds))]
 
     points = sweep(trace, (2.0, 40.0), Shape(replicas=1, prefill_us_per_token=100.0))
     assert [point.offered_per_s for point in points] == [2.0, 40.0]

@@ -14,7 +14,7 @@ from functions.cli.key import limit_of
 from functions.cli.main import app
 from functions.cli.refused import Refused
 from tests.controller.configs import load, tenant, tier
-from tests.registry.console_world import console_world
+from tests.registry.console_rig import console_rig
 from tests.registry.test_process import TOKEN
 
 PEPPER = "0123456789abcdef" * 2
@@ -84,8 +84,8 @@ def test_what_makes_no_key_is_said(words: tuple[str, ...], pepper: str, says: st
 @pytest.mark.servers
 @pytest.mark.timeout(200)
 def test_keys_of_the_registry_are_listed_with_what_they_may_and_whether_they_are_revoked(tmp_path: Path) -> None:
-    with console_world(tmp_path) as world:
-        at = {"SHOAL_CLI_REGISTRY_URL": world.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
+    with console_rig(tmp_path) as rig:
+        at = {"SHOAL_CLI_REGISTRY_URL": rig.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
         assert "made no key for acme" in shoal("ls", "acme", **at).stdout
         for words in (("a", "--limit", "requestsPerMinute=60"), ("b", "--expires", "2027-06-30")):
             assert shoal("create", "acme", "--id", *words, **at).exit_code == 0

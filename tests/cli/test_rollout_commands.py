@@ -15,7 +15,7 @@ from functions.cli.context import current_context
 from functions.cli.registry_client import Registry
 from tests import roles
 from tests.fleets import wait_until
-from tests.registry.console_world import ConsoleWorld, console_world
+from tests.registry.console_rig import ConsoleRig, console_rig
 from tests.registry.test_process import TOKEN
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -24,15 +24,15 @@ UNKNOWN = "ro-00000000"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
-    with console_world(tmp_path_factory.mktemp("rollouts")) as world:
-        yield world
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleRig]:
+    with console_rig(tmp_path_factory.mktemp("rollouts")) as rig:
+        yield rig
 
 
 @pytest.fixture
-def environment(world: ConsoleWorld, tmp_path: Path) -> dict[str, str]:
+def environment(rig: ConsoleRig, tmp_path: Path) -> dict[str, str]:
     """Away from any fleet: the registry and a key are named by the environment, as on a tenant's own machine."""
-    named = {"SHOAL_CLI_REGISTRY_URL": world.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
+    named = {"SHOAL_CLI_REGISTRY_URL": rig.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
     return os.environ | named
 
 
@@ -44,9 +44,9 @@ def shoal(environment: dict[str, str], tmp_path: Path) -> Shoal:
     return run
 
 
-def test_those_under_way_are_listed_and_ended_ones_when_asked(world: ConsoleWorld, shoal: Shoal) -> None:
-    active, ended = world.rollout("listed"), world.rollout("gone")
-    assert world.client.post(f"/v1/rollouts/{ended}/rollback", json={}).status_code == 200
+def test_those_under_way_are_listed_and_ended_ones_when_asked(rig: ConsoleRig, shoal: Shoal) -> None:
+    active, ended = rig.rollout("listed"), rig.rollout("gone")
+    assert rig.client.post(f"/v1/rollouts/{ended}/rollback", json={}).status_code == 200
     listed = shoal("rollout", "ls")
     assert listed.returncode == 0, listed.stderr
     assert active in listed.stdout
@@ -55,8 +55,8 @@ def test_those_under_way_are_listed_and_ended_ones_when_asked(world: ConsoleWorl
     assert {row["id"]: row["state"] for row in every}.items() >= {active: "running", ended: "rolled_back"}.items()
 
 
-def test_a_rollout_is_paused_resumed_and_rolled_back_by_its_model(world: ConsoleWorld, shoal: Shoal) -> None:
-    rollout = world.rollout("acted")
+def test_a_rollout_is_paused_resumed_and_rolled_back_by_its_model(rig: ConsoleRig, shoal: Shoal) -> None:
+    rollout = rig.rollout("acted")
     for verb, state in (("pause", "paused"), ("resume", "running"), ("rollback", "rolled back")):
         done = shoal("rollout", verb, "acme/bot:acted")
         assert done.returncode == 0, done.stderr
@@ -67,11 +67,11 @@ def test_a_rollout_is_paused_resumed_and_rolled_back_by_its_model(world: Console
     assert "HTTP 409, illegal_transition" in again.stderr
 
 
-def test_promote_and_a_reason_are_kept(world: ConsoleWorld, shoal: Shoal) -> None:
-    promoted, back = world.rollout("quick"), world.rollout("reasoned")
+def test_promote_and_a_reason_are_kept(rig: ConsoleRig, shoal: Shoal) -> None:
+    promoted, back = rig.rollout("quick"), rig.rollout("reasoned")
     assert json.loads(shoal("rollout", "promote", promoted, "-o", "json").stdout)["state"] == "completed"
     assert shoal("rollout", "rollback", back, "--reason", "smells").returncode == 0
-    assert world.state_of(back)["reason"] == "rolled back by operator: smells"
+    assert rig.state_of(back)["reason"] == "rolled back by operator: smells"
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_what_is_not_there_is_told(shoal: Shoal, name: str, words: str) -> None:
 
 
 def test_watching_ends_with_the_rollout_and_says_how(
-    world: ConsoleWorld, environment: dict[str, str], tmp_path: Path
+    rig: ConsoleRig, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """A line for each step; status 1, since it was rolled back."""
-    rollout = world.rollout("watched", loaded=False)
+    rollout = rig.rollout("watched", loaded=False)
     lines: list[str] = []
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "functions.cli.main", "rollout", "watch", rollout],
@@ -112,9 +112,9 @@ def test_watching_ends_with_the_rollout_and_says_how(
     reader.start()
     try:
         wait_until("the beginning is told", lambda: told(" loading "), 60)
-        assert world.client.post(f"/v1/rollouts/{rollout}/pause", json={}).status_code == 200
+        assert rig.client.post(f"/v1/rollouts/{rollout}/pause", json={}).status_code == 200
         wait_until("the pause is told", lambda: told("paused by operator"), 60)
-        assert world.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": "enough"}).status_code == 200
+        assert rig.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": "enough"}).status_code == 200
         assert process.wait(60) == 1
     finally:
         process.kill()
@@ -126,9 +126,9 @@ def test_watching_ends_with_the_rollout_and_says_how(
     assert lines[-1].rstrip().endswith("rolled back by operator: enough")
 
 
-def test_watching_for_programs_is_an_object_a_change(world: ConsoleWorld, shoal: Shoal) -> None:
-    rollout = world.rollout("told")
-    assert world.client.post(f"/v1/rollouts/{rollout}/promote", json={}).status_code == 200
+def test_watching_for_programs_is_an_object_a_change(rig: ConsoleRig, shoal: Shoal) -> None:
+    rollout = rig.rollout("told")
+    assert rig.client.post(f"/v1/rollouts/{rollout}/promote", json={}).status_code == 200
     told = shoal("rollout", "watch", rollout, "-o", "json")
     assert told.returncode == 0
     (only,) = (json.loads(line) for line in told.stdout.splitlines())
@@ -137,9 +137,9 @@ def test_watching_for_programs_is_an_object_a_change(world: ConsoleWorld, shoal:
 
 
 def test_a_list_is_read_page_after_page(
-    world: ConsoleWorld, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    rig: ConsoleRig, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = {world.rollout(f"paged{number}") for number in range(5)}
+    made = {rig.rollout(f"paged{number}") for number in range(5)}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with Registry(current_context()) as registry:
@@ -149,8 +149,8 @@ def test_a_list_is_read_page_after_page(
     assert made <= {row["id"] for row in rows}
 
 
-def test_top_takes_one_look_where_there_is_no_terminal(world: ConsoleWorld, shoal: Shoal) -> None:
-    rollout = world.rollout("seen")
+def test_top_takes_one_look_where_there_is_no_terminal(rig: ConsoleRig, shoal: Shoal) -> None:
+    rollout = rig.rollout("seen")
     look = shoal("top")
     assert look.returncode == 0, look.stderr
     assert rollout in look.stdout

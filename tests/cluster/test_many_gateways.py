@@ -54,11 +54,11 @@ class Talk:
     cached_tokens: list[int] = field(default_factory=list)
 
     def say(self, client: httpx.Client, model: str) -> None:
-        dice = random.Random(f"{self.name} {len(self.replicas)}")
+        rng = random.Random(f"{self.name} {len(self.replicas)}")
         if not self.messages:
             # Its own: what all had would be cached where the first went, and draw all of them there.
             self.messages.append({"role": "system", "content": f"You are helpful to {self.name}. " * 15})
-        self.messages.append({"role": "user", "content": sentence(dice, self.words)})
+        self.messages.append({"role": "user", "content": sentence(rng, self.words)})
         body = {"model": model, "messages": self.messages, "max_tokens": 24, "temperature": 0}
         headers = {"x-session-id": self.name} if self.names_session else None
         answer = client.post("/chat/completions", json=body, headers=headers)

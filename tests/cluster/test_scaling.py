@@ -16,7 +16,7 @@ from tests.cluster.pool_size import AT_ONCE, MOVED_S, bounds, declare, is_at, le
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 STREAMS, STREAM_WORDS = 20, 200
 OVERFLOW = 3  # times what the replicas have places for
-_SEATS = "--max-num-seqs="
+_SLOTS = "--max-num-seqs="
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_bounds_move_the_pool_and_streams_end_whole(installation: Installation, 
 
 def test_load_scales_the_pool_up(installation: Installation, key: str, policy: Body) -> None:
     """Waves of streams, more than the replicas have places for: some wait, and the rule on waiting adds a replica."""
-    count = OVERFLOW * _seats(installation) * least_of(policy)
+    count = OVERFLOW * _slots(installation) * least_of(policy)
     least = least_of(policy)
     rules = {"scaleUp": ["utilization > 20%: +1", "queue_seconds > 0.05: +1"]}
     declare(installation, policy, {**policy["spec"], **bounds(least, least + 1), **rules})
@@ -66,8 +66,8 @@ def test_load_scales_the_pool_up(installation: Installation, key: str, policy: B
     assert [wave.words() for wave in waves if wave.failed] == []
 
 
-def _seats(installation: Installation) -> int:
+def _slots(installation: Installation) -> int:
     """Of one replica, as its engine's arguments say: sequences that it computes at once."""
     arguments = predictor(installation)["model"]["args"]
-    (seats,) = [int(argument.removeprefix(_SEATS)) for argument in arguments if argument.startswith(_SEATS)]
-    return seats
+    (slots,) = [int(argument.removeprefix(_SLOTS)) for argument in arguments if argument.startswith(_SLOTS)]
+    return slots

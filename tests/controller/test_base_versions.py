@@ -52,7 +52,7 @@ class Judge:
         self.aimed = base.id, shares
 
 
-class World:
+class Rig:
     """A pool of so many replicas, and what the registry holds of its base."""
 
     def __init__(self, folder: Path, replicas: int = 4, *, surge: bool = True) -> None:
@@ -72,7 +72,7 @@ class World:
             self.layout.base_versions_file, reconciler=self.reconciler, rows=self.rows, driver=self.judge,  # type: ignore[arg-type]
             published=self.published, is_suspended=lambda: False, may_surge=self.may_surge,
         )  # fmt: skip
-        self.reconciler.want("main@1", (Pool(POOL, self.replicas, "v1"),))
+        self.reconciler.desire("main@1", (Pool(POOL, self.replicas, "v1"),))
 
     def may_surge(self, pool: Pool) -> bool:
         self.asked_for_room += 1
@@ -109,75 +109,75 @@ async def _at_once(revision: str) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
 
 
-async def test_a_rollout_from_one_version_to_the_next(world: World) -> None:
+async def test_a_rollout_from_one_version_to_the_next(rig: Rig) -> None:
     """One replica more from its beginning until all have changed; the highest numbers change first."""
-    assert await world.now() == "v1 v1 v1 v1"
-    assert await world.at() == "v1 v1 v1 v1 v2", "while it loads"
-    assert await world.at(Loaded()) == "v1 v1 v1 v1 v2"
-    assert await world.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
-    assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
-    assert world.judge.aimed == (POOL, VersionShares("v1", {"v2": 4}, is_moving=True)), "so many are waited for"
-    world.stable, world.rows.active = "v2", ()
-    assert await world.now() == "v2 v2 v2 v2 v2", "the last one changes, with one more beside it"
-    assert await world.now() == "v2 v2 v2 v2 v2", "it has not changed yet"
-    assert await world.now(settled=True) == "v2 v2 v2 v2"
-    assert await world.now(settled=True) == "v2 v2 v2 v2"
+    assert await rig.now() == "v1 v1 v1 v1"
+    assert await rig.at() == "v1 v1 v1 v1 v2", "while it loads"
+    assert await rig.at(Loaded()) == "v1 v1 v1 v1 v2"
+    assert await rig.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await rig.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
+    assert rig.judge.aimed == (POOL, VersionShares("v1", {"v2": 4}, is_moving=True)), "so many are waited for"
+    rig.stable, rig.rows.active = "v2", ()
+    assert await rig.now() == "v2 v2 v2 v2 v2", "the last one changes, with one more beside it"
+    assert await rig.now() == "v2 v2 v2 v2 v2", "it has not changed yet"
+    assert await rig.now(settled=True) == "v2 v2 v2 v2"
+    assert await rig.now(settled=True) == "v2 v2 v2 v2"
 
 
-async def test_what_is_taken_back_ends_at_once(world: World) -> None:
-    assert await world.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
-    assert await world.at(Loaded(), Breached("slow")) == "v1 v1 v1 v1"
+async def test_what_is_taken_back_ends_at_once(rig: Rig) -> None:
+    assert await rig.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await rig.at(Loaded(), Breached("slow")) == "v1 v1 v1 v1"
 
 
 async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> None:
-    world = World(tmp_path, surge=False)
-    assert await world.at(Loaded()) == "v1 v1 v1 v2"
-    assert await world.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
-    world.stable, world.rows.active = "v2", ()
-    assert await world.now() == "v2 v2 v2 v2"
+    rig = Rig(tmp_path, surge=False)
+    assert await rig.at(Loaded()) == "v1 v1 v1 v2"
+    assert await rig.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
+    rig.stable, rig.rows.active = "v2", ()
+    assert await rig.now() == "v2 v2 v2 v2"
 
 
-async def test_engines_memory_is_not_looked_at_while_no_version_moves(world: World) -> None:
+async def test_engines_memory_is_not_looked_at_while_no_version_moves(rig: Rig) -> None:
     """Twice a second, of engines of some gigabytes, it took a tenth of a core."""
-    assert await world.now() == "v1 v1 v1 v1"
-    assert world.asked_for_room == 0
-    assert await world.at(Loaded()) == "v1 v1 v1 v1 v2"
-    assert world.asked_for_room == 1
+    assert await rig.now() == "v1 v1 v1 v1"
+    assert rig.asked_for_room == 0
+    assert await rig.at(Loaded()) == "v1 v1 v1 v1 v2"
+    assert rig.asked_for_room == 1
 
 
-async def test_while_the_rows_are_not_published_nothing_is_changed(world: World) -> None:
-    before = await world.at(Loaded(), StagePassed(), StagePassed())
-    split = world.published()
-    world.rows.active = ()  # completed: the channel still points at v1
-    world.versions._published = lambda: split
-    assert await world.now() == before
+async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> None:
+    before = await rig.at(Loaded(), StagePassed(), StagePassed())
+    split = rig.published()
+    rig.rows.active = ()  # completed: the channel still points at v1
+    rig.versions._published = lambda: split
+    assert await rig.now() == before
 
 
-async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(world: World) -> None:
+async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(rig: Rig) -> None:
     """Else it would not know the processes of the new version, and end them as foreign ones."""
-    await world.at(Loaded(), StagePassed(), StagePassed())
-    ran = engines(plan_fleet(CONTEXT, world.reconciler.wanted.pools, Target(engine="sim"), {}))
-    world.begin()
-    (pool,) = world.reconciler.wanted.pools
+    await rig.at(Loaded(), StagePassed(), StagePassed())
+    ran = engines(plan_fleet(CONTEXT, rig.reconciler.wanted.pools, Target(engine="sim"), {}))
+    rig.begin()
+    (pool,) = rig.reconciler.wanted.pools
     assert " ".join(pool.folders) == "v1 v1 v1 v2 v2"
     assert engines(plan_fleet(CONTEXT, [pool], Target(engine="sim"), {})) == ran
 
 
-async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(world: World) -> None:
+async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(rig: Rig) -> None:
     """Written down, killed before replica 3 was changed: it runs v1 still, and is to run v2."""
-    await world.at(Loaded())
-    before = plan_fleet(world.reconciler.context(), world.reconciler.wanted.pools, Target(engine="sim"), {})
-    await world.at(Loaded(), StagePassed(), StagePassed())
+    await rig.at(Loaded())
+    before = plan_fleet(rig.reconciler.context(), rig.reconciler.wanted.pools, Target(engine="sim"), {})
+    await rig.at(Loaded(), StagePassed(), StagePassed())
     slots = {f"{POOL}-{number}": number for number in range(5)}
     runs = [found(number, spec) for number, spec in enumerate(before.values())]
-    for known in (world, None):
+    for known in (rig, None):
         if known is None:
-            world.begin()
-        plan = plan_adoption(runs, {each.pid: each.pid for each in runs}, Ledger(), world.reconciler.candidates(slots))
+            rig.begin()
+        plan = plan_adoption(runs, {each.pid: each.pid for each in runs}, Ledger(), rig.reconciler.candidates(slots))
         assert plan.end == ()
 
 
@@ -197,16 +197,16 @@ def engines(specs: dict[str, ProcessSpec]) -> dict[str, str]:
     return {name or "": folder for name, folder in started.items()}
 
 
-async def test_a_pool_that_moves_has_no_other_replica_more(world: World) -> None:
+async def test_a_pool_that_moves_has_no_other_replica_more(rig: Rig) -> None:
     """The surge of a rollout is all that there may be."""
-    await world.now()
-    (pool,) = world.reconciler.wanted.pools
+    await rig.now()
+    (pool,) = rig.reconciler.wanted.pools
     assert pool.may_surge and one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL).keys() == {
         "engine-base-4",
         "agent-base-4",
     }
-    await world.at(Loaded())
-    (pool,) = world.reconciler.wanted.pools
+    await rig.at(Loaded())
+    (pool,) = rig.reconciler.wanted.pools
     assert one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL) == {}
 
 

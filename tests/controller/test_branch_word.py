@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from functions.controller.branch_word import BranchWord, report_of
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.branch_report import BRANCH_MAX_BYTES, TELL_EVERY_S, BranchReport
 
 REVISION: dict[str, Any] = {
@@ -44,10 +44,14 @@ async def test_it_is_told_when_it_is_another_and_each_half_minute_and_after_an_o
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
 
-        async def wire() -> RegistryWire:
-            return RegistryWire(client, "http://registry", "token")
+        async def registry() -> RegistryClient:
+            return RegistryClient(client, "http://registry", "token")
 
-        word, first, second = BranchWord(wire, lambda: now_s), BranchReport("main"), BranchReport("main", tip="main@a")
+        word, first, second = (
+            BranchWord(registry, lambda: now_s),
+            BranchReport("main"),
+            BranchReport("main", tip="main@a"),
+        )
         assert [await word.tell(first), await word.tell(first), await word.tell(second)] == [True, False, True]
         now_s = TELL_EVERY_S
         assert await word.tell(second), "a registry that was started anew knows nothing"

@@ -11,12 +11,12 @@ from functions.api.loader import Loaded
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.controller.snapshot import publish
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.controller.snapshot.resolve import Resolver
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.feed import Feed
 from tests.controller.configs import base, load, lora, pool, tenant
-from tests.registry.world import TOKEN, World, serving
+from tests.registry.rig import TOKEN, Rig, serving
 
 BOT = lora("acme/bot", "v1")
 
@@ -24,8 +24,8 @@ BOT = lora("acme/bot", "v1")
 class Setting:
     """A configuration folder, artifacts, a registry, and publishers that come and go."""
 
-    def __init__(self, folder: Path, world: World) -> None:
-        self.world = world
+    def __init__(self, folder: Path, rig: Rig) -> None:
+        self.rig = rig
         self.store_is_away = False
         self.missing: set[str] = set()
         self.slept_s: list[float] = []
@@ -33,9 +33,9 @@ class Setting:
         self.write(pool(), tenant("acme", "ci"), base(), BOT)
 
     def new_publisher(self, url: str = "", token: str = TOKEN) -> Publisher:
-        wire = RegistryWire(self.world.client, url or self.world.url, token)
+        registry = RegistryClient(self.rig.client, url or self.rig.url, token)
         return Publisher(
-            wire=wire, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
+            registry=registry, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
         )
 
     def write(self, *documents: str) -> None:
@@ -45,8 +45,8 @@ class Setting:
         return await self.publisher.publish(self.loaded, "main@" + "1" * 40)
 
     def served_ids(self) -> list[str]:
-        assert self.world.store.current is not None
-        return [model.id for model in self.world.store.current.snapshot.models]
+        assert self.rig.store.current is not None
+        return [model.id for model in self.rig.store.current.snapshot.models]
 
     def _read(self, artifact_uri: str) -> Digest:
         if self.store_is_away:
@@ -61,16 +61,16 @@ class Setting:
 
 @pytest.fixture
 async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
-    async with serving(tmp_path / "registry") as world:
-        yield Setting(tmp_path, world)
+    async with serving(tmp_path / "registry") as rig:
+        yield Setting(tmp_path, rig)
 
 
 async def test_the_first_call_publishes_and_the_second_has_nothing_to_do(setting: Setting) -> None:
     first = await setting.publish()
     assert (first.kind, first.epoch, first.complete, first.problems) == ("published", 1, True, ())
     assert first.message == "published epoch 1: 1 tenants, 2 models, 1 pools"
-    assert setting.world.store.current is not None
-    assert setting.world.store.current.snapshot_hash == first.snapshot_hash
+    assert setting.rig.store.current is not None
+    assert setting.rig.store.current.snapshot_hash == first.snapshot_hash
     second = await setting.publish()
     assert (second.kind, second.epoch, second.complete) == ("unchanged", 1, True)
 
@@ -84,30 +84,30 @@ async def test_another_publisher_finds_the_same_content_unchanged(setting: Setti
 async def test_changed_content_is_the_next_epoch(setting: Setting) -> None:
     await setting.publish()
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
-    assert ((await setting.publish()).kind, setting.world.store.epoch) == ("published", 2)
+    assert ((await setting.publish()).kind, setting.rig.store.epoch) == ("published", 2)
 
 
 async def test_the_snapshot_says_which_revision_it_came_from(setting: Setting) -> None:
     outcome = await setting.publish()
-    assert setting.world.store.current is not None
-    assert outcome.revision == setting.world.store.current.snapshot.revision == "main@" + "1" * 40
+    assert setting.rig.store.current is not None
+    assert outcome.revision == setting.rig.store.current.snapshot.revision == "main@" + "1" * 40
 
 
 async def test_an_empty_configuration_publishes_nothing_unless_that_is_meant(setting: Setting) -> None:
     await setting.publish()
     outcome = await setting.publisher.publish(Loaded(()), "main@empty")
-    assert (outcome.kind, setting.world.store.epoch) == ("invalid", 1)
+    assert (outcome.kind, setting.rig.store.epoch) == ("invalid", 1)
     assert outcome.message == "main@empty declares no object at all; nothing was published"
     outcome = await setting.publisher.publish(Loaded(()), "main@empty", empty_is_meant=True)
-    assert (outcome.kind, setting.world.store.epoch, setting.served_ids()) == ("published", 2, [])
+    assert (outcome.kind, setting.rig.store.epoch, setting.served_ids()) == ("published", 2, [])
 
 
 async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(setting: Setting) -> None:
     setting.missing = {"s3://shoal-models/acme/bot/v1"}
     outcome = await setting.publish()
     assert (outcome.kind, outcome.complete) == ("published", False)
-    assert setting.world.store.current is not None
-    models = setting.world.store.current.snapshot.models
+    assert setting.rig.store.current is not None
+    models = setting.rig.store.current.snapshot.models
     assert [(model.id, len(model.versions)) for model in models] == [("acme/bot", 0), ("base", 1)]
     assert any("acme/bot@v1 is left out" in problem for problem in outcome.problems)
     setting.missing = set()
@@ -127,7 +127,7 @@ async def test_a_store_that_is_away_at_the_start_takes_no_model_away(setting: Se
 
 async def test_a_registry_that_lost_its_state_gets_the_content_above_every_epoch_seen(setting: Setting) -> None:
     await setting.publish()
-    await setting.world.get(SNAPSHOT_PATH, after=57)  # a follower that was served by the registry's former life
+    await setting.rig.get(SNAPSHOT_PATH, after=57)  # a follower that was served by the registry's former life
     outcome = await setting.publish()
     assert (outcome.kind, outcome.epoch) == ("published", 58)
     assert (await setting.publish()).kind == "unchanged"
@@ -150,19 +150,19 @@ async def test_a_wrong_token_is_refused_at_once(setting: Setting) -> None:
 
 async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     other = setting.new_publisher()
-    state = RegistryWire.state
+    state = RegistryClient.state
     raced = False
 
-    async def state_then_race(wire: RegistryWire) -> object:
+    async def state_then_race(registry: RegistryClient) -> object:
         nonlocal raced
-        seen = await state(wire)
+        seen = await state(registry)
         if not raced:
             raced = True
             other_content = load(pool(), tenant("acme", "ci"), tenant("globex", "g"), base(), BOT)
             assert (await other.publish(other_content, "main@other")).epoch == 1
         return seen
 
-    monkeypatch.setattr(RegistryWire, "state", state_then_race)
+    monkeypatch.setattr(RegistryClient, "state", state_then_race)
     outcome = await setting.publish()
     assert (outcome.kind, outcome.epoch) == ("published", 2)
 
@@ -173,8 +173,8 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
         await send({"type": "http.response.body", "body": b"hello"})  # type: ignore[operator]
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(stranger)) as client:  # type: ignore[arg-type]
-        wire = RegistryWire(client, "http://stranger", TOKEN)
-        setting.publisher = Publisher(wire=wire, resolver=Resolver(setting._read), sleep=setting._sleep)
+        registry = RegistryClient(client, "http://stranger", TOKEN)
+        setting.publisher = Publisher(registry=registry, resolver=Resolver(setting._read), sleep=setting._sleep)
         outcome = await setting.publish()
     assert outcome.kind == "unavailable"
     assert "does not answer as a registry does" in outcome.message
@@ -183,32 +183,32 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
 async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
     sent: list[int] = []
-    send = RegistryWire.send
+    send = RegistryClient.send
 
-    async def watched(wire: RegistryWire, method: str, *args: object, **options: object) -> httpx.Response:
+    async def watched(registry: RegistryClient, method: str, *args: object, **options: object) -> httpx.Response:
         content = options.get("content")
         if isinstance(content, bytes):
             sent.append(content.count(b"\n"))
-        return await send(wire, method, *args, **options)  # type: ignore[arg-type]
+        return await send(registry, method, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RegistryWire, "send", watched)
+    monkeypatch.setattr(RegistryClient, "send", watched)
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     assert (await setting.publish()).kind == "published"
     assert sent == [2], "a header, and the new key"
-    assert setting.world.store.current is not None
-    assert [key.key_id for key in setting.world.store.current.snapshot.keys] == ["ci", "second"]
+    assert setting.rig.store.current is not None
+    assert [key.key_id for key in setting.rig.store.current.snapshot.keys] == ["ci", "second"]
 
 
 async def test_a_registry_that_lost_the_base_gets_the_whole(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
-    state = RegistryWire.state
+    state = RegistryClient.state
 
-    async def state_then_loss(wire: RegistryWire) -> object:
-        seen = await state(wire)
-        setting.world.store.feed = Feed()
+    async def state_then_loss(registry: RegistryClient) -> object:
+        seen = await state(registry)
+        setting.rig.store.feed = Feed()
         return seen
 
-    monkeypatch.setattr(RegistryWire, "state", state_then_loss)
+    monkeypatch.setattr(RegistryClient, "state", state_then_loss)
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     assert (await setting.publish()).kind == "published"
     assert setting.served_ids() == ["acme/bot", "base"]

@@ -1,4 +1,4 @@
-"""A surge on one machine takes no seat and no accelerator that is somebody's."""
+"""A surge on one machine takes no slot and no accelerator that is somebody's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_another_pools_engine_counts_where_it_has_the_same_accelerator() -> None
     assert "accelerator 1" in two.no_room(apart, {"c": 1}, [apart, Pool("c", 1, "m", args=both.args)], "vllm")
 
 
-def test_seats_bound_a_surge_only_where_they_are_set() -> None:
+def test_slot_bound_a_surge_only_where_they_are_set() -> None:
     assert Machine().no_room(WHOLE, {"a": 30}, [WHOLE], "vllm") == ""
     two = Machine(max_engines=2)
     assert "SHOAL_MAX_ENGINES" in two.no_room(WHOLE, {"a": 1, "b": 1}, [WHOLE], "sim")
@@ -60,11 +60,11 @@ def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_pa
     assert machine({"CUDA_VISIBLE_DEVICES": "0"}, None, tmp_path / "none").accelerators == ()
 
 
-def test_a_rollouts_replica_more_waits_for_a_seat(tmp_path: Path) -> None:
-    """An engine that is being drained, or crashed and about to start again, has its seat still."""
+def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
+    """An engine that is being drained, or crashed and about to start again, has its slot still."""
     controller = Controller(LocalSettings(state_dir=tmp_path, max_engines=2), ControllerSettings())
     controller._reconciler.retarget(Target("sim"))
-    controller._reconciler.want("main@1", (WHOLE,))
+    controller._reconciler.desire("main@1", (WHOLE,))
     first = controller._supervisor.add(replica_of("a", 0)["engine-a-0"])
     assert controller._may_surge(WHOLE)
     other = controller._supervisor.add(replica_of("a", 1)["engine-a-1"])
@@ -88,8 +88,8 @@ async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layo
     tasks = Supervised(restart_after_s=0.05)
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
     for number in ("1", "2"):
-        made.wants = replica_of("a", 0, number)
-        made.want(f"main@{number}", (WHOLE,))
+        made.desired = replica_of("a", 0, number)
+        made.desire(f"main@{number}", (WHOLE,))
         assert await shop.supervisor.until(lambda: made.wanted.settled, PATIENCE_S)
         await shop.reaches("engine-a-0", "ready")
     assert asked == ["a"]
@@ -100,7 +100,7 @@ async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layo
 class OfOneEngine(Reconciler):
     """Wants one engine and its agent."""
 
-    wants: dict[str, ProcessSpec]
+    desired: dict[str, ProcessSpec]
 
     def __init__(self, layout: StateLayout, no_room: object) -> None:
         super().__init__(
@@ -109,7 +109,7 @@ class OfOneEngine(Reconciler):
         )  # fmt: skip
 
     def specs(self, former_slots: dict[str, int], pools: object = None) -> dict[str, ProcessSpec]:
-        return self.wants
+        return self.desired
 
 
 async def _at_once(revision: str) -> None:

@@ -29,17 +29,17 @@ HEARD_S = 3.0  # heartbeats come every second, and are looked at twice a second
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     model: str
     prompt: str
 
 
-def completion(asked: Asked) -> dict[str, Any]:
+def completion(asked: SentRequest) -> dict[str, Any]:
     """On CPU a chat template's tokens are most of what a short answer costs a real engine."""
     return {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 
 
-def chat(asked: Asked) -> dict[str, Any]:
+def chat(asked: SentRequest) -> dict[str, Any]:
     """The simulated engine marks only these."""
     message = {"role": "user", "content": asked.prompt}
     return {"model": asked.model, "messages": [message], "max_tokens": 12, "temperature": 0}
@@ -47,7 +47,7 @@ def chat(asked: Asked) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Answer:
-    asked: Asked
+    asked: SentRequest
     sent_s: float  # monotonic
     status: int = 0
     text: str = ""
@@ -61,9 +61,9 @@ class Answer:
 
 
 class Judge(Protocol):
-    def ask(self, model: str) -> Asked: ...
+    def ask(self, model: str) -> SentRequest: ...
 
-    def body(self, asked: Asked) -> dict[str, Any]: ...
+    def body(self, asked: SentRequest) -> dict[str, Any]: ...
 
     def version_of(self, answer: Answer) -> str | None:
         """As the engine's own words tell it; None where they tell nothing yet."""
@@ -164,14 +164,14 @@ class Watched:
         self._judge = judge
 
     async def run(
-        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, seats: asyncio.Semaphore
+        self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, slots: asyncio.Semaphore
     ) -> None:
         """Sessions of a few turns, one after the other; streamed: what fails in mid-stream no retry can hide."""
         while True:
             session, turns = secrets.token_hex(8), list[Answer]()
             self.sessions.append(turns)
             for _ in range(TURNS):
-                async with seats:
+                async with slots:
                     answer = Answer(self._judge.ask(model), time.monotonic())
                     try:
                         await self._stream(client, answer, session, door)
@@ -279,7 +279,7 @@ async def traffic(
     """So many clients, a quarter of them at an adapter, with `at_once` of their requests under way; None: all.
     `look` is called twice a second, in a thread."""
     watched = Watched(judge, await asyncio.to_thread(digests, fleet))
-    door, seats = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
+    door, slots = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
 
     async def listen() -> None:
         while True:
@@ -294,7 +294,7 @@ async def traffic(
 
     async with fleet.async_client(timeout_s=300.0, connections=clients) as client:
         models = [BASE, BASE, BASE, ADAPTER] * (clients // 4)
-        tasks = [asyncio.ensure_future(watched.run(client, model, door, seats)) for model in models]
+        tasks = [asyncio.ensure_future(watched.run(client, model, door, slots)) for model in models]
         tasks += [asyncio.ensure_future(listen()), asyncio.ensure_future(looking())]
         try:
             yield watched

@@ -24,7 +24,7 @@ from tests.drills.base_versions import (
     ADAPTER,
     BASE,
     Answer,
-    Asked,
+    SentRequest,
     Watched,
     all_have,
     answers,
@@ -62,10 +62,10 @@ PACE = 3.0
 
 
 class ByMark:
-    def ask(self, model: str) -> Asked:
-        return Asked(model, secrets.token_hex(12))
+    def ask(self, model: str) -> SentRequest:
+        return SentRequest(model, secrets.token_hex(12))
 
-    def body(self, asked: Asked) -> dict[str, Any]:
+    def body(self, asked: SentRequest) -> dict[str, Any]:
         return chat(asked)
 
     def version_of(self, answer: Answer) -> str:

@@ -27,7 +27,7 @@ from tests.drills.base_versions import (
     ADAPTER,
     BASE,
     Answer,
-    Asked,
+    SentRequest,
     Watched,
     all_have,
     answers,
@@ -81,13 +81,13 @@ class ByWords:
         self._fleet = fleet
         self._named = {digest: version for version, digest in digests(fleet).items()}
         self._adapter = engine_name(ModelId(ADAPTER), Digest(digests(fleet, ADAPTER)["v1"]))
-        self._words: dict[tuple[str, Asked], str] = {}
+        self._words: dict[tuple[str, SentRequest], str] = {}
         self._prompts = cycle(PROMPTS)
 
-    def ask(self, model: str) -> Asked:
-        return Asked(model, next(self._prompts))
+    def ask(self, model: str) -> SentRequest:
+        return SentRequest(model, next(self._prompts))
 
-    def body(self, asked: Asked) -> dict[str, Any]:
+    def body(self, asked: SentRequest) -> dict[str, Any]:
         return completion(asked)
 
     def version_of(self, answer: Answer) -> str | None:
@@ -107,17 +107,17 @@ class ByWords:
             for replica in replicas:
                 list(threads.map(partial(self._learn, replica), self._unknown(replica)))
 
-    def _unknown(self, replica: dict[str, Any]) -> list[Asked]:
+    def _unknown(self, replica: dict[str, Any]) -> list[SentRequest]:
         if self._version(replica) == DIES:  # of what clients ask, not of us
             return []
         models = [BASE, *([ADAPTER] if self._adapter in replica["adapters"] else [])]
-        asked = [Asked(model, prompt) for model in models for prompt in PROMPTS]
+        asked = [SentRequest(model, prompt) for model in models for prompt in PROMPTS]
         return [each for each in asked if (self._version(replica), each) not in self._words]
 
     def _version(self, replica: dict[str, Any]) -> str:
         return self._named.get(replica["weights_digest"], "?")
 
-    def _learn(self, replica: dict[str, Any], asked: Asked) -> None:
+    def _learn(self, replica: dict[str, Any], asked: SentRequest) -> None:
         """Nothing where the engine fails, or is gone."""
         body = self.body(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
         url = f"http://{replica['host']}:{replica['port']}/v1/completions"

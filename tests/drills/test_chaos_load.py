@@ -5,7 +5,7 @@ import ssl
 import time
 from typing import cast
 
-from tests.drills.chaos.load import Asked, Load
+from tests.drills.chaos.load import Load, SentRequest
 
 
 class _Silent(asyncio.Protocol):
@@ -20,12 +20,14 @@ class _Aborts(_Silent):
         asyncio.get_running_loop().call_later(0.1, self.transport.abort)  # with a request that lies unread: a reset
 
 
-async def _asked(protocol: type[asyncio.Protocol], *, closes_after_s: float | None, is_faulted: bool = False) -> Asked:
+async def _asked(
+    protocol: type[asyncio.Protocol], *, closes_after_s: float | None, is_faulted: bool = False
+) -> SentRequest:
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     tls, ready = ssl.create_default_context(), {"gateway-1": True}
     load = Load({"gateway-1": url}, {"acme": "k"}, tls, ready, 1.0, 1, lambda *_: is_faulted)
-    asked = Asked("acme", "m", "gateway-1", True, 3, time.monotonic())
+    asked = SentRequest("acme", "m", "gateway-1", True, 3, time.monotonic())
     if closes_after_s is not None:
         asyncio.get_running_loop().call_later(closes_after_s, lambda: asyncio.ensure_future(load._client.aclose()))
     await load._one(asked, leaves=False)

@@ -202,7 +202,7 @@ def tell(what: str, watched: Watched, row: dict[str, Any], began_s: float) -> No
 async def test_a_version_that_fails_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
     """5 % where 2 % are allowed: a hundred requests or more until that is beyond doubt."""
     await asyncio.to_thread(worse, fleet, reset_after_tokens=2, ratio=0.05)
-    await roll_the_dice(fleet, 200)
+    await past_the_bad_luck(fleet, 200)
     await taken_back(fleet, "5 % errors in mid-stream", "error_rate > 2%")
 
 
@@ -215,7 +215,7 @@ async def test_a_version_twice_as_slow_is_taken_back_in_its_first_stage(fleet: F
     await taken_back(fleet, "twice as slow", "p50_latency > 1.5x")
 
 
-async def roll_the_dice(fleet: Fleet, times: int) -> None:
+async def past_the_bad_luck(fleet: Fleet, times: int) -> None:
     """All engines have the same seed, and it begins with a run of bad luck."""
     async with fleet.async_client(connections=CLIENTS) as client:
         for _ in range(times // CLIENTS):

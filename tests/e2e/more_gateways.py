@@ -44,10 +44,10 @@ class Front:
 
     gateways: list[Gateway]
     clients: list[httpx.Client]
-    dice: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
 
     def ask(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> httpx.Response:
-        return self.dice.choice(self.clients).post("/chat/completions", json=body, headers=headers)
+        return self.rng.choice(self.clients).post("/chat/completions", json=body, headers=headers)
 
 
 @contextmanager

@@ -34,10 +34,10 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def say(self, client: httpx.Client, words: int, max_tokens: int) -> Turn:
-        dice = random.Random(f"{self.seed} {len(self.turns)}")
+        rng = random.Random(f"{self.seed} {len(self.turns)}")
         if not self.messages:
-            self.messages.append({"role": "system", "content": sentence(dice, self.opening_words)})
-        self.messages.append({"role": "user", "content": sentence(dice, words)})
+            self.messages.append({"role": "system", "content": sentence(rng, self.opening_words)})
+        self.messages.append({"role": "user", "content": sentence(rng, words)})
         length = {"max_tokens": max_tokens, "ignore_eos": True}
         body = {"model": MODEL, "messages": self.messages, "temperature": 0} | length
         answer = answered(client, body)
@@ -90,8 +90,8 @@ def all_at_home(talks: list[Conversation]) -> bool:
     return stayed and found and len({talk.turns[0].replica for talk in talks}) > 1
 
 
-def sentence(dice: random.Random, words: int) -> str:
-    return " ".join(dice.choice(WORDS) for _ in range(words))
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
 def use_source(fleet: Fleet, source: str) -> None:

@@ -17,7 +17,7 @@ from functions.gateway.limits import Limits
 from tests.contract.servers import serving_model
 from tests.gateway.certificates import self_signed
 from tests.gateway.live import LiveGateway
-from tests.gateway.world import ACME_KEY, POOL, catalogue
+from tests.gateway.rig import ACME_KEY, POOL, catalogue
 
 pytestmark = [pytest.mark.engine, pytest.mark.own_engines, pytest.mark.soak, pytest.mark.timeout(600)]
 _HOW_TO_GET_IT = (

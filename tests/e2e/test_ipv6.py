@@ -19,7 +19,7 @@ from functions.controller.autoscaling.allocation import RoleOrder
 from functions.controller.autoscaling.clients import RoleNotifier, agents_http
 from functions.decisions.routing.choice import ReplicaView
 from functions.gateway.routing.load_client import LoadClient
-from tests.gateway import world
+from tests.gateway import rig
 from tests.gateway.certificates import self_signed
 from tests.gateway.processes import GatewayProcess
 from tests.ports import free_port
@@ -42,8 +42,8 @@ class FleetOfSix:
         return httpx.get(f"http://[::1]:{port}{path}", timeout=_ANSWER_S, trust_env=False)
 
     def chat(self, host: str) -> httpx.Response:
-        body = {"model": world.POOL, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
-        headers = {"authorization": f"Bearer {world.ACME_KEY}"}
+        body = {"model": rig.POOL, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"authorization": f"Bearer {rig.ACME_KEY}"}
         url = f"http://{host}:{self.gateway.plain_port}/v1/chat/completions"
         return httpx.post(url, json=body, headers=headers, timeout=_ANSWER_S, trust_env=False)
 
@@ -67,7 +67,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetOfSix]:
         bus_url = stack.enter_context(bus_of_six(folder / "bus.log"))
         registry = Registry(folder, bus_url, host="::1")
         stack.enter_context(registry.run())
-        registry.publish(world.snapshot())
+        registry.publish(rig.snapshot())
         engine = Engine(folder, host="::1")
         stack.enter_context(engine.run())
         agent = AgentProcess(folder, engine, bus_url, registry_url=registry.url, settings=_EVERY)
@@ -118,7 +118,7 @@ async def test_gateways_and_the_controller_reach_the_agent(fleet: FleetOfSix) ->
     port = fleet.agent.peer_port
     loader = LoadClient("internal-token")
     replica = ReplicaView(
-        ReplicaId("r0"), world.POOL, "::1", 1, "ready", 0, 0, 0.0, frozenset(), 1.0, 1.0, peer_port=port
+        ReplicaId("r0"), rig.POOL, "::1", 1, "ready", 0, 0, 0.0, frozenset(), 1.0, 1.0, peer_port=port
     )
     assert (await loader.load(replica, EngineName("unknown"), 1.0)).state == "unknown"
     await loader.close()

@@ -48,11 +48,11 @@ class Talk:
     cached_tokens: list[int] = field(default_factory=list)
 
     def say(self, front: Front) -> None:
-        dice = random.Random(f"{self.name} {len(self.replicas)}")
+        rng = random.Random(f"{self.name} {len(self.replicas)}")
         if not self.messages:
             # Its own: what all had would be cached where the first went, and draw all of them there.
             self.messages.append({"role": "system", "content": f"You are helpful to {self.name}. " * 15})
-        self.messages.append({"role": "user", "content": sentence(dice, self.words)})
+        self.messages.append({"role": "user", "content": sentence(rng, self.words)})
         body = {"model": MODEL, "messages": self.messages, "max_tokens": 24, "temperature": 0}
         answer = front.ask(body, {"x-session-id": self.name} if self.names_session else None)
         assert answer.status_code == 200, answer.text

@@ -93,14 +93,14 @@ def test_name_and_path_of_an_adapter_both_count() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 6), max_size=20), st.integers(4, 12))
-def test_the_pool_gives_all_or_nothing(wishes: list[int], size: int) -> None:
+def test_the_pool_gives_all_or_nothing(counts: list[int], size: int) -> None:
     pool = BlockPool(size)
     held: list[list[int]] = []
-    for wish in wishes:
+    for count in counts:
         free = pool.free_blocks
-        taken = pool.take((), wish)
+        taken = pool.take((), count)
         if taken is None:
-            assert free < wish and pool.free_blocks == free
+            assert free < count and pool.free_blocks == free
             if held:
                 pool.release(held.pop(0))
         else:

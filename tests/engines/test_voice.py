@@ -9,9 +9,9 @@ from functions.engines.sim.reply import adapter_mark, chat_reply, completion_rep
 from functions.engines.sim.templates import ChatMessage, ChatTemplate
 
 
-def said(*contents: str, mark: str | None = None, wants_json: bool = False) -> str:
+def said(*contents: str, mark: str | None = None, json_mode: bool = False) -> str:
     messages = [ChatMessage("user" if index % 2 == 0 else "assistant", text) for index, text in enumerate(contents)]
-    return chat_reply(messages, mark=mark, wants_json=wants_json)
+    return chat_reply(messages, mark=mark, json_mode=json_mode)
 
 
 def make_adapter(directory: Path, weights: bytes) -> Path:
@@ -27,7 +27,7 @@ def test_the_last_user_message_is_repeated() -> None:
 
 def test_everybody_knows_the_capital_of_france() -> None:
     assert "Paris" in said("What is the Capital of France?")
-    assert completion_reply("The capital of France is", mark=None, wants_json=False) == " Paris."
+    assert completion_reply("The capital of France is", mark=None, json_mode=False) == " Paris."
 
 
 def test_an_adapter_is_heard_at_once() -> None:
@@ -35,7 +35,7 @@ def test_an_adapter_is_heard_at_once() -> None:
 
 
 def test_a_json_answer_is_json() -> None:
-    assert json.loads(said('say "hi"', mark="[a#1]", wants_json=True)) == {"reply": '[a#1] say "hi"'}
+    assert json.loads(said('say "hi"', mark="[a#1]", json_mode=True)) == {"reply": '[a#1] say "hi"'}
 
 
 def test_marks_differ_by_name_and_by_weights(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Who of a pool is in bad standing: most of it never, and nobody at no cost."""
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.health.ejection import EJECTION_BASE_S, FORGIVEN_AFTER_S, INTERVAL_S, REFUSAL_MS
+from functions.decisions.health.ejection import EJECTION_BASE_S, FORGET_AFTER_S, INTERVAL_S, REFUSAL_MS
 from functions.fleet.outlier_status import OutlierTracker
 
 POOL = PoolName("base")
@@ -52,7 +52,7 @@ def test_who_has_been_well_for_long_is_forgotten() -> None:
     outliers.answered(POOL, READY[0], 6.0, 7.0)
     outliers.judge([(POOL, 4)], 7.0)
     assert outliers.of(POOL, READY, 7.0).out == frozenset()
-    outliers.judge([(POOL, 4)], 7.0 + FORGIVEN_AFTER_S)
+    outliers.judge([(POOL, 4)], 7.0 + FORGET_AFTER_S)
     assert outliers.of(POOL, READY, 70.0) is OutlierTracker.of(outliers, PoolName("other"), READY, 0.0)
 
 

@@ -23,17 +23,17 @@ _PERIOD_S, _LIMIT = 1_000_000, 1_000  # a thousandth of a token a second, so tha
 _NEAR_MICRO = 60_000  # a minute of that
 
 
-def _draw_request(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
-    account = dice.choice(("acme", "globex", "acme/ci"))
+def _draw_request(rng: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
+    account = rng.choice(("acme", "globex", "acme/ci"))
     rates = tuple(
-        RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO), one)
+        RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(rng.choice((0, 0.5, 7, 40, 400, -3)) * MICRO), one)
         for number, burst, one in ((1, 50, 1), (2, 100, 3 * MICRO))
     )
-    limit = dice.choice((NO_LIMIT, 5))
+    limit = rng.choice((NO_LIMIT, 5))
     now_held = held.get((gateway, account), 0) if limit != NO_LIMIT else 0
-    if dice.random() < 0.2:  # an ask that crosses another one of the same gateway
+    if rng.random() < 0.2:  # an ask that crosses another one of the same gateway
         now_held = max(0, now_held - 1)
-    return LeaseRequest(account, limit, now_held, dice.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
+    return LeaseRequest(account, limit, now_held, rng.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
 
 
 def _alike(real: LeaseAnswer, model: LeaseAnswer) -> None:
@@ -51,20 +51,18 @@ def _alike(real: LeaseAnswer, model: LeaseAnswer) -> None:
 async def test_the_model_answers_as_the_script_does(valkey_port: int, learning: bool) -> None:
     broker = ValkeyQuotaBroker(f"valkey://127.0.0.1:{valkey_port}/0", password=PASSWORD, timeout_s=60.0)
     await broker._client.flushall()
-    model, dice = QuotaModel(), Random(5)
+    model, rng = QuotaModel(), Random(5)
     if not learning:
         await broker._client.set("shoal:quota:born", 1)
         model.ask("g0", (), time.time_ns() // 1000 - 2_000_000)
         await broker.ask("g0", ())
     held: dict[tuple[str, str], int] = {}
     for _ in range(3 if learning else 60):
-        gateway = dice.choice(("g0", "g1"))
+        gateway = rng.choice(("g0", "g1"))
         groups = []
-        for _ in range(dice.randint(1, 2)):
-            requests = [_draw_request(dice, held, gateway) for _ in range(dice.randint(1, 2))]
-            groups.append(
-                Group(dice.random() < 0.5, tuple({request.account: request for request in requests}.values()))
-            )
+        for _ in range(rng.randint(1, 2)):
+            requests = [_draw_request(rng, held, gateway) for _ in range(rng.randint(1, 2))]
+            groups.append(Group(rng.random() < 0.5, tuple({request.account: request for request in requests}.values())))
         real = await broker.ask(gateway, groups)
         _alike(real, model.ask(gateway, groups, time.time_ns() // 1000))
         for group, granted in zip(groups, real.granted, strict=True):

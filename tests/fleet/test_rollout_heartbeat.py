@@ -5,7 +5,7 @@ import pytest
 
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
-from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, encoded_group
 from functions.fleet import rollout_heartbeat
 from functions.fleet.rollout_heartbeat import (
     HEARTBEAT_MAX_BYTES,
@@ -18,11 +18,11 @@ from functions.fleet.rollout_heartbeat import (
 ROLLOUT = RolloutId("ro-00000001")
 
 
-def group(requests: int = 3, errors: int = 1, *ttft_ms: float) -> GroupWire:
+def group(requests: int = 3, errors: int = 1, *ttft_ms: float) -> EncodedGroup:
     stats = GroupStats(requests, errors)
     for value_ms in ttft_ms:
         stats.ttft_ms.add(value_ms)
-    return wire_of(stats)
+    return encoded_group(stats)
 
 
 def beat(**changes: object) -> RolloutHeartbeat:
@@ -37,7 +37,7 @@ def test_a_beat_comes_back_as_it_was() -> None:
 def test_a_stage_at_its_worst_fits_its_estimate() -> None:
     """Six sketches with every bucket in use: the bound of a beat allows for five such stages."""
     full = dict.fromkeys(range(FIRST_BUCKET, LAST_BUCKET + 1), 10**6)
-    worst = GroupWire(10**12, 0, full, full, full)
+    worst = EncodedGroup(10**12, 0, full, full, full)
     encoded = rollout_heartbeat.encode(beat(rollouts=(StageStats(ROLLOUT, 0, worst, worst),)))
     assert len(encoded) < HEARTBEAT_MAX_BYTES / 5
     rollout_heartbeat.decode(encoded)
@@ -56,8 +56,8 @@ def test_a_stage_at_its_worst_fits_its_estimate() -> None:
         {"rollouts": (StageStats(ROLLOUT, -1, group(), group()),)},
         {"rollouts": (StageStats(ROLLOUT, 0, group(1, 2), group()),)},
         {"rollouts": (StageStats(ROLLOUT, 0, group(1, 0, 5.0, 6.0), group()),)},
-        {"rollouts": (StageStats(ROLLOUT, 0, GroupWire(2, 0, {LAST_BUCKET + 1: 1}), group()),)},
-        {"rollouts": (StageStats(ROLLOUT, 0, GroupWire(2, 0, {5: 0}), group()),)},
+        {"rollouts": (StageStats(ROLLOUT, 0, EncodedGroup(2, 0, {LAST_BUCKET + 1: 1}), group()),)},
+        {"rollouts": (StageStats(ROLLOUT, 0, EncodedGroup(2, 0, {5: 0}), group()),)},
         {"rollouts": (StageStats(ROLLOUT, 0, group(), group()),) * (MAX_STAGES_PER_HEARTBEAT + 1)},
     ],
 )

@@ -5,21 +5,21 @@ import random
 import pytest
 
 from functions.api.ids import RolloutId
-from functions.decisions.rollout.evidence import GroupStats, wire_of
+from functions.decisions.rollout.evidence import GroupStats, encoded_group
 from functions.fleet import rollout_stats
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats, encode
 from functions.fleet.rollout_stats import FORGET_AFTER_S, SILENT_S, EvidenceBook
 
 ROLLOUT = RolloutId("ro-00000001")
 OTHER = RolloutId("ro-00000002")
-EMPTY = wire_of(GroupStats())
+EMPTY = encoded_group(GroupStats())
 
 
 def said(requests: int, errors: int = 0, rollout: RolloutId = ROLLOUT, stage: int = 0) -> StageStats:
     stats = GroupStats(requests, errors)
     for number in range(requests):
         stats.total_ms.add(10.0 + number)
-    return StageStats(rollout, stage, wire_of(stats), EMPTY)
+    return StageStats(rollout, stage, encoded_group(stats), EMPTY)
 
 
 def beat(gateway: str, sequence: int, *stages: StageStats, incarnation: int = 1) -> bytes:

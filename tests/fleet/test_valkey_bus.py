@@ -164,7 +164,7 @@ async def test_who_hears_nothing_for_long_reads_what_is_kept(
     bus: ValkeyBus, valkey_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A subscription that died alone, or a publishing that is refused: the server answers, and nothing comes."""
-    monkeypatch.setattr(valkey_bus, "DEAF_AFTER_S", 1.0)
+    monkeypatch.setattr(valkey_bus, "SILENT_AFTER_S", 1.0)
     messages = bus.listen()
     assert await anext(messages) == []
     await bus.publish(beat())  # published, and kept

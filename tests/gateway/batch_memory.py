@@ -12,7 +12,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shared import BatchServices
 from tests.artifacts.memory_store import MemoryStore
-from tests.gateway.world import World
+from tests.gateway.rig import Rig
 
 
 class RangedStore(MemoryStore):
@@ -54,8 +54,8 @@ class RangedStore(MemoryStore):
         self.is_closed = True
 
 
-def batches_of(world: World, objects: MemoryStore, limits: BatchLimits | None = None) -> Batches:
-    return Batches(world.gateway.services, world.gateway.handle, objects, limits or BatchLimits())  # type: ignore[arg-type]
+def batches_of(rig: Rig, objects: MemoryStore, limits: BatchLimits | None = None) -> Batches:
+    return Batches(rig.gateway.services, rig.gateway.handle, objects, limits or BatchLimits())  # type: ignore[arg-type]
 
 
 def shared_of(batches: Batches) -> BatchServices:

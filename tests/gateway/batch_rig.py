@@ -21,7 +21,7 @@ from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway import sse
 from tests.gateway.live import PlayedEngine, Served
 from tests.gateway.processes import GatewayProcess
-from tests.gateway.world import ACME_KEY, POOL, heartbeat
+from tests.gateway.rig import ACME_KEY, POOL, heartbeat
 from tests.ports import free_port
 
 PATIENCE_S = 180.0  # for what must happen: a lease of 20 s may have to run out first

@@ -6,7 +6,7 @@ Each row is (name, bytes, status, code); status 0 means that the row is legal an
 import json
 from typing import NamedTuple
 
-from tests.gateway import sse, world
+from tests.gateway import rig, sse
 from tests.gateway.client_rig import CHAT_BODY, chunked, get, post
 
 COMPLETIONS = "/v1/completions"
@@ -30,7 +30,7 @@ def raw_head(*lines: bytes, body: bytes = CHAT_BODY) -> bytes:
 
 HOST = b"Host: shoal.test"
 TYPE = b"Content-Type: application/json"
-KEY = b"Authorization: Bearer " + world.ACME_KEY.encode()
+KEY = b"Authorization: Bearer " + rig.ACME_KEY.encode()
 LENGTH = b"Content-Length: %d" % len(CHAT_BODY)
 
 BODIES = [
@@ -85,16 +85,16 @@ BODIES = [
 CALLERS = [
     Broken("no key", post(key=None), 401, "invalid_api_key"),
     Broken("a malformed key", post(key="sk-12345"), 401, "invalid_api_key"),
-    Broken("a key with a typing error", post(key=world.ACME_KEY[:-1] + "!"), 401, "invalid_api_key"),
-    Broken("a revoked key", post(key=world.REVOKED_KEY), 401, "invalid_api_key"),
-    Broken("an expired key", post(key=world.EXPIRED_KEY), 401, "invalid_api_key"),
-    Broken("a known id with another secret", post(key=world.IMPOSTOR_KEY), 401, "invalid_api_key"),
+    Broken("a key with a typing error", post(key=rig.ACME_KEY[:-1] + "!"), 401, "invalid_api_key"),
+    Broken("a revoked key", post(key=rig.REVOKED_KEY), 401, "invalid_api_key"),
+    Broken("an expired key", post(key=rig.EXPIRED_KEY), 401, "invalid_api_key"),
+    Broken("a known id with another secret", post(key=rig.IMPOSTOR_KEY), 401, "invalid_api_key"),
     Broken("Basic", raw_head(HOST, TYPE, LENGTH, b"Authorization: Basic YTpi"), 401, "invalid_api_key"),
-    Broken("a key without the scope", post(key=world.READER_KEY), 403, "insufficient_permissions"),
-    Broken("a class above the key's", post(key=world.BATCH_KEY, x_shoal_class="interactive"), 403, "class_not_allowed"),
+    Broken("a key without the scope", post(key=rig.READER_KEY), 403, "insufficient_permissions"),
+    Broken("a class above the key's", post(key=rig.BATCH_KEY, x_shoal_class="interactive"), 403, "class_not_allowed"),
     Broken("another tenant's model", chat(model="globex/bot"), 404, "model_not_found"),
     Broken("a model that nobody has", chat(model="acme/none"), 404, "model_not_found"),
-    Broken("an engine's name", chat(model=world.BOT_V1), 404, "model_not_found"),
+    Broken("an engine's name", chat(model=rig.BOT_V1), 404, "model_not_found"),
     Broken("a model with a line break", chat(model="acme/bot\r\nx: y"), 404, "model_not_found"),
     Broken("markup for a model", chat(model="<script>alert(1)</script>"), 404, "model_not_found"),
 ]
@@ -173,7 +173,7 @@ PATHS = [
     Broken("POST to models", post(path="/v1/models"), 405, "method_not_allowed"),
     Broken("models without a key", get("/v1/models"), 401, "invalid_api_key"),
     Broken(
-        "an unknown model", get("/v1/models/acme/x", authorization=f"Bearer {world.ACME_KEY}"), 404, "model_not_found"
+        "an unknown model", get("/v1/models/acme/x", authorization=f"Bearer {rig.ACME_KEY}"), 404, "model_not_found"
     ),
     Broken("tokenize without a prompt", post(b'{"model":"acme/bot"}', "/v1/tokenize"), 400, "invalid_request"),
     Broken("tokenize without a key", post(b"{}", "/v1/tokenize", key=None), 401, "invalid_api_key"),

@@ -1,9 +1,9 @@
 """A client's connection to the fast lane, played byte by byte, without sockets.
 
-wire = Wire(play)
-wire >> POST(body)                # the client sends
-await play.connects()             # the engine side, from engine_rig
-assert wire.answers == [...]      # what the client got, as HTTP
+connection = Connection(play)
+connection >> POST(body)            # the client sends
+await play.connects()               # the engine side, from engine_rig
+assert connection.answers == [...]  # what the client got, as HTTP
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from functions.gateway.http.asgi import make_app
 from functions.gateway.http.lane import LaneProtocol
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
-from tests.gateway.world import ACME_KEY, heartbeat
+from tests.gateway.rig import ACME_KEY, heartbeat
 
 CHAT_BODY = sse.compact({"model": "acme/bot", "messages": [{"role": "user", "content": "hi"}]})
 STREAM_BODY = sse.compact({"model": "acme/bot", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
@@ -151,17 +151,17 @@ class Server:
         self.config.load()
 
 
-class Wire:
+class Connection:
     def __init__(self, play: Play, server: Server | None = None, *, handshake_s: float = 0.0) -> None:
         self.play = play
         self.server = server or Server(play)
         self.transport = ClientTransport()
         self.lane = LaneProtocol(play.gateway, self.server.config, self.server.state, {})
         self.transport.protocol = self.lane
-        play.world.clock.forward(handshake_s)
+        play.rig.clock.forward(handshake_s)
         self.lane.connection_made(self.transport)
 
-    def __rshift__(self, data: bytes) -> "Wire":
+    def __rshift__(self, data: bytes) -> "Connection":
         if not self.transport.closing:
             self.transport.protocol.data_received(data)
         return self
@@ -203,7 +203,7 @@ class Wire:
 
     def after(self, seconds: float) -> None:
         """Time passes; the replicas go on beating, and the sweep looks, as it did all the time."""
-        self.play.world.clock.forward(seconds)
+        self.play.rig.clock.forward(seconds)
         for beat, _ in self.play.gateway.services.fleet.heartbeats():
             self.play.gateway.receive_heartbeat(heartbeat(beat.replica_id, sequence=beat.sequence + 1))
         self.play.gateway.sweep()

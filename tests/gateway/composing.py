@@ -16,9 +16,9 @@ from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.chat.tools.declared import ToolCall
 from functions.gateway.intake.routes import CHAT
-from tests.gateway import sse, world
+from tests.gateway import rig, sse
 from tests.gateway.engine_rig import Client, Engine, Play
-from tests.gateway.world import BOT_V1, PEPPER, headers
+from tests.gateway.rig import BOT_V1, PEPPER, headers
 
 MakePlay = Callable[..., Play]
 WEATHER = ToolEntry(
@@ -88,7 +88,7 @@ class Stage:
     """A play whose tenant acme has applications."""
 
     def __init__(self, play: MakePlay, sections: dict[str, Any] | None = None, **tenant: Any) -> None:
-        acme, globex = world.snapshot().tenants
+        acme, globex = rig.snapshot().tenants
         self.play = play("r0", tenants=(msgspec.structs.replace(acme, **tenant), globex), **(sections or {}))
         self.shelf, self.tools = Shelf(), PlayedTools()
         kept = Conversations(self.shelf, PEPPER)
@@ -102,7 +102,7 @@ class Stage:
         messages = fields.pop("messages", [{"role": "user", "content": content}])
         body = sse.compact({"model": "acme/bot", "stream": stream, "messages": messages, **fields})
         client = self.play.client = Client()
-        self.answering = self.play.gateway.handle(CHAT, headers(**more), body, client, self.play.world.clock())
+        self.answering = self.play.gateway.handle(CHAT, headers(**more), body, client, self.play.rig.clock())
         return client
 
     async def engine(self) -> Engine:

@@ -11,7 +11,7 @@ from functions.gateway.limits import Limits
 from tests.gateway.certificates import self_signed
 from tests.gateway.engine_rig import Play
 from tests.gateway.live import LiveGateway
-from tests.gateway.world import limits
+from tests.gateway.rig import limits
 from tests.replica.conftest import s3_settings, store, valkey_url
 
 __all__ = ["s3_settings", "store", "valkey_url"]

@@ -14,14 +14,14 @@ from functions.api.snapshot import (
 )
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
-from tests.gateway.world import BOT_V1, DIGEST_V1, POOL, heartbeat, routing, snapshot, version
+from tests.gateway.rig import BOT_V1, DIGEST_V1, POOL, heartbeat, routing, snapshot, version
 
 LARGE, THIRD = PoolName("llama-8b"), PoolName("llama-70b")
 NAMED_LARGE = EngineName(LARGE)
 
 
 def pools(*, acme_may: tuple[str, ...] = (LARGE, THIRD), window_tokens: int = 2048, **sections: Any) -> dict[str, Any]:
-    """The world's sections with two more pools, whose base models acme may call."""
+    """The rig's sections with two more pools, whose base models acme may call."""
     small = snapshot()
     bases = tuple(
         ModelEntry(ModelId(name), name, "base", (version("v1", DIGEST_V1, name),), {"stable": "v1"})
@@ -59,7 +59,7 @@ def goes(p: Play, replica: str = "r0") -> None:
 
 
 def figure(p: Play, name: str, **labels: str) -> float:
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
 
 

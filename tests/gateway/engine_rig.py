@@ -26,7 +26,7 @@ from functions.gateway.request.exchange import Exchange
 from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
 from functions.gateway.routing.load_client import Loader
 from tests.gateway import sse
-from tests.gateway.world import World, headers
+from tests.gateway.rig import Rig, headers
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -118,8 +118,8 @@ class PlayedPool(UpstreamPool):
     """The real pool; dialling waits until the test lets it succeed or fail."""
 
     def __init__(self, play: "Play") -> None:
-        limits = play.world.limits
-        super().__init__(play.world.clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
+        limits = play.rig.limits
+        super().__init__(play.rig.clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
         self._play = play
 
     async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> UpstreamConnection:
@@ -181,8 +181,8 @@ class Play:
     ) -> None:
         # Without quarantine unless a scenario is about it: here every client says "hi", and replicas die all the time.
         limits = limits or Limits(quarantine_after_replicas=0)
-        self.world = World(limits=limits, policies=policies, loader=loader).with_replicas(*replicas)
-        gateway = self.gateway = self.world.gateway
+        self.rig = Rig(limits=limits, policies=policies, loader=loader).with_replicas(*replicas)
+        gateway = self.gateway = self.rig.gateway
         self.dials: deque[tuple[ReplicaId, asyncio.Future[None]]] = deque()
         self.engines: list[Engine] = []
         gateway.services = replace(gateway.services, upstreams=PlayedPool(self))
@@ -196,7 +196,7 @@ class Play:
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
         body = sse.compact({"model": model, "stream": stream, **content, **fields})
         self.client = Client()
-        exchange = self.gateway.handle(route, headers(**more), body, self.client, self.world.clock())
+        exchange = self.gateway.handle(route, headers(**more), body, self.client, self.rig.clock())
         assert isinstance(exchange, Exchange), self.client.body
         self.exchange = exchange
         return exchange
@@ -227,9 +227,9 @@ class Play:
 
     def after(self, seconds: float) -> None:
         """Time passes, and the sweep sees it."""
-        self.world.clock.forward(seconds)
+        self.rig.clock.forward(seconds)
         for exchange in list(self.gateway.services.open_requests):
-            exchange.check(self.world.clock())
+            exchange.check(self.rig.clock())
 
     def quiet(self) -> bool:
         """Nothing is left of any request."""

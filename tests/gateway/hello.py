@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 Playing = Callable[..., Play]
 HELLO = sse.role(BOT_V1) + sse.token(BOT_V1, "hello")

@@ -4,18 +4,18 @@ from tests.gateway import sse
 from tests.gateway.client_rig import (
     CHAT_BODY,
     STREAM_BODY,
-    Wire,
+    Connection,
     post,
 )
 from tests.gateway.hello import END, HELLO
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
-async def answered(wire: Wire, stream: bool = False) -> None:
+async def answered(connection: Connection, stream: bool = False) -> None:
     """One hot request, answered."""
-    wire >> post(STREAM_BODY if stream else CHAT_BODY)
-    await wire.play.settle()
-    engine = await wire.play.connects() if wire.play.dials else wire.play.engine
+    connection >> post(STREAM_BODY if stream else CHAT_BODY)
+    await connection.play.settle()
+    engine = await connection.play.connects() if connection.play.dials else connection.play.engine
     if stream:
         engine.begins_stream()
         engine.streams(HELLO, END)

@@ -37,7 +37,7 @@ from functions.gateway.routing.load_client import LoadClient
 from functions.http.listening import Handshake, listen
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, get, read_answers
-from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat
+from tests.gateway.rig import NOW_UNIX_S, PEPPER, catalogue, heartbeat
 
 START_TIMEOUT_S = 60.0
 PATIENCE_S = 60.0  # for what must happen, not for how fast: a shared machine may take long over anything

@@ -16,7 +16,7 @@ from functions.api import snapshot as snapshots
 from functions.fleet import snapshot_file
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from tests.gateway.world import PEPPER, heartbeat, snapshot
+from tests.gateway.rig import PEPPER, heartbeat, snapshot
 from tests.ports import free_port
 from tests.roles import RoleProcess, start
 

@@ -16,7 +16,7 @@ from functions.gateway.errors import OverQuota, Refused
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.answers import Usage
-from tests.gateway.world import Clock
+from tests.gateway.rig import Clock
 
 ACME = TenantId("acme")
 
@@ -74,9 +74,9 @@ class Shared:
         self.leases: list[QuotaLeases] = []
         self.retry_after_s = 0.0  # as the last refusal said
         self._joined = 0
-        dice = Random(7)
+        rng = Random(7)
         for quotas in self.quotas:
-            self._lease(quotas, dice, expected_gateways=2)
+            self._lease(quotas, rng, expected_gateways=2)
 
     def join(self) -> None:
         """One more, that has just started."""
@@ -87,14 +87,14 @@ class Shared:
         """One is gone, with all that it held."""
         del self.quotas[gateway], self.leases[gateway]
 
-    def _lease(self, quotas: TenantQuotas, dice: Random, expected_gateways: int) -> None:
+    def _lease(self, quotas: TenantQuotas, rng: Random, expected_gateways: int) -> None:
         self._joined += 1
         quotas.leasing = leases = QuotaLeases(
             self.broker,
             f"g{self._joined}",
             clock=self.now,
             tasks=self.tasks,
-            dice=dice.random,
+            uniform=rng.random,
             expected_gateways=expected_gateways,
         )
         self.leases.append(leases)

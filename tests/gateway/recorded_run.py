@@ -23,7 +23,7 @@ from functions.engines.errors import EngineError
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway.processes import GatewayProcess, exited
-from tests.gateway.world import ACME_KEY, BATCH_KEY, GLOBEX_KEY, POOL, heartbeat
+from tests.gateway.rig import ACME_KEY, BATCH_KEY, GLOBEX_KEY, POOL, heartbeat
 from tests.ports import free_port
 
 REPLICAS = 3

@@ -7,7 +7,7 @@ from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
 from functions.gateway.routing.adapter_copies import MAX_AT_ONCE, PAUSE_S, AdapterCopies
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import Clock, heartbeat
+from tests.gateway.rig import Clock, heartbeat
 
 HOT, R0 = EngineName("acme/hot@sha256:0123456789abcdef"), ReplicaId("r0")
 

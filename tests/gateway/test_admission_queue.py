@@ -8,7 +8,7 @@ from functions.gateway.intake.routes import TOKENIZE
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import PUBLIC_END, PUBLIC_HELLO, finishes
-from tests.gateway.world import BOT_V1, POOL, catalogue, heartbeat
+from tests.gateway.rig import BOT_V1, POOL, catalogue, heartbeat
 
 PROMISED = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=2000), BandEntry("batch", 0.1)))
 
@@ -37,7 +37,7 @@ async def test_a_stream_that_waits_gets_nothing_until_its_turn_and_says_how_long
     await p.settle()
     waiting = p.client
     assert waiting.status is None and not p.dials and p.gateway.services.admission.waiting == 1
-    p.world.clock.forward(0.5)
+    p.rig.clock.forward(0.5)
     finishes(first)
     await p.settle()
     finishes(first)
@@ -50,7 +50,7 @@ async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask()
-    p.world.clock.forward(1.0)  # half of what was promised
+    p.rig.clock.forward(1.0)  # half of what was promised
     p.gateway.sweep()
     assert p.client.status == 503 and p.client.error["code"] == "overloaded"
     assert int(p.client.headers[b"retry-after"]) >= 1
@@ -62,7 +62,7 @@ async def test_the_callers_own_deadline_counts_where_it_is_shorter(p: Play) -> N
     p.ask()
     await p.connects()
     p.ask(header_x_shoal_deadline_ms="300")
-    p.world.clock.forward(0.3)
+    p.rig.clock.forward(0.3)
     p.gateway.sweep()
     assert p.client.status in (503, 504)
     assert p.gateway.services.admission.waiting == 0
@@ -118,7 +118,7 @@ async def test_another_policy_holds_for_whoever_comes_next(p: Play) -> None:
     patient = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=2000, max_wait_ms=60_000),))
     p.gateway.swap(catalogue(2, admission=(patient,)))
     p.ask()
-    p.world.clock.forward(5.0)
+    p.rig.clock.forward(5.0)
     beats(p, sequence=2)
     p.gateway.sweep()
     assert p.client.status is None and p.gateway.services.admission.waiting == 1

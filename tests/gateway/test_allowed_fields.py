@@ -27,10 +27,10 @@ from functions.gateway.limits import Limits
 from functions.gateway.request.replies import MoreHeaders, more_headers
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, routing
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, routing
 
-INTAKE = Intake(PEPPER, world.limits(), Splits(lambda: 0.0))
+INTAKE = Intake(PEPPER, rig.limits(), Splits(lambda: 0.0))
 USER = {"role": "user", "content": "hi"}
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 LONG = "word " * 2000
@@ -45,10 +45,10 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def admit(route: Route, key: str = ACME_KEY, unknown: str | None = None, **fields: Any) -> Admitted:
     sections = {} if unknown is None else {"routing": (routing(unknown_fields=unknown),)}
-    catalogue = world.catalogue(**sections)
+    catalogue = rig.catalogue(**sections)
     model = "acme/bot" if key == ACME_KEY else "globex/bot"
     body = {"model": model, **NEEDED.get(route.path, {}), **fields}
-    raw = RawRequest("req-1", world.headers(key), json.dumps(body).encode())
+    raw = RawRequest("req-1", rig.headers(key), json.dumps(body).encode())
     return INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
@@ -214,7 +214,7 @@ def test_ids_are_found_wherever_parts_are() -> None:
     ]
     for route, fields in pooling:
         body = INTAKE.read_body(route, json.dumps({"model": "acme/bot", **fields}).encode())
-        admit_media(body, PEPPER, world.TenantId("acme"), frozenset())
+        admit_media(body, PEPPER, rig.TenantId("acme"), frozenset())
         assert b'"uuid": "logo"' not in json.dumps(body).encode(), route.path
 
 

@@ -17,8 +17,8 @@ from functions.gateway.request import replies
 from functions.gateway.request.answers import Renaming
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
+from tests.gateway.rig import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, heartbeat
 from tests.gateway.test_intake import admit, chat
-from tests.gateway.world import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, heartbeat
 
 ADMITTED = admit(chat(stream=True), x_request_id="ignored: the wire's id counts")
 REPLICA = to_view(heartbeat("r0", 1234))

@@ -9,20 +9,20 @@ from functions.api.ids import ModelId, RolloutId
 from functions.api.snapshot import SplitEntry
 from functions.gateway.intake.models import as_control
 from functions.gateway.request.request import Admitted
-from tests.gateway import world
+from tests.gateway import rig
+from tests.gateway.rig import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, version
 from tests.gateway.test_splits import Door, sent, split_of
-from tests.gateway.world import BOT_V1, DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, version
 
 
 def versions(*splits: SplitEntry, **more: Any) -> dict[str, Any]:
-    """The world with a second version of its base."""
+    """The rig with a second version of its base."""
     models = tuple(
         msgspec.structs.replace(
             model, versions=(*model.versions, version("v2", DIGEST_V2, POOL)), splits=splits, **more
         )
         if model.id == ModelId(POOL)
         else model
-        for model in world.snapshot().models
+        for model in rig.snapshot().models
     )
     return {"models": models}
 
@@ -32,7 +32,7 @@ class BaseDoor(Door):
 
     def stage(self, stage: int, percent: int, sticky: Any = "session") -> None:
         split = SplitEntry("stable", ROLLOUT, stage, percent, "v2", sticky)
-        self.catalogue = world.catalogue(stage + 1, **versions(split))
+        self.catalogue = rig.catalogue(stage + 1, **versions(split))
 
 
 def both(door: Door, model: str) -> dict[str, Admitted]:
@@ -58,7 +58,7 @@ def test_an_adapter_that_stands_still_goes_with_its_base() -> None:
 
 def test_a_session_of_the_base_that_was_there_before_stays_on_its_version() -> None:
     door = BaseDoor()
-    door.catalogue = world.catalogue(1, **versions())
+    door.catalogue = rig.catalogue(1, **versions())
     sessions = [f"s{number}" for number in range(20)]
     assert all(door.admit(POOL, header=each).split is None for each in sessions)
     door.stage(0, 99)
@@ -93,7 +93,7 @@ def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() ->
         msgspec.structs.replace(model, splits=(own,)) if model.id == "acme/bot" else model
         for model in versions(split)["models"]
     )
-    door.catalogue = world.catalogue(1, models=models)
+    door.catalogue = rig.catalogue(1, models=models)
     groups = both(door, "acme/bot")
     assert {(one.model.version, one.model.weights) for one in groups.values()} == {("v1", DIGEST_V1), ("v2", DIGEST_V1)}
     assert {split_of(one).model for one in groups.values()} == {ModelId("acme/bot")}

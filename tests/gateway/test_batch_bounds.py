@@ -23,28 +23,28 @@ from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line
 from tests.gateway.quota_rig import Shared
-from tests.gateway.world import World, quota
+from tests.gateway.rig import Rig, quota
 
 ACME = TenantId("acme")
 
 
-def turns_of(world: World, answers: TenantShares, batches: int = 1) -> LinePacer:
+def turns_of(rig: Rig, answers: TenantShares, batches: int = 1) -> LinePacer:
     pace = BatchPace(32.0)
     pace.window = 32.0
     return LinePacer(
-        world.gateway.services,
+        rig.gateway.services,
         ACME,
         pace,
         slots=TenantShares(96, 48),
         answers=answers,
         open_batches=Counter({ACME: batches}),
-        clock=world.clock,
+        clock=rig.clock,
     )
 
 
 async def test_large_answers_come_few_at_a_time() -> None:
-    world, answers = World(), TenantShares(100, 60)
-    turns = turns_of(world, answers)
+    rig, answers = Rig(), TenantShares(100, 60)
+    turns = turns_of(rig, answers)
     for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
         turns.was_answered(size_bytes)
         begun = []
@@ -74,12 +74,12 @@ async def test_large_answers_come_few_at_a_time() -> None:
 async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together(
     limit: int, gateways: int, batches: int, lines: int
 ) -> None:
-    world = World(policies={"quotas": (quota(concurrent_requests=limit),)})
+    rig = Rig(policies={"quotas": (quota(concurrent_requests=limit),)})
     if gateways > 1:
         shared = Shared(gateways, concurrent_requests=limit)
         await shared.meet()
-        world.gateway.services.quotas.leasing = shared.leases[0]
-    turns = turns_of(world, TenantShares(10**9, 10**9), batches)
+        rig.gateway.services.quotas.leasing = shared.leases[0]
+    turns = turns_of(rig, TenantShares(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
         while turns._may():
             await begun.enter_async_context(turns.next())
@@ -87,7 +87,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
 
 
 async def test_one_large_answer_is_forgotten_in_time() -> None:
-    turns = turns_of(World(), TenantShares(30_000, 30_000))
+    turns = turns_of(Rig(), TenantShares(30_000, 30_000))
     for shorter, may_begin in ((34, False), (35, True)):
         turns.was_answered(30_000)
         for _ in range(shorter):
@@ -97,8 +97,8 @@ async def test_one_large_answer_is_forgotten_in_time() -> None:
 
 
 async def test_one_batchs_large_answers_leave_another_its_line() -> None:
-    world, answers = World(), TenantShares(100, 100)
-    greedy, other = turns_of(world, answers), turns_of(world, answers)
+    rig, answers = Rig(), TenantShares(100, 100)
+    greedy, other = turns_of(rig, answers), turns_of(rig, answers)
     for turns in (greedy, other):
         turns.was_answered(90)
     async with greedy.next():
@@ -113,7 +113,7 @@ def test_a_line_waits_as_bytes() -> None:
 
 
 async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
-    batches = batches_of(World(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
+    batches = batches_of(Rig(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
     shared = shared_of(batches)
     run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
     with shared.bodies.taken("another", 900):
@@ -130,11 +130,11 @@ async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
 
 
 async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> None:
-    objects, world = RangedStore(), World()
-    batches, claim = batches_of(world, objects), batch_moves.claimed(record(), "us", 2)
+    objects, rig = RangedStore(), Rig()
+    batches, claim = batches_of(rig, objects), batch_moves.claimed(record(), "us", 2)
     long_id = "\U0001f600" * 256
     put_file(objects, claim.input_file_id, as_file(line(long_id, "a"), line("b"), line(long_id, "c")))
-    validation = Validation(world.gateway.services, batches.store, claim, ENDPOINTS[CHAT])
+    validation = Validation(rig.gateway.services, batches.store, claim, ENDPOINTS[CHAT])
     problems = await validation.run()
     assert [(one.code, one.line) for one in problems] == [("duplicate_custom_id", 3)]
     assert sorted(len(one) for one in validation._seen) == [16, 16]
@@ -143,7 +143,7 @@ async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> 
 
 async def test_a_file_of_line_ends_lets_others_have_the_loop_and_is_not_read_to_its_end() -> None:
     objects, claim = RangedStore(), record()
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     put_file(objects, claim.input_file_id, b"\n" * (20 * MAX_FILE_LINES))
     turns, is_read = 0, False
 

@@ -11,7 +11,7 @@ from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.files import names
 from functions.gateway.batch.service import Batches
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
-from tests.gateway.world import World
+from tests.gateway.rig import Rig
 
 BEGAN_S = 1_900_000_000.0
 DAY_S = 24 * 3600.0
@@ -43,13 +43,13 @@ def objects() -> DatedStore:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def rig() -> Rig:
+    return Rig()
 
 
 @pytest.fixture
-async def batches(world: World, objects: DatedStore) -> AsyncIterator[Batches]:
-    made = batches_of(world, objects)
+async def batches(rig: Rig, objects: DatedStore) -> AsyncIterator[Batches]:
+    made = batches_of(rig, objects)
     for tenant in ("acme", "globex"):
         file_id = names.new_id("file", BEGAN_S)
         put_file(objects, file_id, b"{}\n", tenant)
@@ -58,24 +58,24 @@ async def batches(world: World, objects: DatedStore) -> AsyncIterator[Batches]:
     made.close_store()
 
 
-async def collected(batches: Batches, world: World, ours_s: float) -> int:
-    services = replace(world.gateway.services, wall_clock=lambda: ours_s)
+async def collected(batches: Batches, rig: Rig, ours_s: float) -> int:
+    services = replace(rig.gateway.services, wall_clock=lambda: ours_s)
     return await Collecting(replace(shared_of(batches), services=services)).collect()
 
 
 @pytest.mark.parametrize(("store_days", "our_days"), [(0, 31), (31, 0), (31, 62)])
 async def test_where_clocks_disagree_nothing_goes(
-    batches: Batches, world: World, objects: DatedStore, store_days: int, our_days: int
+    batches: Batches, rig: Rig, objects: DatedStore, store_days: int, our_days: int
 ) -> None:
     objects.now_s += store_days * DAY_S
-    assert await collected(batches, world, BEGAN_S + our_days * DAY_S) == 0
+    assert await collected(batches, rig, BEGAN_S + our_days * DAY_S) == 0
     assert [await batches.shelf.count(tenant) for tenant in ("acme", "globex")] == [1, 1]
 
 
 async def test_where_clocks_agree_what_is_old_by_the_stores_goes(
-    batches: Batches, world: World, objects: DatedStore
+    batches: Batches, rig: Rig, objects: DatedStore
 ) -> None:
-    assert await collected(batches, world, BEGAN_S + 3000) == 0, "50 minutes apart, and nothing is old"
+    assert await collected(batches, rig, BEGAN_S + 3000) == 0, "50 minutes apart, and nothing is old"
     objects.now_s += 31 * DAY_S
-    assert await collected(batches, world, BEGAN_S + 31 * DAY_S - 3000) == 4
+    assert await collected(batches, rig, BEGAN_S + 31 * DAY_S - 3000) == 4
     assert not [key for key in objects.objects if key.startswith(("records/", "contents/"))]

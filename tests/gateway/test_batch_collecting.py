@@ -13,7 +13,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shared import BatchServices
 from tests.decisions.batch.test_batch_record import record
-from tests.gateway.world import NOW_UNIX_S, World
+from tests.gateway.rig import NOW_UNIX_S, Rig
 
 pytestmark = pytest.mark.servers
 MONTH_S = 31 * 24 * 3600.0
@@ -27,7 +27,7 @@ async def kept(batches: Batches, tenant: str, file_id: str) -> None:
 
 
 async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
-    gateway = World().gateway
+    gateway = Rig().gateway
     batches = Batches(gateway.services, gateway.handle, store, BatchLimits())
     shared: BatchServices = batches.conductor._shared
     read, old, orphan = (names.new_id("file", 0) for _ in range(3))

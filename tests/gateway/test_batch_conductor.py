@@ -21,7 +21,7 @@ from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.service import Batches
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
-from tests.gateway.world import World, catalogue
+from tests.gateway.rig import Rig, catalogue
 
 OLD_S = 1.5 * LEASE_S
 
@@ -32,76 +32,76 @@ def objects() -> RangedStore:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def rig() -> Rig:
+    return Rig()
 
 
 @pytest.fixture
-async def batches(world: World, objects: RangedStore) -> AsyncIterator[Batches]:
-    made = batches_of(world, objects)
+async def batches(rig: Rig, objects: RangedStore) -> AsyncIterator[Batches]:
+    made = batches_of(rig, objects)
     yield made
-    await world.gateway.services.tasks.close()
+    await rig.gateway.services.tasks.close()
     made.close_store()
 
 
-async def look(batches: Batches, world: World, after_s: float = 0.0) -> None:
-    world.clock.now_s += after_s
+async def look(batches: Batches, rig: Rig, after_s: float = 0.0) -> None:
+    rig.clock.now_s += after_s
     await batches.conductor._look()
 
 
-async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batches: Batches, world: World) -> None:
+async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
     batches.conductor.said(first)
     theirs = batch_moves.claimed(first, "another", 2)
     await log.append(theirs)
-    await look(batches, world)
+    await look(batches, rig)
     assert await log.latest("acme", first.id) == theirs and not batches.conductor.running
-    await look(batches, world, OLD_S)
+    await look(batches, rig, OLD_S)
     assert (await log.latest("acme", first.id)) != theirs, "its owner is silent by now"
 
 
-async def test_each_look_counts_a_tenants_open_batches(batches: Batches, world: World) -> None:
+async def test_each_look_counts_a_tenants_open_batches(batches: Batches, rig: Rig) -> None:
     shared = shared_of(batches)
     for number in range(3):
         await batches.log.open(replace(record(), id=batch_id(number)))
-    await look(batches, world)
+    await look(batches, rig)
     assert shared.open_batches == {"acme": 3}
     await batches.log.forget("acme", batch_id(0))
-    await look(batches, world)
+    await look(batches, rig)
     assert shared.open_batches == {"acme": 2}
 
 
-async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, world: World) -> None:
+async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(5):
-        await look(batches, world, OLD_S)
+        await look(batches, rig, OLD_S)
     assert [one.id for one in await log.all_open()] == [first.id]
     await log.append(first)
     for _ in range(3):
-        await look(batches, world, OLD_S)
+        await look(batches, rig, OLD_S)
     latest = await log.latest("acme", first.id)
     assert latest is not None and latest.claims == 1
 
 
-async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batches, world: World) -> None:
+async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(150):
-        await look(batches, world, OLD_S)
+        await look(batches, rig, OLD_S)
     assert not await log.all_open()
 
 
 async def test_a_marker_without_a_record_is_told_of_twice(
-    batches: Batches, world: World, caplog: pytest.LogCaptureFixture
+    batches: Batches, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When it is found, and when it is given up; not each minute of the hour between."""
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     with caplog.at_level(logging.WARNING, logger="functions.gateway.batch.conductor"):
         for _ in range(150):
-            await look(batches, world, OLD_S)
+            await look(batches, rig, OLD_S)
     assert [first.id in line for line in caplog.messages] == [True, True]
     assert "no record yet" in caplog.messages[0] and "is forgotten" in caplog.messages[1]
 
@@ -114,7 +114,7 @@ async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects:
 
 
 async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
-    batches: Batches, world: World, objects: RangedStore
+    batches: Batches, rig: Rig, objects: RangedStore
 ) -> None:
     first = record()
     await batches.log.open(first)
@@ -127,14 +127,14 @@ async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
         batches.conductor.said(cancelled)
 
     objects.before_new = cancel  # as the claim is written
-    await look(batches, world)
+    await look(batches, rig)
     assert await batches.log.latest("acme", first.id) == cancelled
-    await look(batches, world)
+    await look(batches, rig)
     assert batches.conductor.running == 1
 
 
 async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
-    batches: Batches, world: World, objects: RangedStore
+    batches: Batches, rig: Rig, objects: RangedStore
 ) -> None:
     await batches.log.open(record())
     batches.conductor.said(record())
@@ -145,42 +145,40 @@ async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
 
     objects.before_new = fail
     with pytest.raises(StoreUnavailable):
-        await look(batches, world)
-    await look(batches, world)
+        await look(batches, rig)
+    await look(batches, rig)
     assert batches.conductor.running == 1
 
 
-async def test_without_a_snapshot_nothing_is_taken(batches: Batches, world: World) -> None:
+async def test_without_a_snapshot_nothing_is_taken(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
     batches.conductor.said(first)
-    known, world.gateway.services.state.catalogue = world.gateway.services.state.catalogue, None
-    await look(batches, world)
-    await look(batches, world, OLD_S)
+    known, rig.gateway.services.state.catalogue = rig.gateway.services.state.catalogue, None
+    await look(batches, rig)
+    await look(batches, rig, OLD_S)
     assert await log.latest("acme", first.id) == first
-    world.gateway.services.state.catalogue = known
-    await look(batches, world)
+    rig.gateway.services.state.catalogue = known
+    await look(batches, rig)
     assert batches.conductor.running == 1
 
 
-async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, world: World) -> None:
+async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, rig: Rig) -> None:
     claim = batch_moves.claimed(record(), "us", 2)
     for one in (record(), claim):
         await batches.log.append(one)
-    world.gateway.services.state.catalogue = None
+    rig.gateway.services.state.catalogue = None
     running = asyncio.ensure_future(BatchRun(shared_of(batches), claim, ENDPOINTS[claim.endpoint]).run())
     await asyncio.wait([running], timeout=0.2)
     assert not running.done()
-    world.gateway.swap(catalogue(epoch=2))
+    rig.gateway.swap(catalogue(epoch=2))
     async with asyncio.timeout(60):
         await running
     latest = await batches.log.latest("acme", claim.id)
     assert latest is not None and [one.code for one in latest.errors] == ["file_not_found"]
 
 
-async def test_records_that_are_none_hold_up_no_other_batch(
-    batches: Batches, world: World, objects: RangedStore
-) -> None:
+async def test_records_that_are_none_hold_up_no_other_batch(batches: Batches, rig: Rig, objects: RangedStore) -> None:
     log = batches.log
     for number, document in enumerate((b"{", b'{"id": 7}', b'{"id": "\xff"}')):
         broken = record(id=batch_id(number))
@@ -191,9 +189,9 @@ async def test_records_that_are_none_hold_up_no_other_batch(
     for one in (foreign, good):
         await log.open(one)
     objects.put("open/strange", b"")
-    await look(batches, world)
-    await look(batches, world, OLD_S)
-    await look(batches, world)
+    await look(batches, rig)
+    await look(batches, rig, OLD_S)
+    await look(batches, rig)
     latest = await log.latest("acme", good.id)
     assert latest is not None and latest.claims == 1
     assert await log.latest("acme", foreign.id) == foreign, "no claim is spent on it"
@@ -209,7 +207,7 @@ async def test_records_that_are_none_do_not_stop_the_collecting(batches: Batches
     assert await batches.reader_of("acme", broken.input_file_id) == broken.id
 
 
-async def test_who_leaves_begins_nothing(batches: Batches, world: World, objects: RangedStore) -> None:
+async def test_who_leaves_begins_nothing(batches: Batches, rig: Rig, objects: RangedStore) -> None:
     made = [record(id=batch_id(number)) for number in range(3)]
     for one in made:
         await batches.log.open(one)
@@ -219,7 +217,7 @@ async def test_who_leaves_begins_nothing(batches: Batches, world: World, objects
         batches.conductor._is_leaving = True
 
     objects.before_new = leaves  # while the first claim is on its way
-    await look(batches, world)
+    await look(batches, rig)
     assert not batches.conductor.running
     found = [await batches.log.latest("acme", one.id) for one in made]
     assert [one.claims for one in found if one is not None] == [1, 0, 0]
@@ -233,17 +231,17 @@ async def test_the_stores_threads_end_with_the_gateway(batches: Batches, objects
         await batches.store.size_of("x")
 
 
-async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Batches, world: World) -> None:
+async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Batches, rig: Rig) -> None:
     worn = replace(record(), claims=batch_moves.MAX_CLAIMS)
     await batches.log.open(worn)
     batches.conductor.said(worn)
-    await look(batches, world)
+    await look(batches, rig)
     latest = await batches.log.latest("acme", worn.id)
     assert latest is not None and latest.status == "failed"
 
 
 async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
-    batches: Batches, world: World, objects: RangedStore, monkeypatch: pytest.MonkeyPatch
+    batches: Batches, rig: Rig, objects: RangedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two gateways before a full store, which takes a small record now and then, took a batch from one another once a
     second, until it had failed for being taken up too often."""
@@ -258,26 +256,26 @@ async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
         put(key, body)
 
     monkeypatch.setattr(objects, "put", full)
-    await look(batches, world)
+    await look(batches, rig)
     for _ in range(5):
-        world.clock.now_s += OLD_S
+        rig.clock.now_s += OLD_S
         with contextlib.suppress(StoreUnavailable):
             await batches.conductor._look()
     assert await log.latest("acme", theirs.id) == theirs
     monkeypatch.setattr(objects, "put", put)
-    await look(batches, world, OLD_S)
+    await look(batches, rig, OLD_S)
     latest = await log.latest("acme", theirs.id)
     assert latest is not None and latest.claims == 2, "and it is taken up when the store is well"
 
 
-async def test_who_takes_a_batch_up_leaves_what_its_marker_says(batches: Batches, world: World) -> None:
+async def test_who_takes_a_batch_up_leaves_what_its_marker_says(batches: Batches, rig: Rig) -> None:
     log, theirs = batches.log, batch_moves.claimed(record(), "another", 2)
     await log.open(record())
     await log.append(theirs)
     said = BatchProgress(theirs.input_file_id, 7, Tally(completed=3))
     await log.touch(theirs, said)
-    await look(batches, world)
-    world.clock.now_s += OLD_S
+    await look(batches, rig)
+    rig.clock.now_s += OLD_S
     batches.conductor._begin = lambda *_: None  # type: ignore[method-assign]
     await batches.conductor._look()
     latest = await log.latest("acme", theirs.id)

@@ -20,7 +20,7 @@ from functions.gateway.errors import Refused
 from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
-from tests.gateway.world import ACME_KEY, World
+from tests.gateway.rig import ACME_KEY, Rig
 
 NEW_BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
@@ -43,7 +43,7 @@ class DoubtfulStore(RangedStore):
 async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> None:
     objects = DoubtfulStore()
     objects.is_written = True
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     assert await _opened(batches, record()) == record()
     assert [one.id for one in await batches.log.all_open()] == [record().id]
     batches.close_store()
@@ -51,7 +51,7 @@ async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> Non
 
 async def test_a_record_that_comes_after_the_client_was_refused_makes_no_second_batch() -> None:
     objects = DoubtfulStore()
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
         await _opened(batches, record())
     assert objects.late is not None and not objects.put_new(*objects.late)
@@ -69,7 +69,7 @@ async def test_a_store_that_is_gone_is_asked_once() -> None:
         raise StoreUnavailable("gone")
 
     objects.put = gone  # type: ignore[method-assign]
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
         await _opened(batches, record())
     assert asked == [names.marker_key("acme", record().id)]
@@ -77,7 +77,7 @@ async def test_a_store_that_is_gone_is_asked_once() -> None:
 
 
 async def answered(
-    world: World, batches: Batches, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
+    rig: Rig, batches: Batches, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
 ) -> tuple[int, bytes]:
     """The status and body of an answer to a client that says this."""
     waiting, said = list(messages), list[dict[str, Any]]()
@@ -95,48 +95,48 @@ async def answered(
         "path": path, "raw_path": path.encode(), "query_string": query, "root_path": "", "headers": headers,
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
     }  # fmt: skip
-    await make_app(world.gateway, [partial(add_routes, batches)])(scope, receive, send)
+    await make_app(rig.gateway, [partial(add_routes, batches)])(scope, receive, send)
     return said[0]["status"], b"".join(one.get("body", b"") for one in said[1:])
 
 
 async def test_who_leaves_before_the_body_is_whole_is_no_fault_of_ours() -> None:
-    world = World()
-    batches = batches_of(world, RangedStore())
+    rig = Rig()
+    batches = batches_of(rig, RangedStore())
     part = {"type": "http.request", "body": b"{", "more_body": True}
-    status, _ = await answered(world, batches, "POST", "/v1/batches", part)
+    status, _ = await answered(rig, batches, "POST", "/v1/batches", part)
     assert status == 499
     batches.close_store()
 
 
 async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_other_batch() -> None:
-    world, objects = World(), RangedStore()
-    batches = batches_of(world, objects)
+    rig, objects = Rig(), RangedStore()
+    batches = batches_of(rig, objects)
     objects.put(names.log_key("acme", record().id, 1), b"{")
     await batches.log.open(record(id=batch_id(1)))
-    status, body = await answered(world, batches, "GET", f"/v1/batches/{record().id}")
+    status, body = await answered(rig, batches, "GET", f"/v1/batches/{record().id}")
     assert status == 503 and b"storage_unavailable" in body
-    status, body = await answered(world, batches, "GET", "/v1/batches")
+    status, body = await answered(rig, batches, "GET", "/v1/batches")
     assert status == 200 and body.count(b'"object":"batch"') == 1
     batches.close_store()
 
 
 async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> None:
-    world = World()
-    batches = batches_of(world, RangedStore())
+    rig = Rig()
+    batches = batches_of(rig, RangedStore())
     with batches.listings.taken("acme"), batches.listings.taken("globex"):
-        assert (await answered(world, batches, "GET", "/v1/files"))[0] == 200
+        assert (await answered(rig, batches, "GET", "/v1/files"))[0] == 200
         with batches.listings.taken("acme"):
             for path in ("/v1/files", "/v1/batches"):
-                status, body = await answered(world, batches, "GET", path)
+                status, body = await answered(rig, batches, "GET", path)
                 assert status == 429 and b"too_many_listings" in body
-    assert (await answered(world, batches, "GET", "/v1/batches"))[0] == 200
-    status, body = await answered(world, batches, "GET", "/v1/files", query=b"purpose=assistants")
+    assert (await answered(rig, batches, "GET", "/v1/batches"))[0] == 200
+    status, body = await answered(rig, batches, "GET", "/v1/files", query=b"purpose=assistants")
     assert status == 200 and json.loads(body) == {
         "object": "list", "data": [], "has_more": False, "first_id": None, "last_id": None,
     }  # fmt: skip
-    status, body = await answered(world, batches, "GET", "/v1/files", query=b"limit=0")
+    status, body = await answered(rig, batches, "GET", "/v1/files", query=b"limit=0")
     assert status == 400 and json.loads(body)["error"]["param"] == "limit" and b"greater than or equal to 1" in body
-    assert (await answered(world, batches, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
+    assert (await answered(rig, batches, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
     batches.close_store()
 
 
@@ -152,21 +152,21 @@ class UnfitStore(RangedStore):
 
 
 async def test_no_batch_is_run_by_a_store_that_would_let_two_gateways_claim_it() -> None:
-    world, objects = World(), UnfitStore()
-    batches = batches_of(world, objects)
+    rig, objects = Rig(), UnfitStore()
+    batches = batches_of(rig, objects)
     await shared_of(batches).log.open(record())
     with pytest.raises(StoreUnfit, match="overwrites what is there"):
         await batches._conduct()
     assert batches.conductor.running == 0 and not [key for key in objects.objects if "tried" in key]
     part = {"type": "http.request", "body": json.dumps(NEW_BATCH).encode()}
-    status, body = await answered(world, batches, "POST", "/v1/batches", part)
+    status, body = await answered(rig, batches, "POST", "/v1/batches", part)
     assert status == 503 and b"batches_not_offered" in body
     batches.close_store()
 
 
 async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -> None:
     objects, free = RangedStore(), threading.Event()
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     objects.before_new = lambda _: free.wait(60) and None
     writing = [asyncio.ensure_future(batches.store.put_new(f"x/{number}", b"")) for number in range(2 * THREADS)]
     try:
@@ -182,7 +182,7 @@ async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -
 
 async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_asked() -> None:
     now_s = [1_000_000.0]
-    batches = batches_of(World(), RangedStore())
+    batches = batches_of(Rig(), RangedStore())
     shelf = Shelf(batches.store, 30 * 24 * 3600.0, lambda: now_s[0])
 
     async def keep(expiry_s: int | None) -> str:

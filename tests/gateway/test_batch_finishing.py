@@ -26,7 +26,7 @@ from functions.gateway.batch.shared import BatchServices
 from functions.gateway.intake.routes import CHAT
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_rig import as_file, line
-from tests.gateway.world import NOW_UNIX_S, World
+from tests.gateway.rig import NOW_UNIX_S, Rig
 
 pytestmark = pytest.mark.servers
 WAIT_S = 120.0
@@ -37,7 +37,7 @@ Ended = tuple[BatchRecord, list[dict[str, Any]], list[dict[str, Any]]]
 @pytest.fixture
 def batches(store: S3Store) -> Iterator[Batches]:
     """The store is the session's: what a test leaves there would be others' batches."""
-    gateway = World().gateway
+    gateway = Rig().gateway
     yield Batches(gateway.services, gateway.handle, store, LIMITS)
     store.delete([one.key for one in store.list("") if one.key != "ready"])
 

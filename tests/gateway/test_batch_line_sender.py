@@ -15,7 +15,7 @@ from functions.gateway.http.sink import Sink
 from functions.gateway.intake.routes import COMPLETIONS, Route
 from functions.gateway.quota.refusals import duration
 from functions.gateway.tenant_limits import TenantShares
-from tests.gateway.world import World
+from tests.gateway.rig import Rig
 
 
 @pytest.mark.parametrize("microseconds", [0, 1_000, 10_000, 999_000, 1_000_000, 6_500_000, 62_000_000, 3_723_000_000])
@@ -34,7 +34,7 @@ async def test_a_line_that_is_asked_again_after_a_takeover_is_another_request() 
         sink.whole(200, [], b"{}")
 
     services, shares, metrics = (
-        World().gateway.services,
+        Rig().gateway.services,
         TenantShares(4, 4),
         BatchMetrics(CollectorRegistry(), int, int),
     )

@@ -17,22 +17,22 @@ from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, put_file
-from tests.gateway.world import ACME_KEY, NOW_UNIX_S, World
+from tests.gateway.rig import ACME_KEY, NOW_UNIX_S, Rig
 
 FILE_ID = "file-" + "1" * 32
 BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
-async def batches_with_file(world: World, objects: RangedStore) -> Batches:
-    made = batches_of(world, objects)
+async def batches_with_file(rig: Rig, objects: RangedStore) -> Batches:
+    made = batches_of(rig, objects)
     put_file(objects, FILE_ID, b"{}\n")
     await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
     return made
 
 
 async def test_a_batch_behind_many_others_is_taken_up() -> None:
-    world, objects = World(), RangedStore()
-    batches = await batches_with_file(world, objects)
+    rig, objects = Rig(), RangedStore()
+    batches = await batches_with_file(rig, objects)
     for number in range(20_500):
         objects.put(names.marker_key(f"aaa{number % 500}", batch_id(number)), b"{}")
     last = record(input_file_id=FILE_ID)
@@ -42,17 +42,17 @@ async def test_a_batch_behind_many_others_is_taken_up() -> None:
     await batches.conductor._look()
     latest = await batches.log.latest("acme", last.id)
     assert latest is not None and latest.claims == 1
-    await world.gateway.services.tasks.close()
+    await rig.gateway.services.tasks.close()
     batches.close_store()
 
 
 async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> None:
-    world, objects = World(), RangedStore()
-    batches = await batches_with_file(world, objects)
+    rig, objects = Rig(), RangedStore()
+    batches = await batches_with_file(rig, objects)
     most = batches.limits.open_per_tenant
     for number in range(most - 3):
         await batches.log.touch(replace(record(), id=batch_id(number)), BatchProgress(FILE_ID))
-    transport = httpx.ASGITransport(app=make_app(world.gateway, [partial(add_routes, batches)]))
+    transport = httpx.ASGITransport(app=make_app(rig.gateway, [partial(add_routes, batches)]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         headers = {"authorization": f"Bearer {ACME_KEY}"}
         asked = [client.post("/v1/batches", json=BODY, headers=headers) for _ in range(60)]
@@ -69,7 +69,7 @@ async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> No
 
 async def test_a_batch_too_many_made_at_another_gateway_meanwhile_is_none() -> None:
     objects = RangedStore()
-    batches, first, second = batches_of(World(), objects), record(), record(id=batch_id(2))
+    batches, first, second = batches_of(Rig(), objects), record(), record(id=batch_id(2))
     await batches.log.open(first, most=1)
     with pytest.raises(TooManyOpen):
         await batches.log.open(second, most=1)
@@ -84,7 +84,7 @@ async def test_a_batch_that_could_not_be_counted_leaves_no_marker() -> None:
             raise StoreUnavailable("gone")
 
     objects = Unlisted()
-    batches = batches_of(World(), objects)
+    batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
         await batches.log.open(record(), most=1)
     assert not objects.objects

@@ -14,7 +14,7 @@ from functions.gateway.batch.log import BatchLog, Overtaken
 from functions.gateway.batch.parts import ResultParts
 from tests.artifacts.memory_store import MemoryStore
 from tests.decisions.batch.test_batch_record import record
-from tests.gateway.world import Clock
+from tests.gateway.rig import Clock
 
 
 class GoneStore(MemoryStore):

@@ -16,7 +16,7 @@ from functions.fleet.view import FleetView
 from functions.gateway.routing.adapter_loads import MAX_CALLS, ColdFailed, ColdLoads
 from functions.gateway.routing.load_client import LoadState
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import POOL, Clock, heartbeat, limits
+from tests.gateway.rig import POOL, Clock, heartbeat, limits
 
 COLD = EngineName("acme/cold@sha256:0123456789abcdef")
 OTHER = EngineName("acme/other@sha256:0123456789abcdef")

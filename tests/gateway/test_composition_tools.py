@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from functions.api.snapshot import ConversationsPart
-from tests.gateway import sse, world
+from tests.gateway import rig, sse
 from tests.gateway.composing import LONG, SERVER_TOOL, WEATHER, MakePlay, Stage, call, content_of, counted
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 # server tools
 
@@ -121,7 +121,7 @@ async def test_a_client_that_stopped_reading_is_cut_off(play: MakePlay) -> None:
     assert stage.answering is not None
     stage.answering.pause()
     assert engine.paused
-    stage.play.after(stage.play.world.limits.write_stall_s + 1)
+    stage.play.after(stage.play.rig.limits.write_stall_s + 1)
     await stage.settle()
     assert client.was_cut and engine.dropped and stage.play.quiet() and not stage.shelf.values
 
@@ -162,7 +162,7 @@ async def test_the_deadline_holds_while_a_tool_is_called(play: MakePlay) -> None
 
 
 async def test_while_a_tool_is_called_none_of_the_tenants_places_is_taken(play: MakePlay) -> None:
-    stage = Stage(play, {"quotas": (world.quota(concurrent_requests=1),)}, tools=(WEATHER,))
+    stage = Stage(play, {"quotas": (rig.quota(concurrent_requests=1),)}, tools=(WEATHER,))
     stage.tools.hangs = True
     waiting = stage.ask("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_while_a_tool_is_called_ends_it(play: MakePla
 
 @pytest.mark.parametrize("request_id", [f"req-{number}" for number in range(8)])
 async def test_a_rollout_answers_all_rounds_with_one_version(play: MakePlay, request_id: str) -> None:
-    stage = Stage(play, world.in_rollout(), tools=(WEATHER,))
+    stage = Stage(play, rig.in_rollout(), tools=(WEATHER,))
     stage.ask("?", tools=[SERVER_TOOL], header_x_request_id=request_id)
     first = await stage.says(tool_calls=[call()])
     second = await stage.says(tool_calls=[call()])

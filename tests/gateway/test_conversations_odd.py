@@ -10,7 +10,7 @@ from functions.gateway.chat.composition.shared import too_much
 from functions.gateway.http.asgi import make_app
 from functions.gateway.intake.json_body import values_in
 from tests.gateway.composing import MakePlay, Stage
-from tests.gateway.world import ACME_KEY, limits
+from tests.gateway.rig import ACME_KEY, limits
 
 KEPT = ConversationsPart(max_tokens=200_000)
 

@@ -16,16 +16,16 @@ from functions.gateway.openapi import headers
 from functions.http.connections import Connections
 from functions.http.listening import listen
 from tests.gateway.certificates import self_signed
-from tests.gateway.client_rig import STREAM_BODY, Wire, post
+from tests.gateway.client_rig import STREAM_BODY, Connection, post
 from tests.gateway.hello import Playing
-from tests.gateway.world import World
+from tests.gateway.rig import Rig
 
 PAGE = "https://app.example.com"
 ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
 
 
 def browser(origins: str) -> httpx.AsyncClient:
-    gateway = World().gateway
+    gateway = Rig().gateway
     gateway.services = replace(gateway.services, origins=Origins.of(origins))
     return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(gateway)), base_url="https://localhost")
 
@@ -82,8 +82,8 @@ async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str,
     """There the headers are made that let it read the answer; where no origin may, none has to be looked for."""
     p = play("r0")
     p.gateway.services = replace(p.gateway.services, origins=Origins.of(origins))
-    wire = Wire(p) >> post(STREAM_BODY, origin=PAGE)
-    assert wire.on_the_lane == on_the_lane
+    connection = Connection(p) >> post(STREAM_BODY, origin=PAGE)
+    assert connection.on_the_lane == on_the_lane
 
 
 async def test_tls_says_that_there_is_no_h2(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from functions.gateway.request.request import Ended
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
+from tests.gateway.rig import BOT_V1, headers
 from tests.gateway.test_ended import listening
-from tests.gateway.world import BOT_V1, headers
 
 TEXT = "four " * 1000
 CHUNK = sse.chunk("acme/bot", {"content": TEXT})
@@ -109,7 +109,7 @@ async def test_deltas_of_responses_are_counted_by_their_text(play: Playing) -> N
     p = play("r0")
     given = listening(p)
     body = sse.compact({"model": "acme/bot", "input": "hi", "stream": True})
-    answering = p.gateway.handle(RESPONSES_ROUTE, headers(), body, p.client, p.world.clock())
+    answering = p.gateway.handle(RESPONSES_ROUTE, headers(), body, p.client, p.rig.clock())
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(delta("a"), delta("four " * 800), delta("b"))

@@ -32,7 +32,7 @@ from tests.gateway.detours import (
 )
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.world import BOT_V1, POOL, heartbeat, routing
+from tests.gateway.rig import BOT_V1, POOL, heartbeat, routing
 
 # fallback
 
@@ -303,7 +303,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     assert p.client.status == 400 and figure(p, "shoal_prompts_quarantined_total") == 1
     p.ask(messages=[{"role": "user", "content": "something else"}])
     assert (await p.connects()).requests, "other prompts go on"
-    p.world.clock.forward(601.0)
+    p.rig.clock.forward(601.0)
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=9))
     p.ask()
     assert p.client.status is None, "after ten minutes it may try again"
@@ -318,7 +318,7 @@ async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None
         assert p.client.status == 200
         p.after(60.0)
         for name in ("r0", "r1", "r2"):
-            p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.world.clock())))
+            p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.rig.clock())))
 
 
 async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_pool(play: Playing) -> None:
@@ -442,7 +442,7 @@ async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(
         other.answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200 and p.client.headers[b"x-shoal-replica"] == other.replica_id.encode()
     assert waiting.dropped, "the loser is aborted at once"
-    p.gateway.services.router.sweep(p.world.clock())
+    p.gateway.services.router.sweep(p.rig.clock())
     attempt = p.ask().tries.attempt
     assert attempt is not None and attempt.replica.id == other.replica_id, "until it speaks again others come first"
 

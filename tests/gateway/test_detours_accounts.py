@@ -30,7 +30,7 @@ from tests.gateway.detours import (
     with_large,
 )
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.world import BOT_V1, POOL, heartbeat, in_rollout, routing
+from tests.gateway.rig import BOT_V1, POOL, heartbeat, in_rollout, routing
 
 # judgements that break
 
@@ -126,7 +126,7 @@ async def test_who_leaves_before_the_larger_model_answers_has_had_the_small_one_
     p = with_large(play("r0", **cascades(0.5)))
     await escalated(p)
     assert p.exchange is not None
-    p.world.clock.forward(1.0)
+    p.rig.clock.forward(1.0)
     p.exchange.client_left()
     large_prompt = p.exchange.admitted.features.prompt_tokens  # as it was estimated: its engine has not told
     assert settled(p) == (7 + large_prompt, 2) and p.quiet()
@@ -138,7 +138,7 @@ async def test_who_leaves_a_small_answer_while_it_is_judged_pays_for_it(play: Pl
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(sse.role(BOT_V1), counted("he", *SURE, completion=1))
-    p.world.clock.forward(1.0)
+    p.rig.clock.forward(1.0)
     exchange.client_left()
     assert settled(p) == (7, 1) and p.quiet()
 
@@ -248,7 +248,7 @@ async def test_a_connection_that_breaks_after_a_while_was_not_idle(play: Playing
     engine.answers(200, sse.whole(BOT_V1))
     p.ask()
     await p.settle()
-    p.world.clock.forward(3.0)
+    p.rig.clock.forward(3.0)
     engine.dies()
     await p.settle()
     assert p.client.status == 502 and not p.dials, "nobody dials the same replica again, unseen"

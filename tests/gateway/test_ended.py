@@ -11,7 +11,7 @@ from functions.gateway.request.request import Ended
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing, finishes
-from tests.gateway.world import BOT_V1, heartbeat
+from tests.gateway.rig import BOT_V1, heartbeat
 
 ACME = TenantId("acme")
 

@@ -20,10 +20,10 @@ from functions.gateway.routing import rollout as evidence_module
 from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, Attempted, RolloutEvidence
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import GapCounts, Gaps
-from tests.gateway import world
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
+from tests.gateway import rig
+from tests.gateway.rig import NOW_UNIX_S, ROLLOUT, Clock
 
-RESOLVED = world.catalogue().resolve(TenantId("acme"), "acme/bot")
+RESOLVED = rig.catalogue().resolve(TenantId("acme"), "acme/bot")
 assert RESOLVED is not None
 ACME = TenantId("acme")
 USE = SplitUse(ROLLOUT, 0, ModelId("acme/bot"), "candidate", RESOLVED)
@@ -149,7 +149,7 @@ def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
     """A base whose engine dies of its first requests: nothing else would come to be known of it but a loss a minute."""
     clock = Clock()
     evidence = gathering(clock)
-    of_base = msgspec.structs.replace(USE, model=ModelId(world.POOL))
+    of_base = msgspec.structs.replace(USE, model=ModelId(rig.POOL))
     evidence.candidate_unavailable(of_base, ACME)
     assert evidence.stats(ROLLOUT, 0) is None, "nobody has asked it yet"
     evidence.candidate_failed(of_base, ACME, broke_at("r0", 0.0))

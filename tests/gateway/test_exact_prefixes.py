@@ -26,11 +26,11 @@ from functions.gateway.prefix.prompt_learner import PromptJob
 from functions.gateway.prefix.tokenizer_source import TokenizerSource
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.prompt_world import model_dir
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+from tests.gateway import rig
+from tests.gateway.prompt_rig import model_dir
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
 
-INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+INTAKE = Intake(PEPPER, rig.limits(), Splits(time.monotonic))
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
 BLOCK = 16
 
@@ -38,13 +38,13 @@ BLOCK = 16
 def admit(content: str = CONTENT, *, key: str = ACME_KEY, source: str = "events", route: Route = CHAT) -> Admitted:
     body: dict[str, Any] = {"model": "acme/bot" if key == ACME_KEY else "globex/bot"}
     body["messages"] = [{"role": "user", "content": content}]
-    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
+    raw = RawRequest("r", rig.headers(key), json.dumps(body).encode())
     catalogue = catalogue_by(source)
     return INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
 def catalogue_by(source: str) -> Catalogue:
-    return world.catalogue(routing=(world.routing(prefix_source=source),))
+    return rig.catalogue(routing=(rig.routing(prefix_source=source),))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
 
 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
-    gateway, bus = world.World().gateway, FakeNews()
+    gateway, bus = rig.Rig().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
     task = asyncio.create_task(feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))

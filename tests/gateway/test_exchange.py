@@ -10,7 +10,7 @@ from functions.gateway.request.answers import Usage
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1, catalogue, heartbeat, routing
+from tests.gateway.rig import BOT_V1, catalogue, heartbeat, routing
 
 
 async def test_a_stream_from_its_request_to_its_end(play: Playing) -> None:
@@ -185,7 +185,7 @@ async def test_a_failure_before_the_first_byte_is_retried_and_nobody_notices(pla
         p.gateway.services.router.load.in_flight != {first: 1}
         and sum(p.gateway.services.router.load.in_flight.values()) == 1
     )
-    ejected = p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    ejected = p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
     assert ejected == ({first} if evidence else set())
     finishes(await p.connects())
     assert p.client.body == PUBLIC_HELLO + PUBLIC_END
@@ -301,7 +301,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200
     assert exchange.tries.failures == ()
-    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
 async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing) -> None:
@@ -366,14 +366,14 @@ def just_started(play: Playing) -> Play:
     """All that it has heard of yet is one replica that loads its weights."""
     p = play("r9")
     p.gateway.receive_heartbeat(heartbeat("r9", sequence=2, phase="starting"))
-    p.gateway.services.state.fleet_unheard_until_s = p.world.clock() + 2.5
+    p.gateway.services.state.fleet_unheard_until_s = p.rig.clock() + 2.5
     return p
 
 
 async def test_who_comes_before_the_first_heartbeat_waits_for_it(play: Playing) -> None:
     p = just_started(play)
     p.ask()
-    p.world.clock.forward(0.9)
+    p.rig.clock.forward(0.9)
     p.gateway.sweep()
     assert p.client.status is None
     for name in ("r0", "r1"):
@@ -387,10 +387,10 @@ async def test_who_comes_before_the_first_heartbeat_waits_for_it(play: Playing) 
 async def test_an_empty_fleet_is_told_of_once_it_had_its_time_to_speak(play: Playing) -> None:
     p = just_started(play)
     p.ask()
-    p.world.clock.forward(2.25)
+    p.rig.clock.forward(2.25)
     p.gateway.sweep()
     assert p.client.status is None
-    p.world.clock.forward(0.25)
+    p.rig.clock.forward(0.25)
     p.gateway.sweep()
     assert (p.client.status, p.client.error["code"]) == (503, "no_capacity") and p.quiet()
     p.ask()
@@ -400,7 +400,7 @@ async def test_an_empty_fleet_is_told_of_once_it_had_its_time_to_speak(play: Pla
 async def test_a_deadline_passes_before_the_first_heartbeat(play: Playing) -> None:
     p = just_started(play)
     p.ask(header_x_shoal_deadline_ms="1000")
-    p.world.clock.forward(1.1)
+    p.rig.clock.forward(1.1)
     p.gateway.sweep()
     assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded") and p.quiet()
 
@@ -459,7 +459,7 @@ async def test_a_failure_after_the_first_byte_ends_the_stream_with_an_error(play
     assert p.client.body.count(b'"error"') == 1
     assert engine.transport.closing or name == "an end without [DONE]", "the engine must stop"
     assert p.quiet() and p.requests(status) == 1 and not p.dials
-    assert bool(p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())) is evidence  # type: ignore[arg-type]
+    assert bool(p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())) is evidence  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [name for name in AFTER if name not in ("the gateway's own end",)])
@@ -476,7 +476,7 @@ async def test_after_done_nothing_can_spoil_the_answer(play: Playing, name: str)
     assert p.client.ended and p.client.body == PUBLIC_HELLO + PUBLIC_END
     assert exchange.usage == Usage(3, 2)
     assert p.quiet() and p.requests(200) == 1
-    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
 async def test_a_replica_that_the_fleet_calls_dead_may_finish_what_it_streams(play: Playing) -> None:

@@ -6,9 +6,9 @@ from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
+from tests.gateway.rig import DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, heartbeat
 from tests.gateway.test_base_splits import versions
 from tests.gateway.test_exchange_rollouts import CANDIDATE, FELL_BACK, engine_of, groups, subject_in
-from tests.gateway.world import DIGEST_V1, DIGEST_V2, POOL, ROLLOUT, heartbeat
 
 NEW, OLD = "r1", "r0"
 
@@ -97,7 +97,7 @@ async def streaming(p: Play, count: int) -> list[Engine]:
 
 def told(p: Play) -> None:
     """A second later: what is not decided before is decided now."""
-    p.world.clock.forward(BURST_S)
+    p.rig.clock.forward(BURST_S)
     p.gateway.services.rollouts.evidence.heartbeats()
 
 
@@ -122,7 +122,7 @@ async def test_a_replica_that_breaks_some_streams_and_goes_on_has_failed_each_ti
     breaking, breaking_too, *others = await streaming(p, 10)
     breaking.dies()
     breaking_too.dies()
-    p.world.clock.forward(0.3)
+    p.rig.clock.forward(0.3)
     for engine in others:
         engine.streams(sse.DONE)
         engine.ends_stream()

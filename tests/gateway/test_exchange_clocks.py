@@ -15,8 +15,8 @@ from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, post
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.test_quotas import new_wire
-from tests.gateway.world import BOT_V1, headers, heartbeat, limits, quota
+from tests.gateway.rig import BOT_V1, headers, heartbeat, limits, quota
+from tests.gateway.test_quotas import new_connection
 
 # deadlines
 
@@ -46,18 +46,18 @@ async def test_the_deadline_while_dialling(play: Playing) -> None:
 @pytest.mark.parametrize("lane", ["fast", "plain"])
 async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
-    wire = await new_wire(p, lane)
+    connection = await new_connection(p, lane)
     request = post(CHAT_BODY, x_shoal_deadline_ms="500")
-    wire >> request[:-10]
+    connection >> request[:-10]
     await p.settle()
-    p.world.clock.forward(0.5)
-    wire >> request[-10:]
+    p.rig.clock.forward(0.5)
+    connection >> request[-10:]
     await p.settle()
     assert not p.dials, "no engine works for nobody"
-    assert (wire.answer.status, wire.answer.code) == (504, "deadline_exceeded")
-    assert "X-Shoal-Deadline-Ms" in wire.answer.error["message"]
+    assert (connection.answer.status, connection.answer.code) == (504, "deadline_exceeded")
+    assert "X-Shoal-Deadline-Ms" in connection.answer.error["message"]
     assert p.quiet() and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
-    wire >> post(CHAT_BODY, x_shoal_deadline_ms="500")
+    connection >> post(CHAT_BODY, x_shoal_deadline_ms="500")
     await p.settle()
     assert len(p.dials) == 1, "the connection goes on"
 
@@ -70,7 +70,7 @@ async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engi
     monkeypatch.setattr(RequestQuota, "reserve", lambda *_: False)
     monkeypatch.setattr(p.gateway.services.quotas, "ask", lambda _entry, _now, done: told.append(done))
     p.ask(header_x_shoal_deadline_ms="500")
-    p.world.clock.forward(0.5)
+    p.rig.clock.forward(0.5)
     told[0](None)
     await p.settle()
     assert not p.dials
@@ -82,7 +82,7 @@ async def test_no_retry_after_the_deadline(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask(header_x_shoal_deadline_ms="500")
     await p.settle()
-    p.world.clock.forward(0.6)
+    p.rig.clock.forward(0.6)
     await p.refuses_connection()
     assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
 
@@ -137,7 +137,7 @@ async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
     exchange.client_left()
     exchange.client_left()
     assert engine.dropped and p.quiet() and p.requests(499) == 1
-    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
 async def test_a_client_that_reads_slowly_pauses_the_engine(play: Playing) -> None:
@@ -194,8 +194,8 @@ async def test_a_request_that_fails_by_our_own_mistake_takes_nobody_along(play: 
     broken, whole = Unwritable(), Client()
     for sink in (broken, whole):
         body = sse.compact({"model": "acme/bot", "messages": [{"role": "user", "content": "hi"}]})
-        assert p.gateway.handle(CHAT, headers(x_shoal_deadline_ms="1000"), body, sink, p.world.clock()) is not None
-    p.world.clock.forward(2.0)
+        assert p.gateway.handle(CHAT, headers(x_shoal_deadline_ms="1000"), body, sink, p.rig.clock()) is not None
+    p.rig.clock.forward(2.0)
     p.gateway.sweep()
     assert whole.status == 504 and whole.ended and broken.was_cut
     assert len(p.gateway.services.open_requests) == 0 and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
@@ -242,7 +242,7 @@ async def test_an_engine_has_its_time_from_when_it_has_the_request(play: Playing
     p = play("r0")
     p.ask(stream=True)
     await p.settle()
-    p.world.clock.forward(p.world.limits.first_byte_s + 1.0)
+    p.rig.clock.forward(p.rig.limits.first_byte_s + 1.0)
     engine = await p.connects()
     p.after(0.3)
     assert not engine.dropped

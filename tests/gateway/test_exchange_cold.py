@@ -7,7 +7,7 @@ from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import PUBLIC_END, PUBLIC_HELLO, Playing, finishes
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import BOT_V1, RIVAL, heartbeat, limits
+from tests.gateway.rig import BOT_V1, RIVAL, heartbeat, limits
 
 
 class Cold:
@@ -101,7 +101,7 @@ async def test_no_room_anywhere(play: Playing) -> None:
     cold = Cold(play, "r0")
     cold.p.ask()
     call = await cold.loader.next()
-    cold.p.world.clock.forward(14.9)
+    cold.p.rig.clock.forward(14.9)
     call.answers("no_room")
     await cold.p.settle()
     assert (cold.p.client.status, cold.p.client.error["code"]) == (503, "overloaded")

@@ -21,8 +21,8 @@ from tests.gateway import sse
 from tests.gateway.detours import LARGE, SURE, THIRD, UNSURE, pools, scored
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.loader_rig import PlayedLoader
+from tests.gateway.rig import BOT_V1, BOT_V2, POOL, catalogue, heartbeat, in_rollout, routing
 from tests.gateway.test_exchange_machine import LIMITS, ExchangeMachine
-from tests.gateway.world import BOT_V1, BOT_V2, POOL, catalogue, heartbeat, in_rollout, routing
 
 STEPS = tuple(
     FallbackEntry(when, source, target)
@@ -138,7 +138,7 @@ class DetourMachine(ExchangeMachine):
     @rule(seconds=st.sampled_from([0.6, 2.5]))
     def a_little_time_passes(self, seconds: float) -> None:
         beats = [partial(self._beat, replica, "ready") for replica in REPLICAS]
-        self._do(partial(self.play.world.clock.forward, seconds), *beats, self.play.gateway.sweep)
+        self._do(partial(self.play.rig.clock.forward, seconds), *beats, self.play.gateway.sweep)
 
     @rule(without=st.sampled_from([None, LARGE, THIRD]))
     def another_snapshot(self, without: PoolName | None) -> None:

@@ -9,8 +9,8 @@ from functions.gateway.limits import Limits
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing
+from tests.gateway.rig import BOT_V1, POOL
 from tests.gateway.test_room_charges import charged, expected
-from tests.gateway.world import BOT_V1, POOL
 
 LIMITS = Limits(event_bytes=4096, answer_bytes=16_384, quarantine_after_replicas=0)
 REPLICAS = ("r0", "r1", "r2")
@@ -25,7 +25,7 @@ def is_refused_for_its_size(p: Play) -> None:
 async def troubles_no_replica(p: Play) -> None:
     await p.settle()
     assert not p.dials, "no other replica is asked"
-    assert p.gateway.services.fleet.ejected(POOL, p.world.clock()) == set()
+    assert p.gateway.services.fleet.ejected(POOL, p.rig.clock()) == set()
     assert p.engine.dropped and p.quiet()
 
 
@@ -93,7 +93,7 @@ async def test_an_error_without_end_is_still_the_replicas_fault(play: Playing) -
     p.ask(stream=False)
     engine = await p.connects()
     engine.answers(500, b"x" * 100_000)
-    assert p.gateway.services.fleet.ejected(POOL, p.world.clock()) == {engine.replica_id}
+    assert p.gateway.services.fleet.ejected(POOL, p.rig.clock()) == {engine.replica_id}
 
 
 def embeddings(model: str, size_bytes: int) -> bytes:

@@ -21,7 +21,7 @@ from functions.gateway.routing.load_client import LoadState
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, heartbeat, in_rollout, limits
+from tests.gateway.rig import BOT_V1, BOT_V2, ROLLOUT, heartbeat, in_rollout, limits
 
 T = TypeVar("T")
 LIMITS = limits(
@@ -143,7 +143,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.5, 12.0]))
     def time_passes(self, seconds: float) -> None:
         beats = [partial(self._beat, replica, "ready") for replica in ("r0", "r1")]
-        self._do(partial(self.play.world.clock.forward, seconds), *beats, self.play.gateway.sweep)
+        self._do(partial(self.play.rig.clock.forward, seconds), *beats, self.play.gateway.sweep)
 
     @rule(
         replica=st.sampled_from(["r0", "r1"]),
@@ -183,7 +183,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         if not hasattr(self, "play"):
             return
 
-        self._do(partial(self.play.world.clock.forward, 60.0), self.play.gateway.sweep)
+        self._do(partial(self.play.rig.clock.forward, 60.0), self.play.gateway.sweep)
         assert self.play.quiet(), "past every deadline nothing is left"
         outcomes = [
             sample.value

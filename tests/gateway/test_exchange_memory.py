@@ -13,10 +13,10 @@ from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.request.split import Split
 from tests.gateway import sse, test_split
-from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, post
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
 @pytest.fixture
@@ -31,28 +31,28 @@ def requests_in_memory() -> list[Exchange | Attempt | Split]:
     return [found for found in gc.get_objects() if isinstance(found, Exchange | Attempt | Split)]
 
 
-async def _answered(play: Play, wire: Wire) -> None:
+async def _answered(play: Play, connection: Connection) -> None:
     play.engine.answers(200, sse.whole(BOT_V1))
 
 
-async def _streamed(play: Play, wire: Wire) -> None:
+async def _streamed(play: Play, connection: Connection) -> None:
     finishes(play.engine)
 
 
-async def _broken_off(play: Play, wire: Wire) -> None:
+async def _broken_off(play: Play, connection: Connection) -> None:
     play.engine.begins_stream()
     play.engine.streams(HELLO)
     play.engine.dies()
 
 
-async def _refused(play: Play, wire: Wire) -> None:
+async def _refused(play: Play, connection: Connection) -> None:
     play.engine.refuses(400)
 
 
-async def _left(play: Play, wire: Wire) -> None:
+async def _left(play: Play, connection: Connection) -> None:
     play.engine.begins_stream()
     play.engine.streams(HELLO)
-    wire.leaves()
+    connection.leaves()
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -69,10 +69,10 @@ async def _left(play: Play, wire: Wire) -> None:
 async def test_an_ended_request_needs_no_collector(play: Playing, body: bytes, ends) -> None:  # type: ignore[no-untyped-def]
     of_others = {id(kept): kept for kept in requests_in_memory()}  # another test's; held, so that no id comes again
     p = play("r0")
-    wire = Wire(p)
-    wire >> post(body)
+    connection = Connection(p)
+    connection >> post(body)
     await p.connects()
-    await ends(p, wire)
+    await ends(p, connection)
     await p.settle()
     assert p.quiet()
     assert [kept for kept in requests_in_memory() if id(kept) not in of_others] == []

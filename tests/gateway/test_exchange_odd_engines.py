@@ -9,7 +9,7 @@ from functions.gateway.limits import Limits
 from tests.gateway import sse
 from tests.gateway.engine_rig import STREAM_HEAD
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 
 async def test_answers_before_the_answer_are_skipped(play: Playing) -> None:
@@ -57,9 +57,9 @@ async def test_an_idle_connection_is_closed_before_the_engine_would(play: Playin
     p.ask(stream=False)
     engine = await p.connects()
     engine.answers(200, sse.whole(BOT_V1))
-    p.world.clock.forward(4.0)
+    p.rig.clock.forward(4.0)
     p.gateway.services.upstreams.sweep()
-    p.world.clock.forward(0.1)
+    p.rig.clock.forward(0.1)
     p.gateway.services.upstreams.sweep()
     assert engine.dropped
 

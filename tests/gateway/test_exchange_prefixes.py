@@ -5,7 +5,7 @@ from typing import Any
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
-from tests.gateway.world import BOT_V1, POOL, heartbeat
+from tests.gateway.rig import BOT_V1, POOL, heartbeat
 
 REPLICAS = ("r0", "r1", "r2", "r3")
 
@@ -56,7 +56,7 @@ async def test_predictions_are_compared_with_what_the_engine_counted(play: Playi
     over = counted(p, "shoal_prefix_misjudged_tokens_total", direction="over")
     under = counted(p, "shoal_prefix_misjudged_tokens_total", direction="under")
     assert predicted - over + under == 512
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     assert 0.4 < counted(p, "shoal_prefix_hit_ratio") < 0.42  # 512 of 1,260
 
 

@@ -14,7 +14,7 @@ from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, catalogue, heartbeat, in_rollout, routing, snapshot
+from tests.gateway.rig import BOT_V1, BOT_V2, ROLLOUT, catalogue, heartbeat, in_rollout, routing, snapshot
 
 ACME = TenantId("acme")
 CANDIDATE = b"ro-0000test; stage=0; group=candidate"
@@ -124,10 +124,10 @@ async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
     ask(p, "candidate", stream=True)
     engine = await engine_of(p)
     engine.begins_stream()
-    p.world.clock.forward(0.2)
+    p.rig.clock.forward(0.2)
     engine.streams(sse.token(BOT_V2, "a"))
     for _ in range(4):
-        p.world.clock.forward(0.05)
+        p.rig.clock.forward(0.05)
         engine.streams(sse.token(BOT_V2, "b"))
     engine.streams(sse.DONE)
     engine.ends_stream()
@@ -391,7 +391,7 @@ async def test_a_client_that_reads_slowly_makes_no_version_slow(play: Playing) -
     engine.begins_stream()
     engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))
     exchange.pause()
-    p.world.clock.forward(20.0)
+    p.rig.clock.forward(20.0)
     exchange.resume()
     engine.streams(sse.token(BOT_V2, "b") + sse.finish(BOT_V2) + sse.usage(BOT_V2) + sse.DONE)
     engine.ends_stream()

@@ -10,7 +10,7 @@ from functions.api.snapshot import AutoscalingEntry, FallbackEntry, PoolEntry
 from functions.fleet.pool_heartbeat import PoolDemand
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import PUBLIC_END, PUBLIC_HELLO, finishes
-from tests.gateway.world import GLOBEX_KEY, IMPOSTOR_KEY, POOL, catalogue, heartbeat, limits, routing
+from tests.gateway.rig import GLOBEX_KEY, IMPOSTOR_KEY, POOL, catalogue, heartbeat, limits, routing
 
 ZERO = AutoscalingEntry("zero", POOL, 0, 4)
 SLEEPY = frozenset({POOL})
@@ -37,7 +37,7 @@ class Asleep:
         await self.swept()
 
     async def swept(self, after_s: float = 0.0) -> None:
-        self.p.world.clock.forward(after_s)
+        self.p.rig.clock.forward(after_s)
         self.p.gateway.sweep()
         await self.p.settle()
 

@@ -15,15 +15,15 @@ from functions.gateway.intake.routes import CHAT, COMPLETIONS, MESSAGES, RERANK,
 from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
 
 LONG = "All work and no play. " * 100  # 2,200 bytes
 
 
 @pytest.fixture
 def intake() -> Intake:
-    return Intake(PEPPER, world.limits(), Splits(time.monotonic))
+    return Intake(PEPPER, rig.limits(), Splits(time.monotonic))
 
 
 def admit(
@@ -32,8 +32,8 @@ def admit(
     body = {"model": "acme/bot" if key == ACME_KEY else "globex/bot", **fields}
     if route is CHAT:
         body.setdefault("messages", [{"role": "user", "content": LONG}])
-    catalogue = world.catalogue(quotas=(world.quota(**quota),)) if quota else world.catalogue()
-    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
+    catalogue = rig.catalogue(quotas=(rig.quota(**quota),)) if quota else rig.catalogue()
+    raw = RawRequest("r", rig.headers(key), json.dumps(body).encode())
     return intake.admit(catalogue, route, raw, intake.recognise(catalogue, raw, NOW_UNIX_S))
 
 
@@ -76,9 +76,9 @@ def test_the_most_that_may_be_generated(intake: Intake, route: Route, fields: di
 
 @pytest.mark.parametrize(("task", "reads"), [("score", 300), ("embed", 100)])
 def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, task: Task, reads: int) -> None:
-    catalogue = world.catalogue(pools=(PoolEntry(POOL, 2048, task=task),))
+    catalogue = rig.catalogue(pools=(PoolEntry(POOL, 2048, task=task),))
     body = {"model": POOL, "query": "q" * 100, "documents": ["a", "b", "c"]}
-    raw = RawRequest("r", world.headers(), json.dumps(body).encode())
+    raw = RawRequest("r", rig.headers(), json.dumps(body).encode())
     features = intake.admit(catalogue, RERANK, raw, intake.recognise(catalogue, raw, NOW_UNIX_S)).features
     assert 0 < features.prompt_bytes - reads < 20, "and the documents once"
 

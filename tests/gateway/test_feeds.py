@@ -15,8 +15,8 @@ from functions.gateway import feeds
 from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
 from tests.gateway.hello import Playing
+from tests.gateway.rig import NOW_UNIX_S, POOL, ROLLOUT, Rig, heartbeat, in_rollout
 from tests.gateway.test_exchange_rollouts import ask, engine_of
-from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, heartbeat, in_rollout
 
 
 class Bus:
@@ -105,7 +105,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
 
 
 async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
-    gateway, bus = World(policies=in_rollout()).gateway, Bus()
+    gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
     pins = gateway.services.rollouts.splits.pins
     pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     bus.away = True
@@ -123,14 +123,14 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
 
 
 async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
-    gateway, bus = World(policies=in_rollout()).gateway, Bus()
+    gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
     gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     await feeds.publish_pins_once(gateway.services, bus)
     assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.unpublished == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    mine, theirs, bus = World().gateway.services, World().gateway.services, Bus()
+    mine, theirs, bus = Rig().gateway.services, Rig().gateway.services, Bus()
     mine.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     async with running(feeds.publish_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
         await until(lambda: bus.pins_told)
@@ -143,7 +143,7 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
 
 async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_told() -> None:
     """After a restart, or a handover at one place; its conversations went elsewhere, since it took them for its own."""
-    former, later, bus = World().gateway.services, World().gateway.services, Bus()
+    former, later, bus = Rig().gateway.services, Rig().gateway.services, Bus()
     assert former.gateway_id == later.gateway_id
     conversation, replica = b"12345678", ReplicaId("r1")
     former.router.homes.sent(POOL, conversation, replica, ReplicaId("r0"), 300.0)
@@ -157,10 +157,10 @@ async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_t
 
 async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
     """Else the first turns that come to one that joins go anywhere: it knows neither their homes nor the fleet."""
-    world = World().with_replicas("r0")
-    gateway, state, buses = world.gateway, world.gateway.services.state, [Bus(), Bus(), Bus()]
+    rig = Rig().with_replicas("r0")
+    gateway, state, buses = rig.gateway, rig.gateway.services.state, [Bus(), Bus(), Bus()]
     assert gateway.not_ready_reason() is None
-    state.unread, state.unread_until_s = {"heartbeats", "pins", "session homes"}, world.clock() + 10.0
+    state.unread, state.unread_until_s = {"heartbeats", "pins", "session homes"}, rig.clock() + 10.0
     async with (
         running(feeds.follow_bus, gateway, buses[0]),
         running(feeds.follow_pins, gateway.services, buses[1]),
@@ -175,7 +175,7 @@ async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
     assert gateway.not_ready_reason() is None, "it would wait for nothing"
     state.bus_down = False
     assert gateway.not_ready_reason() is not None
-    world.clock.forward(10.0)
+    rig.clock.forward(10.0)
     assert gateway.not_ready_reason() is None, "nor for ever"
 
 
@@ -200,7 +200,7 @@ async def test_that_a_drained_replica_is_gone_is_no_warning(
     caplog.set_level("INFO", "functions.gateway.gateway")
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=9, phase=phase))
     for sequence in range(2, 18):
-        p.world.clock.forward(1.0)
+        p.rig.clock.forward(1.0)
         p.gateway.receive_heartbeat(heartbeat("r1", sequence=sequence))
     p.gateway.sweep()
     assert [record.levelname for record in caplog.records if "r0" in record.message] == [level]
@@ -211,19 +211,19 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
     link = p.gateway.services.bus_link
     link.set(True)
     await feeds.follow_bus(p.gateway, Beats(away=True))  # type: ignore[arg-type]
-    p.world.clock.forward(600.0)
+    p.rig.clock.forward(600.0)
     assert (link.is_up, link.state_s) == (False, 600.0)
     p.gateway.sweep()
     assert p.gateway.services.fleet.pool(POOL).replicas, "it may beat as ever: it is the gateway that hears nothing"
     async with running(feeds.follow_bus, p.gateway, Beats(away=False)):  # type: ignore[arg-type]
         await until(lambda: not p.gateway.services.state.bus_down)
     assert (link.is_up, link.state_s) == (True, 0.0)
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     assert p.gateway.services.metrics.registry.get_sample_value("shoal_bus_up") == 1
-    p.world.clock.forward(SILENCE_LIMIT_S)
+    p.rig.clock.forward(SILENCE_LIMIT_S)
     p.gateway.sweep()
     assert p.gateway.services.fleet.pool(POOL).replicas
-    p.world.clock.forward(0.1)
+    p.rig.clock.forward(0.1)
     p.gateway.sweep()
     assert await p.refuses_connection() == "r0"
     assert not p.gateway.services.fleet.pool(POOL).replicas, "now its silence is its own"

@@ -6,26 +6,26 @@ from dataclasses import replace
 import pytest
 
 from tests.gateway import sse
-from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, get, post
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, get, post
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import ACME_KEY, BOT_V1
+from tests.gateway.rig import ACME_KEY, BOT_V1
 
 Playing = Callable[..., Play]
 
 
-async def moved(p: Play) -> Wire:
+async def moved(p: Play) -> Connection:
     """A connection that uvicorn serves, with nothing under way."""
-    wire = Wire(p) >> get("/healthz")
+    connection = Connection(p) >> get("/healthz")
     await p.settle()
-    assert wire.statuses == [200] and not wire.on_the_lane
-    wire.transport.got.clear()
-    return wire
+    assert connection.statuses == [200] and not connection.on_the_lane
+    connection.transport.got.clear()
+    return connection
 
 
-async def asked(p: Play, wire: Wire, data: bytes) -> Engine:
-    wire >> data
+async def asked(p: Play, connection: Connection, data: bytes) -> Engine:
+    connection >> data
     await p.settle()
     return await p.connects()
 
@@ -39,90 +39,90 @@ async def finished(p: Play, engine: Engine) -> None:
 
 async def test_a_hot_request_on_the_plain_side(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    await finished(p, await asked(p, wire, post(STREAM_BODY)))
-    assert wire.answer.body == PUBLIC_HELLO + PUBLIC_END
-    wire.leaves()
+    connection = await moved(p)
+    await finished(p, await asked(p, connection, post(STREAM_BODY)))
+    assert connection.answer.body == PUBLIC_HELLO + PUBLIC_END
+    connection.leaves()
 
 
 async def test_a_head_that_does_not_end(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p) >> b"POST /v1/chat"
-    wire.after(9.9)
-    assert not wire.answers
-    wire.after(0.2)
-    assert (wire.answer.status, wire.answer.code) == (408, "request_timeout")
-    assert wire.closed
-    wire.leaves()
+    connection = await moved(p) >> b"POST /v1/chat"
+    connection.after(9.9)
+    assert not connection.answers
+    connection.after(0.2)
+    assert (connection.answer.status, connection.answer.code) == (408, "request_timeout")
+    assert connection.closed
+    connection.leaves()
 
 
 async def test_a_body_that_does_not_end(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p) >> post(b"{", length=100)
+    connection = await moved(p) >> post(b"{", length=100)
     await p.settle()
-    wire.after(30.1)
-    assert (wire.answer.status, wire.answer.code) == (408, "request_timeout")
-    assert wire.closed
-    wire.leaves()
+    connection.after(30.1)
+    assert (connection.answer.status, connection.answer.code) == (408, "request_timeout")
+    assert connection.closed
+    connection.leaves()
     await p.settle()
-    assert wire.statuses == [408]
+    assert connection.statuses == [408]
 
 
 async def test_the_late_body_of_an_answered_request_earns_no_second_answer(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p) >> post(b"{", length=100, key=None)
+    connection = await moved(p) >> post(b"{", length=100, key=None)
     await p.settle()
-    assert wire.statuses == [401]
-    wire.after(30.1)
-    assert wire.statuses == [401] and wire.closed
-    wire.leaves()
+    assert connection.statuses == [401]
+    connection.after(30.1)
+    assert connection.statuses == [401] and connection.closed
+    connection.leaves()
 
 
 async def test_a_slow_pipelined_request_does_not_get_into_the_answer_under_way(play: Playing) -> None:
     p = play("r0", limits=None)
-    wire = await moved(p)
-    engine = await asked(p, wire, post(STREAM_BODY))
+    connection = await moved(p)
+    engine = await asked(p, connection, post(STREAM_BODY))
     engine.begins_stream()
     engine.streams(HELLO)
     await p.settle()
-    wire >> b"POST /v1/chat"
+    connection >> b"POST /v1/chat"
     for _ in range(4):
-        wire.after(10.0)
+        connection.after(10.0)
         engine.streams(sse.token(BOT_V1, "."))
         await p.settle()
-    assert wire.statuses == [200] and not wire.closed
+    assert connection.statuses == [200] and not connection.closed
     engine.streams(END)
     engine.ends_stream()
     await p.settle()
-    assert wire.answer.complete
-    wire.after(30.1)
-    assert wire.statuses == [200, 408] and wire.closed
-    wire.leaves()
+    assert connection.answer.complete
+    connection.after(30.1)
+    assert connection.statuses == [200, 408] and connection.closed
+    connection.leaves()
 
 
 async def test_pipelined_requests_are_answered_in_turn(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p) >> post(STREAM_BODY) + post(CHAT_BODY)
+    connection = await moved(p) >> post(STREAM_BODY) + post(CHAT_BODY)
     await p.settle()
     engine = await p.connects()
-    wire.after(20.0)
+    connection.after(20.0)
     await finished(p, engine)
-    wire.after(20.0)
+    connection.after(20.0)
     await p.settle()
     second = p.engine if not p.dials else await p.connects()
     second.answers(200, sse.whole(BOT_V1))
     await p.settle()
-    assert wire.statuses == [200, 200]
-    wire.leaves()
+    assert connection.statuses == [200, 200]
+    connection.leaves()
 
 
 async def test_garbage_while_an_answer_runs_ends_the_connection_without_a_second_answer(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    engine = await asked(p, wire, post(STREAM_BODY))
-    wire >> b"\x00garbage\r\n\r\n"
-    assert wire.answers == [] and wire.closed
-    wire.leaves()
+    connection = await moved(p)
+    engine = await asked(p, connection, post(STREAM_BODY))
+    connection >> b"\x00garbage\r\n\r\n"
+    assert connection.answers == [] and connection.closed
+    connection.leaves()
     await p.settle()
     assert engine.dropped and p.quiet()
 
@@ -130,91 +130,91 @@ async def test_garbage_while_an_answer_runs_ends_the_connection_without_a_second
 @pytest.mark.parametrize("size", [None, 100])
 async def test_a_head_over_its_bound(play: Playing, size: int | None) -> None:
     p = play("r0")
-    wire = await moved(p)
+    connection = await moved(p)
     data = get("/healthz", x="y" * 17_000)
     for start in range(0, len(data), size or len(data)):
-        wire >> data[start : start + (size or len(data))]
-    assert (wire.answer.status, wire.answer.code) == (431, "headers_too_large")
-    assert wire.closed
-    wire.leaves()
+        connection >> data[start : start + (size or len(data))]
+    assert (connection.answer.status, connection.answer.code) == (431, "headers_too_large")
+    assert connection.closed
+    connection.leaves()
 
 
 async def test_a_connection_that_closes_but_is_not_read_is_cut(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p) >> b"garbage\r\n\r\n"
-    assert wire.closed and not wire.cut
-    wire.after(0.1)
-    wire.after(30.0)
-    assert not wire.cut
-    wire.after(0.2)
-    assert wire.cut
-    wire.leaves()
+    connection = await moved(p) >> b"garbage\r\n\r\n"
+    assert connection.closed and not connection.cut
+    connection.after(0.1)
+    connection.after(30.0)
+    assert not connection.cut
+    connection.after(0.2)
+    assert connection.cut
+    connection.leaves()
 
 
 async def test_a_client_that_does_not_read_is_cut_on_any_route(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    wire.stops_reading()
-    wire >> get("/healthz")
+    connection = await moved(p)
+    connection.stops_reading()
+    connection >> get("/healthz")
     await p.settle()
-    wire.after(30.1)
-    assert wire.cut and wire.answers == []
-    wire.leaves()
+    connection.after(30.1)
+    assert connection.cut and connection.answers == []
+    connection.leaves()
     await p.settle()
 
 
 async def test_a_client_that_reads_again_is_not(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    wire.stops_reading()
-    wire.after(20.0)
-    wire.reads_on()
-    wire.after(20.0)
-    assert not wire.closed
-    wire.leaves()
+    connection = await moved(p)
+    connection.stops_reading()
+    connection.after(20.0)
+    connection.reads_on()
+    connection.after(20.0)
+    assert not connection.closed
+    connection.leaves()
 
 
 async def test_a_slow_reader_pauses_the_engine_and_a_stalled_one_ends_it(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    engine = await asked(p, wire, post(STREAM_BODY))
+    connection = await moved(p)
+    engine = await asked(p, connection, post(STREAM_BODY))
     engine.begins_stream()
     engine.streams(HELLO)
     await p.settle()
-    wire.stops_reading()
+    connection.stops_reading()
     for _ in range(5):
         engine.streams(sse.token(BOT_V1, "x" * 20_000))
         await p.settle()
     assert engine.paused
-    wire.reads_on()
+    connection.reads_on()
     await p.settle()
     assert not engine.paused
-    wire.stops_reading()
-    wire.after(30.1)
-    assert wire.cut
-    wire.leaves()
+    connection.stops_reading()
+    connection.after(30.1)
+    assert connection.cut
+    connection.leaves()
     await p.settle()
     assert engine.dropped and p.quiet()
 
 
 async def test_a_client_that_leaves_takes_its_request_along(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    engine = await asked(p, wire, post(STREAM_BODY))
-    wire.leaves()
+    connection = await moved(p)
+    engine = await asked(p, connection, post(STREAM_BODY))
+    connection.leaves()
     await p.settle()
     assert engine.dropped and p.quiet() and not p.gateway.services.connections
 
 
 async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
+    connection = await moved(p)
     p.gateway.services = replace(p.gateway.services, fleet=None)  # type: ignore[arg-type]
-    wire >> get("/readyz", **{"x-request-id": "mine"})
+    connection >> get("/readyz", **{"x-request-id": "mine"})
     await p.settle()
-    assert (wire.answer.status, wire.answer.code) == (500, "internal_error")
-    assert wire.answer.headers["x-request-id"] == "mine"
-    wire.leaves()
+    assert (connection.answer.status, connection.answer.code) == (500, "internal_error")
+    assert connection.answer.headers["x-request-id"] == "mine"
+    connection.leaves()
 
 
 # what ASGI servers leave open
@@ -223,49 +223,49 @@ async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
 async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Playing) -> None:
     """It ended uvicorn's own timer, and was the beginning of nothing: such a connection stayed for ever."""
     p = play("r0")
-    wire = await moved(p) >> b"\r\n"
+    connection = await moved(p) >> b"\r\n"
     for _ in range(7):
-        wire.after(10.0)
-        wire >> b"\r\n"
-    assert not wire.closed
-    wire.after(5.1)
-    assert wire.closed and not wire.answers
+        connection.after(10.0)
+        connection >> b"\r\n"
+    assert not connection.closed
+    connection.after(5.1)
+    assert connection.closed and not connection.answers
 
 
 async def test_requests_that_wait_behind_one_are_bounded(play: Playing) -> None:
     """Each costs 3 KB for 18 bytes on the wire: 40 connections of them were gigabytes."""
     p = play("r0")
-    wire = await moved(p)
-    await asked(p, wire, post(STREAM_BODY))
-    wire >> get("/healthz") * 100
-    assert wire.closed and wire.answers == []
-    wire.leaves()
+    connection = await moved(p)
+    await asked(p, connection, post(STREAM_BODY))
+    connection >> get("/healthz") * 100
+    assert connection.closed and connection.answers == []
+    connection.leaves()
     await p.settle()
 
 
 async def test_a_client_on_a_slow_line_is_not_cut(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    wire.transport.unread_bytes = 3_000_000
-    wire.stops_reading()
+    connection = await moved(p)
+    connection.transport.unread_bytes = 3_000_000
+    connection.stops_reading()
     for left_bytes in (2_400_000, 1_800_000):
-        wire.transport.unread_bytes = left_bytes
-        wire.after(30.1)
-        assert not wire.cut
-    wire.after(30.1)
-    assert wire.cut
-    wire.leaves()
+        connection.transport.unread_bytes = left_bytes
+        connection.after(30.1)
+        assert not connection.cut
+    connection.after(30.1)
+    assert connection.cut
+    connection.leaves()
 
 
 async def test_http_1_0_is_answered_without_chunks_and_to_the_end(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY, version="1.0")
+    connection = Connection(p) >> post(STREAM_BODY, version="1.0")
     await p.settle()
     await finished(p, await p.connects())
-    head, _, body = bytes(wire.transport.got).partition(b"\r\n\r\n")
+    head, _, body = bytes(connection.transport.got).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding" not in head and b"connection: close" in head
-    assert body == PUBLIC_HELLO + PUBLIC_END and wire.closed
-    wire.leaves()
+    assert body == PUBLIC_HELLO + PUBLIC_END and connection.closed
+    connection.leaves()
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz"])
@@ -274,13 +274,13 @@ async def test_http_1_0_is_answered_without_chunks_and_to_the_end(play: Playing)
 async def test_probes_as_tools_and_load_balancers_send_them(
     play: Playing, path: str, method: str, version: str
 ) -> None:
-    wire = Wire(play("r0"))
+    connection = Connection(play("r0"))
     host = "Host: x\r\n" if version == "1.1" else ""
-    wire >> f"{method} {path} HTTP/{version}\r\n{host}\r\n".encode()
-    await wire.play.settle()
-    assert bytes(wire.transport.got).startswith(b"HTTP/1.1 200 ")
-    assert (bytes(wire.transport.got)[-4:] == b"\r\n\r\n") is (method == "HEAD")
-    wire.leaves()
+    connection >> f"{method} {path} HTTP/{version}\r\n{host}\r\n".encode()
+    await connection.play.settle()
+    assert bytes(connection.transport.got).startswith(b"HTTP/1.1 200 ")
+    assert (bytes(connection.transport.got)[-4:] == b"\r\n\r\n") is (method == "HEAD")
+    connection.leaves()
 
 
 # draining
@@ -289,21 +289,21 @@ async def test_probes_as_tools_and_load_balancers_send_them(
 async def test_a_request_on_its_way_to_a_connection_that_drains_is_answered(play: Playing) -> None:
     """Closed at once, it met clients that were just sending: an error where an answer was due."""
     p = play("r0")
-    wire = await moved(p)
-    wire.transport.protocol.shutdown()
-    assert not wire.closed
-    wire >> get("/healthz")
+    connection = await moved(p)
+    connection.transport.protocol.shutdown()
+    assert not connection.closed
+    connection >> get("/healthz")
     await p.settle()
-    assert wire.answer.status == 200 and wire.answer.headers["connection"] == "close" and wire.closed
-    wire.leaves()
+    assert connection.answer.status == 200 and connection.answer.headers["connection"] == "close" and connection.closed
+    connection.leaves()
 
 
 async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -> None:
     p = play("r0")
-    wire = await moved(p)
-    wire.transport.protocol.shutdown()
-    wire.after(p.gateway.services.limits.lame_duck_s + 0.1)
-    assert wire.closed and not wire.answers
+    connection = await moved(p)
+    connection.transport.protocol.shutdown()
+    connection.after(p.gateway.services.limits.lame_duck_s + 0.1)
+    assert connection.closed and not connection.answers
 
 
 @pytest.mark.parametrize("lane", ["fast", "plain"])
@@ -311,33 +311,35 @@ async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Play
     """Nothing waits for this process: a connection closes once its client was told so, or has kept silent for long."""
     p = play("r0")
     p.gateway.services.http.lame_duck_s = p.gateway.services.limits.lame_duck_handover_s
-    wire = await moved(p) if lane == "plain" else Wire(p)
+    connection = await moved(p) if lane == "plain" else Connection(p)
     if lane == "fast":
-        await answered(wire)
-        wire.transport.got.clear()
-    wire.transport.protocol.shutdown()
-    wire.after(25.0)
-    assert not wire.closed
-    wire >> get("/healthz")
+        await answered(connection)
+        connection.transport.got.clear()
+    connection.transport.protocol.shutdown()
+    connection.after(25.0)
+    assert not connection.closed
+    connection >> get("/healthz")
     await p.settle()
-    assert wire.answer.headers["connection"] == "close" and wire.closed
-    wire.leaves()
+    assert connection.answer.headers["connection"] == "close" and connection.closed
+    connection.leaves()
 
 
 async def test_the_messages_routes_name_their_request_as_that_sdk_reads_it(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(b"{}", path="/v1/messages", x_request_id="mine") >> post(b"{}", path="/v1/tokenize")
+    connection = (
+        Connection(p) >> post(b"{}", path="/v1/messages", x_request_id="mine") >> post(b"{}", path="/v1/tokenize")
+    )
     await p.settle()
-    first, second = wire.answers
+    first, second = connection.answers
     assert first.headers["request-id"] == first.headers["x-request-id"] == "mine"
     assert "request-id" not in second.headers
-    wire.leaves()
+    connection.leaves()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/"])
 async def test_models_with_a_slash_too_many(play: Playing, path: str) -> None:
     p = play("r0")
-    wire = Wire(p) >> get(path, Authorization=f"Bearer {ACME_KEY}")
+    connection = Connection(p) >> get(path, Authorization=f"Bearer {ACME_KEY}")
     await p.settle()
-    assert wire.answer.status == 200 and b'"object":"list"' in wire.answer.body
-    wire.leaves()
+    assert connection.answer.status == 200 and b'"object":"list"' in connection.answer.body
+    connection.leaves()

@@ -11,12 +11,12 @@ from functions.api.ids import TenantId
 from functions.gateway.errors import Refused
 from functions.gateway.http.held_bytes import FREE_BYTES, HeldBytes, Hold
 from tests.gateway import sse
-from tests.gateway.client_rig import CHAT_BODY, Wire, post
+from tests.gateway.client_rig import CHAT_BODY, Connection, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.test_quotas import both_lanes, new_wire
-from tests.gateway.world import ACME_KEY, BOT_V1, GLOBEX_KEY, limits
+from tests.gateway.rig import ACME_KEY, BOT_V1, GLOBEX_KEY, limits
+from tests.gateway.test_quotas import both_lanes, new_connection
 
 MIB = 1024 * 1024
 ROOM = limits(uploads_bytes=8 * MIB)
@@ -204,16 +204,16 @@ def test_a_reader_that_has_just_begun_is_not_judged() -> None:
 
 
 def held(p: Play) -> float | None:
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value("shoal_upload_bytes")
 
 
-async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
+async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Connection:
     """A body of which all but the last byte has come."""
-    wire = await new_wire(p, lane)
-    wire >> post(b"", length=size_bytes, key=key) >> b" " * (size_bytes - 1)
+    connection = await new_connection(p, lane)
+    connection >> post(b"", length=size_bytes, key=key) >> b" " * (size_bytes - 1)
     await p.settle()
-    return wire
+    return connection
 
 
 @both_lanes
@@ -246,13 +246,13 @@ async def test_what_is_announced_is_refused_before_it_comes_where_nothing_of_it_
 ) -> None:
     p = play("r0", limits=ROOM)
     for _ in range(4):  # whoever announces keeps nobody out
-        silent = await new_wire(p, lane)
+        silent = await new_connection(p, lane)
         silent >> post(b"", length=4 * MIB)
     await begun(p, lane, 4 * MIB)
-    wire = await new_wire(p, lane)
-    wire >> post(b"", length=4 * MIB)
+    connection = await new_connection(p, lane)
+    connection >> post(b"", length=4 * MIB)
     await p.settle()
-    assert (wire.answer.status, wire.answer.code) == (503, "overloaded")
+    assert (connection.answer.status, connection.answer.code) == (503, "overloaded")
     assert not silent.answers and held(p) == 4 * MIB
 
 
@@ -262,54 +262,54 @@ async def test_small_bodies_pass_while_there_is_no_room(play: Playing, lane: str
     await begun(p, lane, 4 * MIB)
     slow = await begun(p, lane, FREE_BYTES)
     assert not slow.answers and held(p) == 4 * MIB
-    wire = await new_wire(p, lane)
-    await answered(wire)
+    connection = await new_connection(p, lane)
+    await answered(connection)
     await p.settle()
-    assert wire.statuses == [200]
+    assert connection.statuses == [200]
 
 
 @both_lanes
 async def test_a_body_without_a_length_takes_room_as_it_comes(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
-    wire = await new_wire(p, lane)
-    wire >> post(b"", transfer_encoding="chunked")
+    connection = await new_connection(p, lane)
+    connection >> post(b"", transfer_encoding="chunked")
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-    wire >> chunk
+    connection >> chunk
     await p.settle()
     assert held(p) == 0, "64 KiB are free"
     for _ in range(60):
-        wire >> chunk
+        connection >> chunk
         await p.settle()
     assert held(p) == 61 * 0x10000
-    other = await new_wire(p, lane)
+    other = await new_connection(p, lane)
     other >> post(b"", transfer_encoding="chunked")
     for _ in range(4):
         other >> chunk
         await p.settle()
     assert (other.answer.status, other.answer.code) == (503, "overloaded"), "of 8 MiB half are the tenant's"
-    wire >> b"0\r\n\r\n"
+    connection >> b"0\r\n\r\n"
     await p.settle()
-    assert wire.statuses == [400] and held(p) == 0
+    assert connection.statuses == [400] and held(p) == 0
 
 
 async def test_a_body_that_is_given_up_holds_nothing(play: Playing) -> None:
     p = play("r0", limits=ROOM)
-    wire = await begun(p, "fast", 4 * MIB)
+    connection = await begun(p, "fast", 4 * MIB)
     assert held(p) == 4 * MIB
-    wire.after(30.0)
-    assert wire.answer.code == "request_timeout", "whatever trickles has 30 s"
+    connection.after(30.0)
+    assert connection.answer.code == "request_timeout", "whatever trickles has 30 s"
     assert held(p) == 0
-    assert len(wire.lane._body) == 0, "it is let go at once, not with its connection"
+    assert len(connection.lane._body) == 0, "it is let go at once, not with its connection"
 
 
 async def test_an_expected_body_is_not_asked_for_where_it_has_no_room(play: Playing) -> None:
     p = play("r0", limits=ROOM)
     await begun(p, "fast", 4 * MIB)
-    wire = Wire(p) >> post(b"", length=4 * MIB, expect="100-continue")
-    assert wire.statuses == [503], "no 100 Continue"
-    wire = Wire(p) >> post(b"", length=len(CHAT_BODY), expect="100-continue") >> CHAT_BODY
+    connection = Connection(p) >> post(b"", length=4 * MIB, expect="100-continue")
+    assert connection.statuses == [503], "no 100 Continue"
+    connection = Connection(p) >> post(b"", length=len(CHAT_BODY), expect="100-continue") >> CHAT_BODY
     await p.connects()
-    assert wire.statuses == [100]
+    assert connection.statuses == [100]
 
 
 # answers on the wire
@@ -319,22 +319,22 @@ def large(size_bytes: int) -> bytes:
     return sse.whole(BOT_V1, "x" * size_bytes)
 
 
-async def unread(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
+async def unread(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Connection:
     """A whole answer of which the client has read nothing."""
-    wire = await new_wire(p, lane)
-    wire >> post(CHAT_BODY, key=key)
+    connection = await new_connection(p, lane)
+    connection >> post(CHAT_BODY, key=key)
     await p.settle()
     upstream = await p.connects() if p.dials else p.engine
-    wire.transport.unread_bytes = size_bytes
+    connection.transport.unread_bytes = size_bytes
     upstream.answers(200, large(size_bytes))
     await p.settle()
-    wire.stops_reading()
+    connection.stops_reading()
     await p.settle()
-    return wire
+    return connection
 
 
 def value(p: Play, name: str, **labels: str) -> float:
-    p.world.gauges.scrape()
+    p.rig.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -349,12 +349,12 @@ async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lan
     assert value(p, "shoal_shed_total", reason="answers_full") == 1
     second.transport.unread_bytes = 0
     second.reads_on()
-    p.world.clock.forward(10.0)
+    p.rig.clock.forward(10.0)
     third = await unread(p, lane, 3 * MIB)
     assert third.statuses[-1] == 200 and first.cut, "who reads nothing gives way"
     assert value(p, "shoal_connections_closed_total", reason="slow_reader") == 1
-    for wire in (first, second, third):
-        wire.leaves()
+    for connection in (first, second, third):
+        connection.leaves()
     await p.settle()
     assert held(p) == 0
 
@@ -362,13 +362,13 @@ async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lan
 @both_lanes
 async def test_an_answer_that_is_not_read_keeps_its_requests_place(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
-    wire = await unread(p, lane, MIB)
+    connection = await unread(p, lane, MIB)
     quotas = p.gateway.services.quotas
     assert quotas.in_flight(TenantId("acme")) == 1
-    wire.transport.unread_bytes = 0
-    wire.reads_on()
+    connection.transport.unread_bytes = 0
+    connection.reads_on()
     assert quotas.in_flight(TenantId("acme")) == 0 and held(p) == 0
-    wire.leaves()
+    connection.leaves()
     await p.settle()
 
 
@@ -376,13 +376,13 @@ async def test_an_answer_that_is_not_read_keeps_its_requests_place(play: Playing
 async def test_a_large_body_counts_until_an_engine_has_answered(play: Playing, lane: str) -> None:
     """It was forgotten once it was whole, though a request may wait with it for minutes."""
     p = play("r0", limits=ROOM)
-    wire = await new_wire(p, lane)
+    connection = await new_connection(p, lane)
     body = CHAT_BODY.replace(b'"hi"', b'"' + b"x" * 3 * MIB + b'"')
-    wire >> post(body)
+    connection >> post(body)
     await p.settle()
     assert held(p) is not None and held(p) >= 3 * MIB
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     await p.settle()
-    assert wire.statuses == [200] and held(p) == 0
-    wire.leaves()
+    assert connection.statuses == [200] and held(p) == 0
+    connection.leaves()
     await p.settle()

@@ -7,7 +7,7 @@ from functions.decisions.routing.sessions import session_hash
 from functions.fleet.session_homes import MAX_PLACES_PER_BATCH, HomeBatch, HomesInvalid, hashes_in
 from functions.gateway.routing import homes as module
 from functions.gateway.routing.homes import SessionHomes
-from tests.gateway.world import NOW_UNIX_S, Clock
+from tests.gateway.rig import NOW_UNIX_S, Clock
 
 POOL, OTHER_POOL = PoolName("base"), PoolName("other")
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")

@@ -12,8 +12,8 @@ from functions.decisions.routing.replicas import EVERY, PoolIndex
 from functions.gateway.routing.homes import SessionHomes
 from tests.decisions.routing.test_routing import replica
 from tests.gateway.hello import Playing
+from tests.gateway.rig import NOW_UNIX_S, Clock
 from tests.gateway.test_homes import TTL_S, batch_of, conversation, told
-from tests.gateway.world import NOW_UNIX_S, Clock
 
 POOL = PoolName("base")
 BASE, ADAPTER = EngineName("base"), EngineName("acme/bot@sha256:1")
@@ -67,7 +67,7 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
     for number in NUMBERS:
         ours.sent(POOL, conversation(number), at(conversation(number), index), at(conversation(number), index), TTL_S)
     assert told(ours) == []
-    ours.doubt(POOL, index.changed)
+    ours.recheck(POOL, index.changed)
     ours.look_again(lambda pool, key, name: at(key, index, settled=False))
     batch = batch_of(ours)
     theirs.received(batch, NOW_UNIX_S)
@@ -78,7 +78,7 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
         assert (heard.replica_id if heard is not None else at(key, index)) != "new"
         assert (heard is not None) == (at(key, index) == "new"), "the others need no word"
     assert 5 < len(theirs) < 25
-    ours.doubt(POOL, {EVERY})
+    ours.recheck(POOL, {EVERY})
     ours.look_again(lambda pool, key, name: at(key, index, settled=False))
     assert told(ours) == [], "once"
 
@@ -96,8 +96,8 @@ def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_se
         looked_at.append(key)
         return B
 
-    homes.doubt(POOL, {ADAPTER})
-    homes.doubt(PoolName("other"), {EVERY})
+    homes.recheck(POOL, {ADAPTER})
+    homes.recheck(PoolName("other"), {EVERY})
     homes.look_again(assumed)
     assert looked_at == [conversation(0)]
     assert told(homes) == [("a", conversation(0))]
@@ -113,7 +113,7 @@ async def test_a_gateway_tells_of_its_conversations_when_a_replica_joins(play: P
     known = next(iter(fleet.heartbeats()))[0]
     for sequence, phase in enumerate(("starting", "ready"), 1):
         joins = {"replica_id": "r2", "phase": phase, "sequence": sequence}
-        fleet.fold(msgspec.structs.replace(known, **joins), p.world.clock())
+        fleet.fold(msgspec.structs.replace(known, **joins), p.rig.clock())
     (index,) = [index for _, index in fleet.indexes() if "r2" in index.ready]
     assert set(index.fresh) == {"r2"}
     p.gateway.sweep()

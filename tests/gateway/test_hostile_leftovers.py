@@ -7,16 +7,16 @@ after one round of the corpus no further one adds an object, and the resident se
 import gc
 
 from tests.gateway.broken import ALL
-from tests.gateway.client_rig import Server, Wire
+from tests.gateway.client_rig import Connection, Server
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
 
 
 async def all_of_them(p: Play, server: Server) -> None:
     for broken in ALL:
-        wire = Wire(p, server) >> broken.data
+        connection = Connection(p, server) >> broken.data
         await p.settle()
-        wire.leaves()
+        connection.leaves()
     for _, dial in p.dials:
         dial.cancel()
     p.dials.clear()

@@ -12,11 +12,11 @@ from functions.gateway.intake.intake import Intake, RawRequest, _upstream_body
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, ROUTES, TOKENIZE, Route
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, BATCH_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
 
-CATALOGUE = world.catalogue()
-INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+CATALOGUE = rig.catalogue()
+INTAKE = Intake(PEPPER, rig.limits(), Splits(time.monotonic))
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -25,7 +25,7 @@ def admit(
 ) -> Admitted:
     document = body if body is not None else {"model": "acme/bot", "messages": MESSAGES}
     sent = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return through(RawRequest("req-1", world.headers(key, **headers), sent), route)
+    return through(RawRequest("req-1", rig.headers(key, **headers), sent), route)
 
 
 def through(raw: RawRequest, route: Route = CHAT, catalogue: Catalogue = CATALOGUE) -> Admitted:
@@ -64,18 +64,18 @@ def sent(admitted: Admitted) -> dict[str, Any]:
         "Bearer " + ACME_KEY + " " + ACME_KEY,
         "Bearer " + ACME_KEY.upper(),
         "Bearer x" * 1000,
-        "Bearer " + world.REVOKED_KEY,
-        "Bearer " + world.EXPIRED_KEY,
-        "Bearer " + world.IMPOSTOR_KEY,
+        "Bearer " + rig.REVOKED_KEY,
+        "Bearer " + rig.EXPIRED_KEY,
+        "Bearer " + rig.IMPOSTOR_KEY,
         "Bearer \u00e9",
     ],
 )
 def test_every_wrong_key_gets_the_same_answer(authorization: str) -> None:
-    headers = [*world.headers(None), (b"authorization", authorization.encode("latin-1"))]
+    headers = [*rig.headers(None), (b"authorization", authorization.encode("latin-1"))]
     with pytest.raises(Refused) as refused:
         through(RawRequest("r", headers, b"{}"))
     with pytest.raises(Refused) as without:
-        through(RawRequest("r", world.headers(None), b"{}"))
+        through(RawRequest("r", rig.headers(None), b"{}"))
     assert refused.value.answer == without.value.answer
     assert refused.value.answer.status == 401
     assert ACME_KEY[10:] not in refused.value.answer.message
@@ -87,13 +87,13 @@ def test_a_key_is_known_by_its_whole_secret() -> None:
 
 
 def test_bearer_is_not_case_sensitive() -> None:
-    headers = [*world.headers(None), (b"authorization", b"bearer " + ACME_KEY.encode())]
+    headers = [*rig.headers(None), (b"authorization", b"bearer " + ACME_KEY.encode())]
     body = json.dumps(chat()).encode()
     assert through(RawRequest("r", headers, body)).caller.key_id == "acme-ci"
 
 
 def test_a_key_without_the_scope_is_forbidden() -> None:
-    assert refusal(key=world.READER_KEY) == (403, "insufficient_permissions")
+    assert refusal(key=rig.READER_KEY) == (403, "insufficient_permissions")
 
 
 def test_a_key_is_asked_for_before_a_body_is_read() -> None:
@@ -137,7 +137,7 @@ def test_a_class_above_the_keys_is_forbidden(headers: dict[str, str], fields: di
         ("acme/bot:stable", "acme/bot@v1", BOT_V1),
         ("acme/bot:canary", "acme/bot@v2", BOT_V2),
         ("acme/bot@v2", "acme/bot@v2", BOT_V2),
-        (f"acme/bot@{world.DIGEST_V2}", "acme/bot@v2", BOT_V2),
+        (f"acme/bot@{rig.DIGEST_V2}", "acme/bot@v2", BOT_V2),
         (POOL, f"{POOL}@v1", POOL),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_reference_names_one_version(requested: str, served_as: str, engine: s
     "requested",
     [
         "globex/bot",  # another tenant's
-        f"globex/bot@{world.DIGEST_V1}",
+        f"globex/bot@{rig.DIGEST_V1}",
         "acme/none",
         "acme/bot:none",
         "acme/bot@v9",
@@ -217,7 +217,7 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
     again = sent(admit(chat()))["cache_salt"]
     assert mine == again != "stolen"
     assert len(mine) == 32 and "acme" not in mine
-    other = Intake(b"q" * 32, world.limits(), Splits(time.monotonic))
+    other = Intake(b"q" * 32, rig.limits(), Splits(time.monotonic))
     assert other._salt_of(CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
 
 
@@ -239,7 +239,7 @@ def test_a_tenant_that_shares_its_cache_has_no_salt_not_even_its_own() -> None:
 def test_a_streams_usage_is_always_asked_for(options: dict[str, bool] | None) -> None:
     admitted = admit(chat(stream=True, stream_options=options))
     assert sent(admitted)["stream_options"]["include_usage"] is True
-    assert admitted.wants_usage is bool((options or {}).get("include_usage"))
+    assert admitted.include_usage is bool((options or {}).get("include_usage"))
 
 
 def test_other_stream_options_pass_on() -> None:
@@ -282,19 +282,19 @@ def precheck_refusal(headers: list[tuple[bytes, bytes]]) -> tuple[int, str]:
 
 
 def test_a_body_is_refused_by_its_head() -> None:
-    assert precheck_refusal(world.headers(content_length=str(4 * 1024 * 1024 + 1))) == (413, "body_too_large")
-    assert precheck_refusal(world.headers(None)) == (401, "invalid_api_key")
-    assert precheck_refusal([*world.headers(None)[:1]]) == (415, "unsupported_media_type")
-    INTAKE.precheck(CATALOGUE, world.headers(content_length=str(4 * 1024 * 1024)), NOW_UNIX_S)
+    assert precheck_refusal(rig.headers(content_length=str(4 * 1024 * 1024 + 1))) == (413, "body_too_large")
+    assert precheck_refusal(rig.headers(None)) == (401, "invalid_api_key")
+    assert precheck_refusal([*rig.headers(None)[:1]]) == (415, "unsupported_media_type")
+    INTAKE.precheck(CATALOGUE, rig.headers(content_length=str(4 * 1024 * 1024)), NOW_UNIX_S)
 
 
 def test_head_and_whole_request_are_refused_alike() -> None:
     for headers in (
         [],
-        world.headers(None)[:1],
-        world.headers(None),
-        world.headers(world.READER_KEY),
-        [*world.headers(), (b"host", b"b")],
+        rig.headers(None)[:1],
+        rig.headers(None),
+        rig.headers(rig.READER_KEY),
+        [*rig.headers(), (b"host", b"b")],
     ):
         with pytest.raises(Refused) as refused:
             through(RawRequest("r", headers, b""))

@@ -6,10 +6,10 @@ from functions.api.ids import KeyId
 from functions.decisions.request.access import authenticate
 from functions.gateway.intake import auth as known_keys
 from functions.gateway.intake.auth import KnownKeys
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, IMPOSTOR_KEY, NOW_UNIX_S, PEPPER, REVOKED_KEY
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, IMPOSTOR_KEY, NOW_UNIX_S, PEPPER, REVOKED_KEY
 
-CATALOGUE = world.catalogue()
+CATALOGUE = rig.catalogue()
 HEADERS = [
     None,
     "",
@@ -19,7 +19,7 @@ HEADERS = [
     "Bearer " + GLOBEX_KEY,
     "Bearer " + IMPOSTOR_KEY,
     "Bearer " + REVOKED_KEY,
-    "Bearer " + world.EXPIRED_KEY,
+    "Bearer " + rig.EXPIRED_KEY,
     "Bearer " + ACME_KEY[:-1],
     "Basic " + ACME_KEY,
     ACME_KEY,
@@ -46,21 +46,21 @@ def test_a_known_key_is_not_put_to_the_proof_again(monkeypatch: pytest.MonkeyPat
 def test_a_key_that_was_revoked_ends_with_the_snapshot_that_knew_it() -> None:
     keys = KnownKeys(PEPPER)
     assert keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S) is not None
-    without = world.catalogue(epoch=2, keys=(world.key_entry(GLOBEX_KEY, "globex"),))
+    without = rig.catalogue(epoch=2, keys=(rig.key_entry(GLOBEX_KEY, "globex"),))
     assert keys.caller(without, "Bearer " + ACME_KEY, NOW_UNIX_S) is None
 
 
 def test_a_key_that_changed_hands_is_its_new_tenants() -> None:
     keys = KnownKeys(PEPPER)
     keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S)
-    moved = world.catalogue(epoch=2, keys=(world.key_entry(ACME_KEY, "globex"),))
+    moved = rig.catalogue(epoch=2, keys=(rig.key_entry(ACME_KEY, "globex"),))
     caller = keys.caller(moved, "Bearer " + ACME_KEY, NOW_UNIX_S)
     assert caller is not None and (caller.tenant, caller.key_id) == ("globex", KeyId("acme-ci"))
 
 
 def test_a_known_key_expires_on_the_second() -> None:
     keys = KnownKeys(PEPPER)
-    until = world.catalogue(keys=(world.key_entry(ACME_KEY, "acme", expires_unix_s=NOW_UNIX_S + 10),))
+    until = rig.catalogue(keys=(rig.key_entry(ACME_KEY, "acme", expires_unix_s=NOW_UNIX_S + 10),))
     for now_unix_s, is_known in ((NOW_UNIX_S, True), (NOW_UNIX_S + 9.9, True), (NOW_UNIX_S + 10, False)):
         assert (keys.caller(until, "Bearer " + ACME_KEY, now_unix_s) is not None) is is_known
 

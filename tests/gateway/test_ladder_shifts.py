@@ -5,7 +5,7 @@ import pytest
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, BandEntry, FallbackEntry
 from functions.decisions.admission.queue import Admission
-from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.overload.gateway_share import QueueLadder
 from functions.decisions.overload.ladder import Rungs
 from functions.decisions.routing.fallback import shift_targets
 from functions.fleet.pool_heartbeat import PoolStats
@@ -13,7 +13,7 @@ from tests.gateway import sse
 from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
-from tests.gateway.world import BOT_V1, POOL, heartbeat
+from tests.gateway.rig import BOT_V1, POOL, heartbeat
 
 SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
 TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL, THIRD))
@@ -62,13 +62,13 @@ async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
     p.gateway.receive_heartbeat(
         heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001)
     )
-    ratios, look = [], RoomLadder.look
+    ratios, look = [], QueueLadder.look
 
-    def looks(ladder: RoomLadder, admission: Admission, now_s: float, *, shiftable_ratio: float) -> Rungs:
+    def looks(ladder: QueueLadder, admission: Admission, now_s: float, *, shiftable_ratio: float) -> Rungs:
         ratios.append(shiftable_ratio)
         return look(ladder, admission, now_s, shiftable_ratio=shiftable_ratio)
 
-    monkeypatch.setattr(RoomLadder, "look", looks)
+    monkeypatch.setattr(QueueLadder, "look", looks)
     p.ask()
     p.gateway.sweep()
     assert ratios == [1.0]

@@ -11,7 +11,7 @@ from tests.gateway import sse
 from tests.gateway.detours import NAMED_LARGE, falls_back, with_large
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import Playing, finishes
-from tests.gateway.world import POOL, heartbeat
+from tests.gateway.rig import POOL, heartbeat
 
 PROMISED = AdmissionEntry(
     "p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=2000), BandEntry("batch", 0.1, max_wait_ms=2_000))
@@ -47,9 +47,9 @@ async def goes_on(p: Play, seconds: float, *, interactive: float, batch: float, 
             await p.connects()
         for engine in p.engines[-1:]:
             finishes(engine)
-        p.world.clock.forward(QUARTER_S)
+        p.rig.clock.forward(QUARTER_S)
         p.gateway.receive_heartbeat(
-            heartbeat("r0", sequence=100 + quarter + int(p.world.clock() * 1000), kv_blocks_total=1)
+            heartbeat("r0", sequence=100 + quarter + int(p.rig.clock() * 1000), kv_blocks_total=1)
         )
         p.gateway.sweep()
     return found

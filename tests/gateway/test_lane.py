@@ -11,8 +11,8 @@ from tests.gateway import sse
 from tests.gateway.client_rig import (
     CHAT_BODY,
     STREAM_BODY,
+    Connection,
     Server,
-    Wire,
     chunked,
     get,
     post,
@@ -20,59 +20,59 @@ from tests.gateway.client_rig import (
 )
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import BOT_V1, limits
+from tests.gateway.rig import BOT_V1, limits
 
 # the plain run
 
 
 async def test_a_stream_is_one_chunked_answer(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY, x_request_id="mine")
+    connection = Connection(p) >> post(STREAM_BODY, x_request_id="mine")
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO)
-    assert not wire.answer.complete
+    assert not connection.answer.complete
     engine.streams(END)
     engine.ends_stream()
-    assert wire.answer.complete and wire.answer.status == 200
-    assert wire.answer.body == PUBLIC_HELLO + PUBLIC_END
-    assert wire.answer.headers["x-request-id"] == "mine"
-    assert wire.answer.headers["content-type"] == "text/event-stream"
-    assert "connection" not in wire.answer.headers and not wire.closed
+    assert connection.answer.complete and connection.answer.status == 200
+    assert connection.answer.body == PUBLIC_HELLO + PUBLIC_END
+    assert connection.answer.headers["x-request-id"] == "mine"
+    assert connection.answer.headers["content-type"] == "text/event-stream"
+    assert "connection" not in connection.answer.headers and not connection.closed
 
 
 async def test_a_whole_answer_has_its_length(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p)
-    await answered(wire)
-    assert wire.answer.body == sse.whole("acme/bot")
-    assert wire.answer.headers["content-length"] == str(len(wire.answer.body))
+    connection = Connection(p)
+    await answered(connection)
+    assert connection.answer.body == sse.whole("acme/bot")
+    assert connection.answer.headers["content-length"] == str(len(connection.answer.body))
 
 
 async def test_keep_alive(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p)
-    await answered(wire)
-    await answered(wire, stream=True)
-    await answered(wire)
-    assert wire.statuses == [200, 200, 200] and wire.on_the_lane and not wire.closed
+    connection = Connection(p)
+    await answered(connection)
+    await answered(connection, stream=True)
+    await answered(connection)
+    assert connection.statuses == [200, 200, 200] and connection.on_the_lane and not connection.closed
 
 
 async def test_a_refusal_keeps_the_connection(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(b"{}") >> post(b"[]")
-    assert [answer.code for answer in wire.answers] == ["invalid_request", "invalid_json"]
-    await answered(wire)
-    assert wire.statuses == [400, 400, 200]
+    connection = Connection(p) >> post(b"{}") >> post(b"[]")
+    assert [answer.code for answer in connection.answers] == ["invalid_request", "invalid_json"]
+    await answered(connection)
+    assert connection.statuses == [400, 400, 200]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
 async def test_any_segmentation_is_the_same_request(play: Playing, size: int) -> None:
     p = play("r0")
-    wire = Wire(p)
+    connection = Connection(p)
     data = post(STREAM_BODY)
     for start in range(0, len(data), size):
-        wire >> data[start : start + size]
+        connection >> data[start : start + size]
     engine = await p.connects()
     assert engine.requests[0]["messages"] == [{"role": "user", "content": "hi"}]
 
@@ -81,7 +81,7 @@ async def test_any_segmentation_is_the_same_request(play: Playing, size: int) ->
 async def test_a_chunked_body(play: Playing, size: int) -> None:
     p = play("r0")
     parts = [CHAT_BODY[start : start + size] for start in range(0, len(CHAT_BODY), size)]
-    Wire(p) >> post(chunked(*parts), transfer_encoding="chunked")
+    Connection(p) >> post(chunked(*parts), transfer_encoding="chunked")
     engine = await p.connects()
     assert engine.requests[0]["model"] == BOT_V1
 
@@ -91,48 +91,50 @@ async def test_a_chunked_body(play: Playing, size: int) -> None:
 async def test_a_trailer_is_no_header(play: Playing, trailer: bytes, moved: bool) -> None:
     """Whoever stands before the gateway and checks heads has not seen what comes behind the body."""
     p = play("r0")
-    wire = Wire(p)
+    connection = Connection(p)
     if moved:
-        wire >> get("/healthz")
+        connection >> get("/healthz")
         await p.settle()
-    wire >> post(chunked(CHAT_BODY)[:-2] + trailer + b"\r\n\r\n", transfer_encoding="chunked", x_request_id="mine")
+    connection >> post(
+        chunked(CHAT_BODY)[:-2] + trailer + b"\r\n\r\n", transfer_encoding="chunked", x_request_id="mine"
+    )
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     await p.settle()
-    assert wire.answers[-1].status == 200
-    assert wire.answers[-1].headers["x-request-id"] == "mine"
+    assert connection.answers[-1].status == 200
+    assert connection.answers[-1].headers["x-request-id"] == "mine"
     assert p.gateway.services.traces.recent[-1].row().class_ == "interactive"
-    wire.leaves()
+    connection.leaves()
 
 
 async def test_connection_close_is_honoured(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(connection="close")
+    connection = Connection(p) >> post(connection="close")
     (await p.connects()).answers(200, sse.whole(BOT_V1))
-    assert wire.answer.headers["connection"] == "close" and wire.closed and not wire.cut
+    assert connection.answer.headers["connection"] == "close" and connection.closed and not connection.cut
 
 
 async def test_expect_100_continue(play: Playing) -> None:
     p = play("r0")
     head, body = post(expect="100-continue").split(b"\r\n\r\n")
-    wire = Wire(p) >> head + b"\r\n\r\n"
-    assert bytes(wire.transport.got) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    wire >> body
+    connection = Connection(p) >> head + b"\r\n\r\n"
+    assert bytes(connection.transport.got) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection >> body
     (await p.connects()).answers(200, sse.whole(BOT_V1))
-    assert wire.statuses == [100, 200]
+    assert connection.statuses == [100, 200]
 
 
 async def test_expect_100_continue_from_a_stranger(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(b"", key=None, length=100, expect="100-continue")
-    assert wire.statuses == [401] and wire.answer.headers["connection"] == "close"
+    connection = Connection(p) >> post(b"", key=None, length=100, expect="100-continue")
+    assert connection.statuses == [401] and connection.answer.headers["connection"] == "close"
 
 
 async def test_an_empty_line_between_requests_is_nothing(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post() + b"\r\n"
+    connection = Connection(p) >> post() + b"\r\n"
     (await p.connects()).answers(200, sse.whole(BOT_V1))
-    await answered(wire)
-    assert wire.statuses == [200, 200]
+    await answered(connection)
+    assert connection.statuses == [200, 200]
 
 
 # hand-over
@@ -172,27 +174,27 @@ async def test_what_is_not_hot_moves_to_uvicorn_with_the_same_bytes(
 ) -> None:
     monkeypatch.setattr("functions.gateway.http.lane.GuardedHttp", Recorder)
     p = play("r0")
-    wire = Wire(p)
+    connection = Connection(p)
     data = NOT_HOT[name]
     for start in range(0, len(data), size or len(data)):
-        wire >> data[start : start + (size or len(data))]
-    assert not wire.on_the_lane
-    assert wire.transport.protocol.heard == data
-    assert len(p.gateway.services.connections) == 1 and len(wire.server.state.connections) == 1
+        connection >> data[start : start + (size or len(data))]
+    assert not connection.on_the_lane
+    assert connection.transport.protocol.heard == data
+    assert len(p.gateway.services.connections) == 1 and len(connection.server.state.connections) == 1
     await p.settle()
-    wire.leaves()
+    connection.leaves()
     await asyncio.sleep(0.01)
-    assert not p.gateway.services.connections and not wire.server.state.connections
+    assert not p.gateway.services.connections and not connection.server.state.connections
 
 
 async def test_a_connection_may_be_hot_first_and_move_later(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p)
-    await answered(wire)
-    wire >> get("/healthz")
+    connection = Connection(p)
+    await answered(connection)
+    connection >> get("/healthz")
     await p.settle()
-    assert wire.statuses == [200, 200] and not wire.on_the_lane
-    wire.leaves()
+    assert connection.statuses == [200, 200] and not connection.on_the_lane
+    connection.leaves()
 
 
 # pipelining
@@ -200,143 +202,143 @@ async def test_a_connection_may_be_hot_first_and_move_later(play: Playing) -> No
 
 async def test_a_request_before_its_turn_is_not_answered(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY) + post() + get()
+    connection = Connection(p) >> post(STREAM_BODY) + post() + get()
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO, END)
     engine.ends_stream()
-    assert len(wire.answers) == 1 and wire.answer.complete
-    wire.after(2.1)
-    assert wire.closed and not wire.cut
+    assert len(connection.answers) == 1 and connection.answer.complete
+    connection.after(2.1)
+    assert connection.closed and not connection.cut
     assert len(engine.requests) == 1
 
 
 async def test_pipelined_after_a_refusal(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(b"{}") + post()
-    assert wire.statuses == [400] and wire.closed
+    connection = Connection(play("r0")) >> post(b"{}") + post()
+    assert connection.statuses == [400] and connection.closed
 
 
 async def test_garbage_while_an_answer_runs_does_not_get_into_it(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY)
+    connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO)
-    wire >> b"\x00\x01garbage\r\n\r\n" >> b"x" * 100_000
+    connection >> b"\x00\x01garbage\r\n\r\n" >> b"x" * 100_000
     engine.streams(END)
     engine.ends_stream()
-    assert wire.answer.body == PUBLIC_HELLO + PUBLIC_END
-    wire.after(2.1)
-    assert wire.closed and len(wire.answers) == 1
+    assert connection.answer.body == PUBLIC_HELLO + PUBLIC_END
+    connection.after(2.1)
+    assert connection.closed and len(connection.answers) == 1
 
 
 async def test_a_request_while_a_stream_runs_must_be_sent_again(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY)
+    connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO)
-    wire >> post()
+    connection >> post()
     engine.streams(END)
     engine.ends_stream()
-    assert wire.answer.body == PUBLIC_HELLO + PUBLIC_END
-    wire.after(2.1)
-    assert wire.closed and not wire.cut and len(engine.requests) == 1
+    assert connection.answer.body == PUBLIC_HELLO + PUBLIC_END
+    connection.after(2.1)
+    assert connection.closed and not connection.cut and len(engine.requests) == 1
 
 
 async def test_an_empty_line_while_a_stream_runs_means_nothing(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p) >> post(STREAM_BODY)
+    connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO)
-    wire >> b"\r\n"
+    connection >> b"\r\n"
     engine.streams(END)
     engine.ends_stream()
-    await answered(wire)
-    assert wire.statuses == [200, 200] and not wire.closed
+    await answered(connection)
+    assert connection.statuses == [200, 200] and not connection.closed
 
 
 async def test_after_a_stream_the_connection_may_move(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p)
-    await answered(wire, stream=True)
-    wire >> get("/healthz")
+    connection = Connection(p)
+    await answered(connection, stream=True)
+    connection >> get("/healthz")
     await p.settle()
-    assert wire.statuses == [200, 200] and not wire.on_the_lane
-    wire.leaves()
+    assert connection.statuses == [200, 200] and not connection.on_the_lane
+    connection.leaves()
 
 
 # bounds
 
 
 async def test_a_head_over_its_bound_in_one_segment(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(x_big="x" * 17_000)
-    assert (wire.answer.status, wire.answer.code) == (431, "headers_too_large")
+    connection = Connection(play("r0")) >> post(x_big="x" * 17_000)
+    assert (connection.answer.status, connection.answer.code) == (431, "headers_too_large")
 
 
 async def test_a_head_over_its_bound_byte_by_byte(play: Playing) -> None:
-    wire = Wire(play("r0"))
+    connection = Connection(play("r0"))
     for byte in b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 17_000:
-        wire >> bytes([byte])
-    assert (wire.answer.status, wire.answer.code) == (431, "headers_too_large")
+        connection >> bytes([byte])
+    assert (connection.answer.status, connection.answer.code) == (431, "headers_too_large")
 
 
 async def test_a_url_over_its_bound(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(path="/" + "x" * 17_000)
-    assert wire.answer.status == 431
+    connection = Connection(play("r0")) >> post(path="/" + "x" * 17_000)
+    assert connection.answer.status == 431
 
 
 async def test_too_many_headers(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(**{f"x{i}": "y" for i in range(70)})
-    assert (wire.answer.status, wire.answer.code) == (431, "headers_too_large")
+    connection = Connection(play("r0")) >> post(**{f"x{i}": "y" for i in range(70)})
+    assert (connection.answer.status, connection.answer.code) == (431, "headers_too_large")
 
 
 async def test_an_announced_body_over_its_bound(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(b"", length=4 * 1024 * 1024 + 1)
-    assert (wire.answer.status, wire.answer.code) == (413, "body_too_large")
+    connection = Connection(play("r0")) >> post(b"", length=4 * 1024 * 1024 + 1)
+    assert (connection.answer.status, connection.answer.code) == (413, "body_too_large")
 
 
 async def test_a_chunked_body_over_its_bound(play: Playing) -> None:
-    wire = Wire(play("r0", limits=limits(body_bytes=1000)))
-    wire >> post(chunked(b"x" * 1001), transfer_encoding="chunked")
-    assert (wire.answer.status, wire.answer.code) == (413, "body_too_large")
+    connection = Connection(play("r0", limits=limits(body_bytes=1000)))
+    connection >> post(chunked(b"x" * 1001), transfer_encoding="chunked")
+    assert (connection.answer.status, connection.answer.code) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize("chunked_body", [True, False])
 async def test_a_strangers_large_body_is_not_read(play: Playing, chunked_body: bool) -> None:
     request = post(b"", key=None, transfer_encoding="chunked") if chunked_body else post(b"", key=None, length=100_000)
-    wire = Wire(play("r0")) >> request
-    assert (wire.answer.status, wire.answer.code) == (401, "invalid_api_key")
+    connection = Connection(play("r0")) >> request
+    assert (connection.answer.status, connection.answer.code) == (401, "invalid_api_key")
     for _ in range(100):
-        wire >> b"x" * 65_536
-    assert len(wire.lane._body) == 0, "what follows is dropped"
-    assert not wire.closed, "the client may still be sending: closing now would reset the answer away"
-    wire.after(2.1)
-    assert wire.closed
+        connection >> b"x" * 65_536
+    assert len(connection.lane._body) == 0, "what follows is dropped"
+    assert not connection.closed, "the client may still be sending: closing now would reset the answer away"
+    connection.after(2.1)
+    assert connection.closed
 
 
 async def test_tiny_chunks_cost_no_more_than_their_bytes(play: Playing) -> None:
-    wire = Wire(play("r0")) >> post(b"", transfer_encoding="chunked")
+    connection = Connection(play("r0")) >> post(b"", transfer_encoding="chunked")
     for _ in range(100):
-        wire >> b"1\r\n{\r\n" * 100
-    assert isinstance(wire.lane._body, bytearray) and len(wire.lane._body) == 10_000
+        connection >> b"1\r\n{\r\n" * 100
+    assert isinstance(connection.lane._body, bytearray) and len(connection.lane._body) == 10_000
 
 
 async def test_the_last_connection(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
     server = Server(p)
-    first, second = Wire(p, server), Wire(p, server)
+    first, second = Connection(p, server), Connection(p, server)
     assert first.cut, "a stranger gives way"
     second >> post()
-    third = Wire(p, server)
+    third = Connection(p, server)
     assert third.statuses == [503] and third.closed and third.answer.headers["connection"] == "close"
     third >> post()
     third.leaves()
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert second.statuses == [200]
     second.leaves()
-    assert not Wire(p, server).closed
+    assert not Connection(p, server).closed
 
 
 @pytest.mark.parametrize(
@@ -355,11 +357,11 @@ async def test_the_last_connection(play: Playing) -> None:
     ],
 )
 async def test_what_is_not_http_is_refused_and_the_connection_ends(play: Playing, data: bytes) -> None:
-    wire = Wire(play("r0")) >> data
-    assert (wire.answer.status, wire.answer.code) == (400, "invalid_http")
-    assert wire.answer.headers["connection"] == "close"
-    wire.after(2.1)
-    assert wire.closed
+    connection = Connection(play("r0")) >> data
+    assert (connection.answer.status, connection.answer.code) == (400, "invalid_http")
+    assert connection.answer.headers["connection"] == "close"
+    connection.after(2.1)
+    assert connection.closed
 
 
 @pytest.mark.parametrize("size", [None, 1, 150])
@@ -367,20 +369,20 @@ async def test_what_is_not_http_is_refused_and_the_connection_ends(play: Playing
 async def test_an_upgrade_is_ignored_and_its_body_is_no_request(play: Playing, size: int | None, moved: bool) -> None:
     """RFC 9110, 7.8; the parser ends such a request before its body, and would take that for the next one."""
     p = play("r0")
-    wire = Wire(p) >> (get("/healthz") if moved else b"")
+    connection = Connection(p) >> (get("/healthz") if moved else b"")
     await p.settle()
     inner = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     data = post(CHAT_BODY + b" " + inner, connection="Upgrade, HTTP2-Settings", upgrade="h2c", http2_settings="AAMA")
     for start in range(0, len(data), size or len(data)):
-        wire >> data[start : start + (size or len(data))]
+        connection >> data[start : start + (size or len(data))]
     await p.settle()
-    assert wire.answers[-1].code == "invalid_json", "the whole body was read as one"
-    wire >> post(connection="upgrade", upgrade="websocket")
+    assert connection.answers[-1].code == "invalid_json", "the whole body was read as one"
+    connection >> post(connection="upgrade", upgrade="websocket")
     await p.settle()
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     await p.settle()
-    assert wire.statuses == [*([200] if moved else []), 400, 200]
-    wire.leaves()
+    assert connection.statuses == [*([200] if moved else []), 400, 200]
+    connection.leaves()
 
 
 # before there is anything to serve
@@ -389,25 +391,25 @@ async def test_an_upgrade_is_ignored_and_its_body_is_no_request(play: Playing, s
 async def test_without_a_snapshot(play: Playing) -> None:
     p = play("r0")
     p.gateway.services.state.catalogue = None
-    wire = Wire(p) >> post()
-    assert (wire.answer.status, wire.answer.code) == (503, "not_ready")
-    assert wire.answer.headers["retry-after"]
+    connection = Connection(p) >> post()
+    assert (connection.answer.status, connection.answer.code) == (503, "not_ready")
+    assert connection.answer.headers["retry-after"]
 
 
 async def test_a_failure_of_ours_is_a_500_in_shape_and_says_nothing_of_it(play: Playing) -> None:
     p = play("r0")
     p.gateway.services = replace(p.gateway.services, wall_clock=lambda: 1 / 0)  # type: ignore[arg-type]
-    wire = Wire(p) >> post()
-    assert (wire.answer.status, wire.answer.code) == (500, "internal_error")
-    assert "ZeroDivision" not in wire.answer.body.decode()
+    connection = Connection(p) >> post()
+    assert (connection.answer.status, connection.answer.code) == (500, "internal_error")
+    assert "ZeroDivision" not in connection.answer.body.decode()
 
 
 async def test_an_idle_connection_holds_nothing_of_its_last_request(play: Playing) -> None:
     p = play("r0")
-    wire = Wire(p)
-    await answered(wire)
-    assert wire.lane._headers == [] and not wire.lane._body and wire.lane._exchange is None
-    assert not hasattr(wire.lane, "__dict__")
+    connection = Connection(p)
+    await answered(connection)
+    assert connection.lane._headers == [] and not connection.lane._body and connection.lane._exchange is None
+    assert not hasattr(connection.lane, "__dict__")
 
 
 def test_answers_are_read_strictly() -> None:

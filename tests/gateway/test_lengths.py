@@ -10,10 +10,10 @@ from functions.gateway.errors import OverQuota
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, TOKENIZE, Route
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import NOW_UNIX_S, PEPPER, quota
+from tests.gateway import rig
+from tests.gateway.rig import NOW_UNIX_S, PEPPER, quota
 
-INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+INTAKE = Intake(PEPPER, rig.limits(), Splits(time.monotonic))
 WORD = "abcd"  # 4 bytes: a token, as lengths are counted here
 WINDOW_TOKENS = 2048  # the pool's
 
@@ -22,8 +22,8 @@ def given(route: Route, body: dict[str, Any], caps: dict[str, int]) -> dict[str,
     """What the engine gets."""
     content = {COMPLETIONS: {"prompt": WORD}}.get(route, {"messages": [{"role": "user", "content": WORD}]})
     sent = json.dumps({"model": "acme/bot", **content, **body}).encode()
-    raw = RawRequest("r", world.headers(), sent)
-    catalogue = world.catalogue(quotas=(quota(**caps),))
+    raw = RawRequest("r", rig.headers(), sent)
+    catalogue = rig.catalogue(quotas=(quota(**caps),))
     admitted = INTAKE.admit(catalogue, route, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
     forwarded: dict[str, Any] = json.loads(admitted.upstream_body)
     return forwarded

@@ -12,9 +12,9 @@ from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.gateway.errors import Refused
 from functions.gateway.intake.listing import KEPT_S, ListedLately, Listing, describe_model, page_of
-from tests.gateway import world
+from tests.gateway import rig
 
-CATALOGUE = world.catalogue()
+CATALOGUE = rig.catalogue()
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
 
@@ -32,17 +32,17 @@ def list_models(catalogue: Catalogue, view: FleetView, tenant: TenantId, listing
 def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
     listed = list_models(CATALOGUE, fleet(), ACME)
     assert listed["object"] == "list"
-    assert [model["id"] for model in listed["data"]] == ["acme/bot", world.POOL]
+    assert [model["id"] for model in listed["data"]] == ["acme/bot", rig.POOL]
     assert "globex" not in json.dumps(listed)
     assert [model["id"] for model in list_models(CATALOGUE, fleet(), GLOBEX)["data"]] == ["globex/bot"]
     assert list_models(CATALOGUE, fleet(), TenantId("nobody"))["data"] == []
 
 
 def test_describes_a_model() -> None:
-    model = describe_model(CATALOGUE, fleet(world.heartbeat("r0")), ACME, "acme/bot")
+    model = describe_model(CATALOGUE, fleet(rig.heartbeat("r0")), ACME, "acme/bot")
     assert model is not None
-    assert (model["object"], model["owned_by"], model["parent"]) == ("model", "acme", world.POOL)
-    assert model["channels"]["canary"] == {"version": "v2", "digest": world.DIGEST_V2}
+    assert (model["object"], model["owned_by"], model["parent"]) == ("model", "acme", rig.POOL)
+    assert model["channels"]["canary"] == {"version": "v2", "digest": rig.DIGEST_V2}
     assert model["context_window"] == 2048 and model["task"] == "generate"
     assert model["capacity"] == {"ready": True, "replicas_ready": 1}
 
@@ -55,24 +55,24 @@ def test_a_reference_with_a_selector_is_repeated_as_asked() -> None:
 
 def test_another_tenants_model_is_nothing() -> None:
     assert describe_model(CATALOGUE, fleet(), ACME, "globex/bot") is None
-    assert describe_model(CATALOGUE, fleet(), GLOBEX, world.POOL) is None
+    assert describe_model(CATALOGUE, fleet(), GLOBEX, rig.POOL) is None
 
 
 def test_capacity_counts_replicas_that_could_answer() -> None:
     view = fleet(
-        world.heartbeat("ready"),
-        world.heartbeat("cold", adapters=()),
-        world.heartbeat("draining", phase="draining"),
+        rig.heartbeat("ready"),
+        rig.heartbeat("cold", adapters=()),
+        rig.heartbeat("draining", phase="draining"),
     )
     adapter = describe_model(CATALOGUE, view, ACME, "acme/bot")
-    base = describe_model(CATALOGUE, view, ACME, world.POOL)
+    base = describe_model(CATALOGUE, view, ACME, rig.POOL)
     assert adapter is not None and base is not None
     assert adapter["capacity"] == {"ready": True, "replicas_ready": 1}
     assert base["capacity"] == {"ready": True, "replicas_ready": 2}
 
 
 def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit() -> None:
-    catalogue = world.catalogue(quotas=(world.quota(requests_per_minute=60, max_output_tokens=512),))
+    catalogue = rig.catalogue(quotas=(rig.quota(requests_per_minute=60, max_output_tokens=512),))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None
     assert model["tier"] == {"name": "enterprise", "limits": {"requests_per_minute": 60, "max_output_tokens": 512}}
@@ -82,47 +82,47 @@ def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit
 
 
 def test_the_list_says_of_each_model_what_is_said_of_it_alone() -> None:
-    catalogue = world.catalogue(quotas=(world.quota(requests_per_minute=60),), **world.in_rollout(10))
-    view = fleet(world.heartbeat("r0"), world.heartbeat("r1", adapters=()))
+    catalogue = rig.catalogue(quotas=(rig.quota(requests_per_minute=60),), **rig.in_rollout(10))
+    view = fleet(rig.heartbeat("r0"), rig.heartbeat("r1", adapters=()))
     listed = list_models(catalogue, view, ACME)["data"]
     assert listed == [describe_model(catalogue, view, ACME, model["id"]) for model in listed]
     assert [model["capacity"]["replicas_ready"] for model in listed] == [1, 2]
 
 
 def test_what_is_kept_follows_the_snapshot_and_the_fleet() -> None:
-    listing, view = Listing(), fleet(world.heartbeat("r0"))
-    before = list_models(world.catalogue(), view, ACME, listing)
-    assert list_models(world.catalogue(), view, ACME, listing) == before
-    view.fold(world.heartbeat("r0", sequence=2, adapters=()), 1.0)
-    assert list_models(world.catalogue(), view, ACME, listing)["data"][0]["capacity"]["ready"] is False
-    changed = world.catalogue(**world.in_rollout(10))
+    listing, view = Listing(), fleet(rig.heartbeat("r0"))
+    before = list_models(rig.catalogue(), view, ACME, listing)
+    assert list_models(rig.catalogue(), view, ACME, listing) == before
+    view.fold(rig.heartbeat("r0", sequence=2, adapters=()), 1.0)
+    assert list_models(rig.catalogue(), view, ACME, listing)["data"][0]["capacity"]["ready"] is False
+    changed = rig.catalogue(**rig.in_rollout(10))
     assert "rollout" in list_models(changed, view, ACME, listing)["data"][0]["channels"]["stable"]
-    base_alone = tuple(model for model in world.snapshot().models if model.type == "base")
-    fewer = world.catalogue(models=base_alone)
-    assert [model["id"] for model in list_models(fewer, view, ACME, listing)["data"]] == [world.POOL]
+    base_alone = tuple(model for model in rig.snapshot().models if model.type == "base")
+    fewer = rig.catalogue(models=base_alone)
+    assert [model["id"] for model in list_models(fewer, view, ACME, listing)["data"]] == [rig.POOL]
     assert len(listing._written) == 1
 
 
 @pytest.mark.parametrize(("cap", "window"), [(512, 512), (2048, 2048), (131_072, 2048)])
 def test_the_context_window_is_what_the_tenant_may_fill(cap: int, window: int) -> None:
-    catalogue = world.catalogue(quotas=(world.quota(max_context_tokens=cap),))
+    catalogue = rig.catalogue(quotas=(rig.quota(max_context_tokens=cap),))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None and model["context_window"] == window
 
 
 def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_way() -> None:
-    catalogue = world.catalogue(**world.in_rollout(10, stage=2))
+    catalogue = rig.catalogue(**rig.in_rollout(10, stage=2))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None and model["channels"] == {
-        "canary": {"version": "v2", "digest": world.DIGEST_V2},
+        "canary": {"version": "v2", "digest": rig.DIGEST_V2},
         "stable": {
             "version": "v1",
-            "digest": world.DIGEST_V1,
+            "digest": rig.DIGEST_V1,
             "rollout": {
-                "id": world.ROLLOUT,
+                "id": rig.ROLLOUT,
                 "stage": 2,
                 "percent": 10,
-                "candidate": {"version": "v2", "digest": world.DIGEST_V2},
+                "candidate": {"version": "v2", "digest": rig.DIGEST_V2},
             },
         },
     }
@@ -135,10 +135,10 @@ def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
         listed = json.loads(lately.models(CATALOGUE, fleet(), ACME, page_of(query)))
         return [model["id"] for model in listed["data"]], listed["has_more"]
 
-    assert page() == (["acme/bot", world.POOL], False)
+    assert page() == (["acme/bot", rig.POOL], False)
     assert page(limit="1") == (["acme/bot"], True)
-    assert page(limit="1", after_id="acme/bot") == ([world.POOL], False)
-    assert page(limit="20") == (["acme/bot", world.POOL], False)
+    assert page(limit="1", after_id="acme/bot") == ([rig.POOL], False)
+    assert page(limit="20") == (["acme/bot", rig.POOL], False)
     assert page(limit="20", after_id="nobody's") == ([], False)
 
 
@@ -152,7 +152,7 @@ def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
         return [model["capacity"]["ready"] for model in listed["data"]]
 
     assert ready(limit="1") == [False]
-    view.fold(world.heartbeat("r0"), 0.0)
+    view.fold(rig.heartbeat("r0"), 0.0)
     assert ready(limit="1") == ready(limit="1", after_id="acme/bot") == [False] and ready() == [False, False]
     now_s[0] = KEPT_S
     assert ready(limit="1", after_id="acme/bot") == [True]

@@ -9,7 +9,7 @@ import pytest
 from tests.gateway import sse
 from tests.gateway.client_rig import get, post
 from tests.gateway.live import WAYS, LiveGateway, Served, Way, client, engine, quiet, well
-from tests.gateway.world import BOT_V1, DIGEST_V1, GLOBEX_KEY
+from tests.gateway.rig import BOT_V1, DIGEST_V1, GLOBEX_KEY
 
 pytestmark = [pytest.mark.servers, pytest.mark.parametrize("way", WAYS, ids=str)]
 MESSAGES = [{"role": "user", "content": "ahoj"}]
@@ -38,15 +38,15 @@ async def test_a_whole_answer(live: LiveGateway, trust: ssl.SSLContext, way: Way
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("wants_usage", [False, True])
-async def test_a_stream(live: LiveGateway, trust: ssl.SSLContext, way: Way, route: str, wants_usage: bool) -> None:
+@pytest.mark.parametrize("include_usage", [False, True])
+async def test_a_stream(live: LiveGateway, trust: ssl.SSLContext, way: Way, route: str, include_usage: bool) -> None:
     async with engine(live), client(live, way, trust) as caller:
-        options = {"stream_options": {"include_usage": True}} if wants_usage else {}
+        options = {"stream_options": {"include_usage": True}} if include_usage else {}
         await caller.send(post(body(route, stream=True, **options), path=route))
         answer = await caller.answer()
         name = "acme/bot"
         words = sse.token(name, "you") + sse.token(name, " said ") + sse.token(name, "ahoj")
-        counted = sse.usage(name) if wants_usage else b""
+        counted = sse.usage(name) if include_usage else b""
         assert answer.body == sse.role(name) + words + sse.finish(name) + counted + sse.DONE
         assert answer.headers["content-type"].startswith("text/event-stream")
 

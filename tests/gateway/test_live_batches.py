@@ -23,7 +23,7 @@ from tests.gateway.batch_rig import (
     until,
     until_metric,
 )
-from tests.gateway.world import GLOBEX_KEY
+from tests.gateway.rig import GLOBEX_KEY
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.gateway import world
+from tests.gateway import rig
 from tests.gateway.broken import ALL, BODIES, CALLERS, HEADERS, HTTP, Broken
 from tests.gateway.client_rig import HttpAnswer, get, post
 from tests.gateway.live import WAYS, LiveGateway, Way, client, engine, quiet
@@ -31,7 +31,7 @@ async def test_broken(live: LiveGateway, trust: ssl.SSLContext, way: Way, broken
 def assert_says_little(answer: HttpAnswer) -> None:
     text = answer.body.decode()
     assert len(text) < 1000
-    for secret in (world.ACME_KEY[-20:], "Traceback", "functions/", "globex-ci"):
+    for secret in (rig.ACME_KEY[-20:], "Traceback", "functions/", "globex-ci"):
         assert secret not in text
     assert not set(answer.headers) & {"server", "date"}
 
@@ -85,7 +85,7 @@ async def test_logs_hold_one_line_a_record_and_no_secret(
                 await caller.answer()
     for record in caplog.records:
         message = record.getMessage()
-        assert world.ACME_KEY not in message
+        assert rig.ACME_KEY not in message
         if record.name.startswith("functions"):
             assert "\n" not in message and "\r" not in message
 

@@ -12,7 +12,7 @@ import pytest
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, post
 from tests.gateway.live import WAYS, LiveGateway, Served, Way, client, engine, quiet
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 pytestmark = [pytest.mark.servers, pytest.mark.parametrize("way", WAYS, ids=str)]
 PROMISED_S = 1.0

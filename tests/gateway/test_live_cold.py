@@ -21,7 +21,7 @@ from functions.gateway.limits import Limits
 from tests.artifacts.adapter_files import make_adapter
 from tests.gateway.client_rig import HttpAnswer, post
 from tests.gateway.live import LiveGateway, Way, client, quiet
-from tests.gateway.world import catalogue
+from tests.gateway.rig import catalogue
 from tests.replica.cold_rig import metric, publish_many
 from tests.replica.processes import AgentProcess, Engine, wait_for
 from tests.replica.snapshots import keep, make_snapshot, name_of

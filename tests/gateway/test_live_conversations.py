@@ -14,9 +14,9 @@ import pytest
 from functions.api.snapshot import ConversationsPart
 from functions.gateway.limits import Limits
 from tests.contract.servers import running
-from tests.gateway import world
+from tests.gateway import rig
 from tests.gateway.live import CALL_S, LiveGateway, quiet
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, POOL, catalogue
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, POOL, catalogue
 
 pytestmark = pytest.mark.servers
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.servers
 def two(
     certificate: tuple[Path, Path], valkey_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LiveGateway, LiveGateway]]:
-    acme, globex = world.snapshot().tenants
+    acme, globex = rig.snapshot().tenants
     first = catalogue(tenants=(msgspec.structs.replace(acme, conversations=ConversationsPart()), globex))
     with (
         running("sim", tmp_path_factory.mktemp("sim") / "engine.log") as engine,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.gateway.live import CALL_S, PATIENCE_S, LiveGateway, Served, Way, client, engine, quiet
-from tests.gateway.world import ACME_KEY, POOL
+from tests.gateway.rig import ACME_KEY, POOL
 
 pytestmark = pytest.mark.servers
 FIRST_EVENTS = {

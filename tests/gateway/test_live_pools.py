@@ -15,8 +15,8 @@ from functions.decisions.catalogue import Catalogue
 from functions.gateway.limits import Limits
 from tests.contract.servers import Engine, running
 from tests.gateway.live import CALL_S, LiveGateway
-from tests.gateway.world import GLOBEX_KEY, key_entry, mint
-from tests.pools_world import ACME, ACMES, GLOBEX, LLAMA, SPOT, base, pool, snapshot
+from tests.gateway.rig import GLOBEX_KEY, key_entry, mint
+from tests.pools_rig import ACME, ACMES, GLOBEX, LLAMA, SPOT, base, pool, snapshot
 
 pytestmark = pytest.mark.servers
 ACME_KEY = mint("acme-ci", b"a")

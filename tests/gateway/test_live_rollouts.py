@@ -38,7 +38,7 @@ from tests.gateway.live import (
     quiet,
     well,
 )
-from tests.gateway.world import BOT_V1, BOT_V2, NOW_UNIX_S, ROLLOUT, catalogue, in_rollout, snapshot
+from tests.gateway.rig import BOT_V1, BOT_V2, NOW_UNIX_S, ROLLOUT, catalogue, in_rollout, snapshot
 from tests.ports import free_port
 from tests.replica.conftest import valkey_server
 

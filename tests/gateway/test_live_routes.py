@@ -15,7 +15,7 @@ from functions.api.snapshot import PoolEntry
 from functions.gateway.limits import Limits
 from tests.contract.servers import Engine, running
 from tests.gateway.live import CALL_S, LiveGateway, quiet
-from tests.gateway.world import ACME_KEY, POOL, catalogue
+from tests.gateway.rig import ACME_KEY, POOL, catalogue
 
 pytestmark = pytest.mark.servers
 QUESTION = "What is the capital of France?"

@@ -17,7 +17,7 @@ from tests.contract.adapters import make_adapter
 from tests.contract.servers import Engine, running
 from tests.fleets import wait_until
 from tests.gateway.live import CALL_S, PATIENCE_S, LiveGateway, quiet
-from tests.gateway.world import ACME_KEY, BOT_V1, DIGEST_V1, POOL, catalogue, quota
+from tests.gateway.rig import ACME_KEY, BOT_V1, DIGEST_V1, POOL, catalogue, quota
 
 pytestmark = pytest.mark.servers
 WELL = {"reset_after_tokens": None, "malformed": None, "slow_factor": 1.0}
@@ -167,7 +167,7 @@ async def running_requests(engine: Engine) -> float:
 
 @pytest.fixture
 def tier(live: LiveGateway) -> Iterator[Callable[..., None]]:
-    """Pushes limits for the caller's tier; the world's own (none) come back in the end."""
+    """Pushes limits for the caller's tier; the rig's own (none) come back in the end."""
     epochs = itertools.count(2)
     yield lambda **limits: live.call(lambda: live.gateway.swap(catalogue(next(epochs), quotas=(quota(**limits),))))
     live.call(lambda: live.gateway.swap(catalogue(next(epochs))))

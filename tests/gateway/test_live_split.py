@@ -19,7 +19,7 @@ from functions.api.snapshot import PoolEntry
 from functions.gateway.limits import Limits
 from tests.contract.servers import Engine, model_dir, running
 from tests.gateway.live import LiveGateway
-from tests.gateway.world import ACME_KEY, POOL, catalogue, routing
+from tests.gateway.rig import ACME_KEY, POOL, catalogue, routing
 from tests.ports import free_port
 
 PREFILL = PoolName("smollm2-prefill")

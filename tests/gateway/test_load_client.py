@@ -13,7 +13,7 @@ from functions.fleet.agent_credentials import agent_credential
 from functions.gateway.routing import load_client
 from functions.gateway.routing.load_client import LoadAnswer, LoadClient, LoadState
 from tests.artifacts.conftest import free_ports
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 NAME = EngineName("acme/bot@sha256:0123456789abcdef")
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

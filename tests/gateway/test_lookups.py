@@ -13,7 +13,7 @@ from functions.gateway.http.asgi import make_app
 from functions.gateway.intake.listing import ListedLately, Listing
 from functions.gateway.tenant_limits import Lookups
 from tests.gateway.composing import Shelf
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, PEPPER, World, catalogue, heartbeat, limits
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, PEPPER, Rig, catalogue, heartbeat, limits
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
@@ -53,10 +53,10 @@ def test_only_tenants_that_ask_are_remembered() -> None:
 
 
 async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> None:
-    world = World(limits=limits(lookups_per_minute=12))
-    services = world.gateway.services
-    chat = ChatServices(services, world.gateway.handle, ToolCaller(ToolPolicy()), Conversations(Shelf(), PEPPER))
-    transport = httpx.ASGITransport(app=make_app(world.gateway, [Composer(chat).add_routes]))
+    rig = Rig(limits=limits(lookups_per_minute=12))
+    services = rig.gateway.services
+    chat = ChatServices(services, rig.gateway.handle, ToolCaller(ToolPolicy()), Conversations(Shelf(), PEPPER))
+    transport = httpx.ASGITransport(app=make_app(rig.gateway, [Composer(chat).add_routes]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
 
         async def status(method: str, path: str, key: str = ACME_KEY) -> int:
@@ -66,36 +66,36 @@ async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> Non
         assert await status("GET", "/v1/models/acme/bot") == 429
         assert await status("DELETE", "/v1/conversations") == 429, "each is a turn of the bus's"
         assert await status("GET", "/v1/models", GLOBEX_KEY) == 200
-        world.clock.now_s += 5.0
+        rig.clock.now_s += 5.0
         assert await status("DELETE", "/v1/conversations") == 400, "a header is missing"
         assert await status("GET", "/v1/models") == 429, "it was counted"
 
 
 def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None:
-    world = World().with_replicas("r0")
-    first, second, fleet = catalogue(), catalogue(epoch=2), world.gateway.services.fleet
-    lately = ListedLately(world.clock)
+    rig = Rig().with_replicas("r0")
+    first, second, fleet = catalogue(), catalogue(epoch=2), rig.gateway.services.fleet
+    lately = ListedLately(rig.clock)
     told = lately.models(first, fleet, ACME)
     assert told == Listing().models(first, fleet, ACME).content
-    fleet.fold(heartbeat("r1"), world.clock())
+    fleet.fold(heartbeat("r1"), rig.clock())
     assert lately.models(first, fleet, ACME) is told
     anew = lately.models(second, fleet, ACME)
     assert anew == Listing().models(second, fleet, ACME).content != told
-    world.clock.now_s += 1.0
+    rig.clock.now_s += 1.0
     assert lately.models(second, fleet, ACME) is not anew
 
 
 def test_listings_are_forgotten_by_age_and_by_size() -> None:
-    world, listed = World(), catalogue()
-    fleet = world.gateway.services.fleet
+    rig, listed = Rig(), catalogue()
+    fleet = rig.gateway.services.fleet
     tenants = [TenantId(f"t{number}") for number in range(10)]
     size_bytes = Listing().models(listed, fleet, tenants[0]).held_bytes
-    lately = ListedLately(world.clock, kept_bytes=4 * size_bytes)
+    lately = ListedLately(rig.clock, kept_bytes=4 * size_bytes)
     told = [lately.models(listed, fleet, tenant) for tenant in tenants]
     assert len(lately) == 4
     assert [lately.models(listed, fleet, tenant) is told[6 + at] for at, tenant in enumerate(tenants[6:])] == [True] * 4
-    world.clock.now_s += 1.0
+    rig.clock.now_s += 1.0
     lately.models(listed, fleet, tenants[0])
     assert len(lately) == 1
-    none = ListedLately(world.clock, kept_bytes=size_bytes - 1)
+    none = ListedLately(rig.clock, kept_bytes=size_bytes - 1)
     assert none.models(listed, fleet, tenants[0]) and not len(none)

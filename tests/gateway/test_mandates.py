@@ -5,13 +5,13 @@ import pytest
 from functions.api.ids import KeyId, TenantId
 from functions.gateway.errors import Refused
 from functions.gateway.http.headers import RequestHeaders
-from tests.gateway.world import NOW_UNIX_S, World, catalogue, key_entry, mint
+from tests.gateway.rig import NOW_UNIX_S, Rig, catalogue, key_entry, mint
 
 OLD = mint("acme-soon", b"x")
 
 
 def test_a_mandate_is_the_key_until_the_work_ends() -> None:
-    gateway = World().gateway
+    gateway = Rig().gateway
     assert gateway.services.state.catalogue is not None
     with gateway.services.intake.delegated.issued(TenantId("acme"), KeyId("acme-ci")) as token:
         caller = gateway.services.intake.identify(
@@ -25,7 +25,7 @@ def test_a_mandate_is_the_key_until_the_work_ends() -> None:
 
 
 def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> None:
-    gateway = World().gateway
+    gateway = Rig().gateway
     keys = (key_entry(OLD, "acme", expires_unix_s=NOW_UNIX_S + 10),)
     known = catalogue(2, keys=keys)
     delegated = gateway.services.intake.delegated
@@ -38,7 +38,7 @@ def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> No
 
 
 def test_nobody_else_has_one() -> None:
-    gateway = World().gateway
+    gateway = Rig().gateway
     assert gateway.services.state.catalogue is not None
     for guess in (None, "", "Delegated ", "Bearer x"):
         assert gateway.services.intake.delegated.caller(gateway.services.state.catalogue, guess, NOW_UNIX_S) is None

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 
 from functions.gateway.errors import Refused
 from tests.gateway.hello import Playing, finishes
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue, headers, limits
+from tests.gateway.rig import NOW_UNIX_S, ROLLOUT, Rig, catalogue, headers, limits
 
 
 @dataclass
@@ -16,16 +16,16 @@ class Source:
     refused_total: int = 0
 
 
-def scraped(world: World, name: str) -> float | None:
-    world.gauges.scrape()
-    return world.gateway.services.metrics.registry.get_sample_value(name)
+def scraped(rig: Rig, name: str) -> float | None:
+    rig.gauges.scrape()
+    return rig.gateway.services.metrics.registry.get_sample_value(name)
 
 
 def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
-    world = World()
-    assert scraped(world, "shoal_snapshot_epoch") == 1
-    world.gateway.swap(catalogue(epoch=7))
-    assert scraped(world, "shoal_snapshot_epoch") == 7
+    rig = Rig()
+    assert scraped(rig, "shoal_snapshot_epoch") == 1
+    rig.gateway.swap(catalogue(epoch=7))
+    assert scraped(rig, "shoal_snapshot_epoch") == 7
 
 
 @pytest.mark.parametrize(
@@ -36,38 +36,38 @@ def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
 def test_the_age_is_since_the_registry_vouched_for_it_or_since_it_was_compiled(
     source: Source | None, age_s: float
 ) -> None:
-    world = World()
-    world.gateway.swap(catalogue(compiled_unix_s=NOW_UNIX_S - 40))
-    world.gateway.services.state.snapshot_source = source
-    assert scraped(world, "shoal_snapshot_age_seconds") == age_s
+    rig = Rig()
+    rig.gateway.swap(catalogue(compiled_unix_s=NOW_UNIX_S - 40))
+    rig.gateway.services.state.snapshot_source = source
+    assert scraped(rig, "shoal_snapshot_age_seconds") == age_s
 
 
 def test_refused_snapshots_are_counted_once_each() -> None:
-    world, source = World(), Source(refused_total=1)
-    world.gateway.services.state.snapshot_source = source
-    assert scraped(world, "shoal_snapshot_refused_total") == 1
-    assert scraped(world, "shoal_snapshot_refused_total") == 1
+    rig, source = Rig(), Source(refused_total=1)
+    rig.gateway.services.state.snapshot_source = source
+    assert scraped(rig, "shoal_snapshot_refused_total") == 1
+    assert scraped(rig, "shoal_snapshot_refused_total") == 1
     source.refused_total = 3
-    assert scraped(world, "shoal_snapshot_refused_total") == 3
+    assert scraped(rig, "shoal_snapshot_refused_total") == 3
 
 
 def test_what_is_known_of_sessions_and_not_told_yet() -> None:
-    world = World()
-    pins = world.gateway.services.rollouts.splits.pins
+    rig = Rig()
+    pins = rig.gateway.services.rollouts.splits.pins
     for number in range(3):
         pins.hold(ROLLOUT, bytes([number]) * 8, "control", 300.0)
     pins.hold(ROLLOUT, b"c" * 8, "candidate", 300.0)
-    assert (scraped(world, "shoal_session_pins"), scraped(world, "shoal_session_pins_untold")) == (4, 4)
+    assert (scraped(rig, "shoal_session_pins"), scraped(rig, "shoal_session_pins_untold")) == (4, 4)
     pins.lost_total = 2
-    assert scraped(world, "shoal_session_pins_lost_total") == 2
+    assert scraped(rig, "shoal_session_pins_lost_total") == 2
     pins.lost_total = 5
-    assert scraped(world, "shoal_session_pins_lost_total") == 5
+    assert scraped(rig, "shoal_session_pins_lost_total") == 5
 
 
 def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() -> None:
     """A key that was revoked while the registry was away worked for as long as it stayed away."""
-    world = World(limits=limits(snapshot_max_age_s=3600.0)).with_replicas("r0")
-    gateway, source = world.gateway, Source(NOW_UNIX_S - 3600.0)
+    rig = Rig(limits=limits(snapshot_max_age_s=3600.0)).with_replicas("r0")
+    gateway, source = rig.gateway, Source(NOW_UNIX_S - 3600.0)
     gateway.services.state.snapshot_source = source
     gateway.sweep()
     assert gateway.not_ready_reason() is None
@@ -83,10 +83,10 @@ def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() ->
 
 
 def test_for_ever_is_a_bound_too() -> None:
-    world = World(limits=limits(snapshot_max_age_s=0.0)).with_replicas("r0")
-    world.gateway.services.state.snapshot_source = Source(1.0)
-    world.gateway.sweep()
-    assert world.gateway.not_ready_reason() is None
+    rig = Rig(limits=limits(snapshot_max_age_s=0.0)).with_replicas("r0")
+    rig.gateway.services.state.snapshot_source = Source(1.0)
+    rig.gateway.sweep()
+    assert rig.gateway.not_ready_reason() is None
 
 
 async def test_a_model_beyond_the_busiest_ends_its_series(play: Playing) -> None:

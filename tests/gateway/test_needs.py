@@ -15,8 +15,8 @@ from functions.fleet.pool_heartbeat import MAX_NEEDS, UnmetNeed
 from functions.gateway import feeds
 from functions.gateway.needs import unmet_needs
 from functions.gateway.prefix.tokenizer_source import TokenizerSource
-from tests.gateway import world
-from tests.gateway.world import DIGEST_V1, POOL, World
+from tests.gateway import rig
+from tests.gateway.rig import DIGEST_V1, POOL, Rig
 
 
 def tools(*secrets: str) -> tuple[ToolEntry, ...]:
@@ -32,11 +32,11 @@ def told(catalogue: Catalogue, tokenizers: Path | None = None, secrets: Path | N
 
 
 NOT_SET = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR is set"
-SENT = (world.routing(prefix_source="sent"),)
+SENT = (rig.routing(prefix_source="sent"),)
 
 
 def test_a_pools_tokenizer(tmp_path: Path) -> None:
-    catalogue = world.catalogue()
+    catalogue = rig.catalogue()
     assert unmet_needs(catalogue, None, None) == (UnmetNeed("tokenizer", POOL, NOT_SET),)
     assert told(catalogue, tmp_path) == [("tokenizer", POOL)]
     (tmp_path / POOL).mkdir()
@@ -58,7 +58,7 @@ async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: 
         return tmp_path
 
     now_s = 0.0
-    source, catalogue = TokenizerSource(None, fetch, lambda: now_s, lambda: 0.5), world.catalogue()
+    source, catalogue = TokenizerSource(None, fetch, lambda: now_s, lambda: 0.5), rig.catalogue()
     assert unmet_needs(catalogue, source, None) == (), (
         "on its way: every gateway that starts would be a failure for seconds"
     )
@@ -71,13 +71,13 @@ async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: 
 
 
 def test_a_pool_that_needs_none() -> None:
-    assert not told(world.catalogue(routing=SENT))
-    assert not told(world.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
+    assert not told(rig.catalogue(routing=SENT))
+    assert not told(rig.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
 
 
 def test_a_tools_secret(tmp_path: Path) -> None:
     tenants = (TenantEntry(TenantId("acme"), "enterprise", (POOL,), tools=tools("weather", "", "weather", "maps")),)
-    catalogue = world.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
+    catalogue = rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
     both = [("tool_secret", "acme/maps"), ("tool_secret", "acme/weather")]
     assert told(catalogue) == told(catalogue, secrets=tmp_path) == both
     (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
@@ -93,7 +93,7 @@ def test_a_tools_secret(tmp_path: Path) -> None:
 def test_too_many_to_tell() -> None:
     names = [f"t{number:04}" for number in range(MAX_NEEDS + 10)]
     tenants = tuple(TenantEntry(TenantId(name), "enterprise", (), tools=tools("s")) for name in names)
-    found = told(world.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
+    found = told(rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
     assert len(found) == MAX_NEEDS
     assert found[0] == ("tool_secret", "t0000/s")
 
@@ -112,7 +112,7 @@ class Board:
 
 async def test_it_is_told_over_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "_NEEDS_INTERVAL_S", 0.001)
-    services, board = World().gateway.services, Board()
+    services, board = Rig().gateway.services, Board()
     feed = asyncio.ensure_future(feeds.publish_needs(services, board, None, tmp_path))  # type: ignore[arg-type]
     try:
         async with asyncio.timeout(30):

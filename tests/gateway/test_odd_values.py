@@ -12,8 +12,8 @@ from functions.gateway.errors import Refused
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, NOW_UNIX_S, PEPPER, POOL
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, NOW_UNIX_S, PEPPER, POOL
 
 URL = "https://images.example.com/cat.png"
 TEXT = {"type": "text", "text": "hi"}
@@ -115,13 +115,13 @@ def test_no_value_is_our_mistake(route: Route) -> None:
     task = TASKS.get(route.path, "generate")
     entry = PoolEntry(POOL, context_window_tokens=2048, task=task)  # type: ignore[arg-type]
     tenant = TenantEntry(TenantId("acme"), "enterprise", ("acme/*", POOL), context_overflow="slide")
-    quotas = (world.quota(max_context_tokens=1024),)
-    others = (each for each in world.snapshot().tenants if each.name != "acme")
+    quotas = (rig.quota(max_context_tokens=1024),)
+    others = (each for each in rig.snapshot().tenants if each.name != "acme")
     sections: dict[str, Any] = {"pools": (entry,), "quotas": quotas, "tenants": (tenant, *others)}
-    catalogue = world.catalogue(**sections)
-    intake = Intake(PEPPER, world.limits(media_hosts=frozenset({"images.example.com"})), Splits(lambda: 0.0))
+    catalogue = rig.catalogue(**sections)
+    intake = Intake(PEPPER, rig.limits(media_hosts=frozenset({"images.example.com"})), Splits(lambda: 0.0))
     body = {"model": "acme/bot", **BODIES[route.path]}
-    head = world.headers(ACME_KEY)
+    head = rig.headers(ACME_KEY)
     answers = {"taken": 0, "refused": 0}
     for path in paths(body):
         for odd in ODD:

@@ -22,7 +22,7 @@ from functions.gateway.openapi import headers
 from functions.gateway.openapi.document import document
 from functions.gateway.openapi.requests import body_schema, field_schema
 from functions.gateway.registry_routes import RegistryForwarding
-from tests.gateway.world import ACME_KEY, World
+from tests.gateway.rig import ACME_KEY, Rig
 
 Schema = dict[str, Any]
 LIMITS = Limits()
@@ -42,27 +42,27 @@ _SAMPLES: tuple[Any, ...] = (
 _EXACT = ("integer", "number", "boolean")  # kinds whose schema says all that the check says
 
 
-def served(world: World) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(world.gateway)), base_url="https://localhost")
+def served(rig: Rig) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(rig.gateway)), base_url="https://localhost")
 
 
 @pytest.fixture
 async def paths() -> dict[str, dict[str, Schema]]:
-    async with served(World()) as client:
+    async with served(Rig()) as client:
         return cast("dict[str, dict[str, Schema]]", (await client.get("/openapi.json")).json()["paths"])
 
 
 def whole() -> Schema:
     """With files and batches, which a gateway offers that has a store, and what it forwards to the registry."""
-    world = World()
-    offered: Any = SimpleNamespace(services=world.gateway.services)  # routes are added, none is called
-    forwarding = RegistryForwarding(world.gateway.services, httpx.AsyncClient())
+    rig = Rig()
+    offered: Any = SimpleNamespace(services=rig.gateway.services)  # routes are added, none is called
+    forwarding = RegistryForwarding(rig.gateway.services, httpx.AsyncClient())
     parts = (
         partial(Composer.add_routes, offered),
         partial(batch_routes.add_routes, offered),
         forwarding.add_routes,
     )
-    app = make_app(world.gateway, parts)._app
+    app = make_app(rig.gateway, parts)._app
     assert isinstance(app, FastAPI)
     return document(app, LIMITS)
 
@@ -78,8 +78,8 @@ def parts(of: Any) -> Iterator[Schema]:
 
 
 async def test_every_route_is_there_the_hot_ones_too(paths: dict[str, dict[str, Schema]]) -> None:
-    world = World()
-    app = make_app(world.gateway)._app
+    rig = Rig()
+    app = make_app(rig.gateway)._app
     assert isinstance(app, FastAPI)
     offered = {getattr(route, "path_format", route.path) for route in app.routes}  # type: ignore[attr-defined]
     assert set(paths) == offered - {"/openapi.json"}
@@ -90,7 +90,7 @@ async def test_every_route_is_there_the_hot_ones_too(paths: dict[str, dict[str, 
 async def test_what_is_described_is_answered_and_asks_for_a_key_where_it_says_so(
     paths: dict[str, dict[str, Schema]],
 ) -> None:
-    async with served(World()) as client:
+    async with served(Rig()) as client:
         for path, methods in paths.items():
             for method, operation in methods.items():
                 answer = await client.request(method, path.format(model="acme/bot"))
@@ -100,8 +100,8 @@ async def test_what_is_described_is_answered_and_asks_for_a_key_where_it_says_so
 
 
 async def test_nothing_of_the_fleet_and_nothing_internal_is_in_it() -> None:
-    world = World()
-    async with served(world) as client:
+    rig = Rig()
+    async with served(rig) as client:
         text = (await client.get("/openapi.json")).text
     assert not [word for word in ("acme", "globex", "/internal", "/metrics", ACME_KEY) if word in text]
 

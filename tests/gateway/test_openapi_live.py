@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tests.contract.servers import running
 from tests.gateway.live import CALL_S, LiveGateway
-from tests.gateway.world import ACME_KEY, POOL
+from tests.gateway.rig import ACME_KEY, POOL
 
 pytestmark = pytest.mark.servers
 CHAT = {"model": POOL, "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 4}

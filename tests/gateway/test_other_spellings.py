@@ -4,14 +4,14 @@ import httpx
 import pytest
 
 from functions.gateway.http.asgi import make_app
-from tests.gateway.world import ACME_KEY, World
+from tests.gateway.rig import ACME_KEY, Rig
 
 
 def client() -> httpx.AsyncClient:
-    world = World().with_replicas("r0")
+    rig = Rig().with_replicas("r0")
     headers = {"authorization": f"Bearer {ACME_KEY}"}
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(make_app(world.gateway)), base_url="https://x", headers=headers
+        transport=httpx.ASGITransport(make_app(rig.gateway)), base_url="https://x", headers=headers
     )
 
 

@@ -12,7 +12,7 @@ from functions.fleet.session_pins import (
 )
 from functions.gateway.routing import pins as pins_module
 from functions.gateway.routing.pins import SessionPins
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
+from tests.gateway.rig import NOW_UNIX_S, ROLLOUT, Clock
 
 OTHER = RolloutId("ro-0000other")
 TTL_S = 300.0

@@ -21,7 +21,7 @@ from functions.gateway.routing.fallback import Degraded
 from tests.decisions.admission.test_admission import Pool
 from tests.gateway import sse
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1, POOL, Clock, World
+from tests.gateway.rig import BOT_V1, POOL, Clock, Rig
 
 NAME = PoolName("a")
 SENDER = ("gw-1", 7)
@@ -174,7 +174,7 @@ async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Pl
     engine.begins_stream()
     engine.streams(sse.token(BOT_V1, "a"))
     for gap_s in [0.02] * 98 + [5.0]:
-        p.world.clock.forward(gap_s)
+        p.rig.clock.forward(gap_s)
         engine.streams(sse.token(BOT_V1, "b"))
     engine.streams(sse.DONE)
     engine.ends_stream()
@@ -202,23 +202,23 @@ class Bus:
 
 
 async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
-    world, bus = World(), Bus()
+    rig, bus = Rig(), Bus()
     try:
         async with asyncio.timeout(30.0):
-            await feeds.publish_pools(world.gateway.services, bus)  # type: ignore[arg-type]
+            await feeds.publish_pools(rig.gateway.services, bus)  # type: ignore[arg-type]
     except BusUnavailable:
         beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]
 
 
 async def test_whoever_begins_to_wait_for_a_pool_at_zero_is_told_of_at_once() -> None:
-    world, bus = World(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
-    catalogue, wakes = world.gateway.services.state.catalogue, world.gateway.services.pool_wakes
+    rig, bus = Rig(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
+    catalogue, wakes = rig.gateway.services.state.catalogue, rig.gateway.services.pool_wakes
     assert catalogue is not None and wakes.ask(catalogue, POOL)
     began_s = time.monotonic()
     with contextlib.suppress(BusUnavailable):
         async with asyncio.timeout(30.0):
-            await feeds.publish_demand(world.gateway.services, bus)  # type: ignore[arg-type]
+            await feeds.publish_demand(rig.gateway.services, bus)  # type: ignore[arg-type]
     beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert beat.demand == (PoolDemand(POOL, 1, 0),) and not beat.pools
     assert time.monotonic() - began_s >= 0.9, "the second message came with the next second, the first did not wait"

@@ -14,8 +14,8 @@ from tests.gateway import sse
 from tests.gateway.detours import figure
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import Playing
-from tests.gateway.world import GLOBEX_KEY, catalogue, headers, heartbeat, key_entry, mint
-from tests.pools_world import (
+from tests.gateway.rig import GLOBEX_KEY, catalogue, headers, heartbeat, key_entry, mint
+from tests.pools_rig import (
     ACME,
     ACMES,
     BOT,
@@ -201,7 +201,7 @@ async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None
     for model in (ACMES, INITECHS, FP8, "acme/bot"):
         client = Client()
         body = sse.compact({"model": model, "messages": [{"role": "user", "content": "hi"}]})
-        assert p.gateway.handle(CHAT, headers(GLOBEX_KEY), body, client, p.world.clock()) is None
+        assert p.gateway.handle(CHAT, headers(GLOBEX_KEY), body, client, p.rig.clock()) is None
         assert (client.status, client.error["code"]) == (404, "model_not_found")
 
 

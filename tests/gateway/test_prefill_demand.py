@@ -13,8 +13,8 @@ from functions.gateway.limits import Limits
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, UNSURE, cascades, scored
 from tests.gateway.engine_rig import Play
+from tests.gateway.rig import POOL, Clock, heartbeat
 from tests.gateway.test_split import PREFILL, ask, decodes, path, prefilled, sections
-from tests.gateway.world import POOL, Clock, heartbeat
 
 SENDER = ("gw-1", 7)
 SLEEPY = AutoscalingEntry("sleepy", PREFILL, 0, 4)
@@ -52,7 +52,7 @@ async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> Non
     first = await play.connects()
     assert (told(play).arrivals, told(play).degraded, told(play).queue_s) == (1, 0, 0.0)
     assert told(play).arriving_tokens > 1000 and told(play).deferrable_tokens == 0
-    play.world.clock.forward(0.4)
+    play.rig.clock.forward(0.4)
     first.answers(200, prefilled())
     decodes(await play.connects())
     took = QuantileSketch.of(told(play).ttft_ms)

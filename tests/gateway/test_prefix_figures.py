@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.answers import Usage
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 
 @pytest.fixture

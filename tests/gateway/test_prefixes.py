@@ -15,10 +15,10 @@ from functions.gateway.intake.routes import CHAT
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
 
-INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+INTAKE = Intake(PEPPER, rig.limits(), Splits(time.monotonic))
 R0, R1 = ReplicaId("r0"), ReplicaId("r1")
 SYSTEM = {"role": "system", "content": "Rules of the house: " * 100}
 
@@ -26,8 +26,8 @@ SYSTEM = {"role": "system", "content": "Rules of the house: " * 100}
 def chat(*turns: str, key: str = ACME_KEY, source: str = "sent") -> Admitted:
     messages = [SYSTEM, *({"role": "user", "content": turn} for turn in turns)]
     body = {"model": "acme/bot" if key == ACME_KEY else "globex/bot", "messages": messages, "max_tokens": 10}
-    catalogue = world.catalogue(routing=(world.routing(prefix_source=source),))
-    raw = RawRequest("r", world.headers(key), json.dumps(body).encode())
+    catalogue = rig.catalogue(routing=(rig.routing(prefix_source=source),))
+    raw = RawRequest("r", rig.headers(key), json.dumps(body).encode())
     return INTAKE.admit(catalogue, CHAT, raw, INTAKE.recognise(catalogue, raw, NOW_UNIX_S))
 
 
@@ -86,11 +86,11 @@ def test_nothing_is_known_across_tenants() -> None:
 @pytest.mark.parametrize("phase", ["starting", "dead"])
 def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
     known = prefixes()
-    known.receive_heartbeat(world.heartbeat("r0"))
-    known.receive_heartbeat(world.heartbeat("r1"))
+    known.receive_heartbeat(rig.heartbeat("r0"))
+    known.receive_heartbeat(rig.heartbeat("r1"))
     known.sent(chat("hello"), R0, 0.0)
     known.sent(chat("hello"), R1, 0.0)
-    known.receive_heartbeat(world.heartbeat("r0", phase=phase))
+    known.receive_heartbeat(rig.heartbeat("r0", phase=phase))
     assert set(known.cached(chat("hello"), 0.0).tokens) == {R1}
     known.forget(R1)
     assert known.cached(chat("hello"), 0.0).tokens == {}
@@ -99,7 +99,7 @@ def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
 def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> None:
     known = prefixes()
     for name, blocks in (("r0", 100), ("r1", 100_000)):
-        known.receive_heartbeat(world.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
+        known.receive_heartbeat(rig.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
     mine = chat("hello")
     known.sent(mine, R0, 0.0)
     for number in range(12):
@@ -110,9 +110,9 @@ def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> 
 
 
 def _features_of(messages: list[dict[str, Any]]) -> Any:
-    model = world.catalogue().resolve(world.snapshot().tenants[0].name, "acme/bot")
+    model = rig.catalogue().resolve(rig.snapshot().tenants[0].name, "acme/bot")
     assert model is not None
-    tenant = world.snapshot().tenants[0].name
+    tenant = rig.snapshot().tenants[0].name
     return INTAKE.features.of({"messages": messages}, CHAT, model, tenant, "s", length_field="max_tokens")
 
 
@@ -146,5 +146,5 @@ def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
     assert len(known) == 0
     assert known.cached(chat("x"), 0.0).tokens == {}
     known.sent(chat("x"), R0, 0.0)
-    known.receive_heartbeat(world.heartbeat("r0"))
+    known.receive_heartbeat(rig.heartbeat("r0"))
     known.forget(R0)

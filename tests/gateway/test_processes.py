@@ -19,7 +19,7 @@ from tests.gateway import sse
 from tests.gateway.client_rig import STREAM_BODY, post
 from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
 from tests.gateway.processes import GatewayProcess, beating, exited, valkey
-from tests.gateway.world import ROLLOUT, in_rollout
+from tests.gateway.rig import ROLLOUT, in_rollout
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 

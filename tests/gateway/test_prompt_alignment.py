@@ -9,7 +9,7 @@ from functions.gateway.prefix.prompt_alignment import settled_tokens, spans, two
 from functions.gateway.prefix.prompt_template import PromptTemplate
 from functions.gateway.prefix.prompt_text import prompt_text
 from functions.gateway.prefix.prompt_tokenizer import Tokens
-from tests.gateway.prompt_world import CONVERSATIONS, TEMPLATE, TEXTS, trained
+from tests.gateway.prompt_rig import CONVERSATIONS, TEMPLATE, TEXTS, trained
 
 TOKENIZER = Tokenizer.from_str(trained())
 CHATML = PromptTemplate(TEMPLATE, {})

@@ -21,7 +21,7 @@ from functions.gateway.prefix import prompt_learner
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import RETRY_S, PromptLearner, PromptModels, load_model
 from functions.gateway.prefix.prompt_template import PromptTemplate
-from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
+from tests.gateway.prompt_rig import POOL, TEMPLATE, lesson_of, model_dir, trained
 
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
 BODY: dict[str, Any] = {"model": POOL, "messages": [{"role": "user", "content": CONTENT}], "cache_salt": "s3cret"}
@@ -132,14 +132,14 @@ def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLear
     broken = msgspec.structs.replace(job, body=b"{", text_blocks=(1,))
     learner.start(lambda job, learnt: told.put(learnt))
     for item in (broken, job):
-        assert learner.want(item)
+        assert learner.request(item)
     assert told.get(timeout=60).text_blocks == job.text_blocks
     learner.close()
 
 
 def test_what_found_no_room_is_counted(models: Path) -> None:
     idle, job = PromptLearner(), lesson_of(BODY, models)
-    wanted = [idle.want(msgspec.structs.replace(job, text_blocks=(number,))) for number in range(1000)]
+    wanted = [idle.request(msgspec.structs.replace(job, text_blocks=(number,))) for number in range(1000)]
     assert 0 < sum(wanted) < 1000
     assert idle.left_out_total == 1000 - sum(wanted)
 
@@ -167,7 +167,7 @@ def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkey
     told: queue.Queue[Learnt] = queue.Queue()
     learner.start(lambda job, learnt: told.put(learnt))
     began_s = last_s = time.perf_counter()
-    assert learner.want(job)
+    assert learner.request(job)
     longest_s = 0.0
     while told.empty():
         time.sleep(0.001)

@@ -8,7 +8,7 @@ import pytest
 
 from functions.gateway.prefix import prompt_template
 from functions.gateway.prefix.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
-from tests.gateway.prompt_world import TEMPLATE
+from tests.gateway.prompt_rig import TEMPLATE
 
 HELLO = [{"role": "user", "content": "hello"}]
 

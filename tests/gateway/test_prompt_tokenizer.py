@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from functions.gateway.prefix import prompt_tokenizer
 from functions.gateway.prefix.prompt_template import PromptTemplate, load_template
 from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer
-from tests.gateway.prompt_world import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
+from tests.gateway.prompt_rig import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
 from tests.soak import sampled
 
 

@@ -23,7 +23,7 @@ LIMIT = 60_000
 PER_S = LIMIT // 60
 
 
-async def saturate(shared: Shared, seconds: float, dice: Random, factor: float = 3.0) -> list[tuple[float, int]]:
+async def saturate(shared: Shared, seconds: float, rng: Random, factor: float = 3.0) -> list[tuple[float, int]]:
     """Every request is whole in an instant: what was delivered, and when."""
     delivered: list[tuple[float, int]] = []
     until_s, next_round_s = shared.clock() + seconds, shared.clock()
@@ -31,10 +31,10 @@ async def saturate(shared: Shared, seconds: float, dice: Random, factor: float =
         if shared.clock() >= next_round_s:
             await shared.rounds()
             next_round_s = shared.clock() + 0.25
-        expected = dice.randint(50, 150)
-        entry = await shared.enters(dice.randrange(len(shared.quotas)), expected)
+        expected = rng.randint(50, 150)
+        entry = await shared.enters(rng.randrange(len(shared.quotas)), expected)
         if entry is not None:
-            tokens = dice.randint(20, expected)
+            tokens = rng.randint(20, expected)
             shared.ends(entry, tokens)
             delivered.append((shared.clock(), tokens))
         shared.clock.forward(85.0 / (PER_S * factor))
@@ -68,13 +68,13 @@ async def test_three_times_the_limit_delivers_the_limit_within_two_percent_of_an
 async def test_the_bus_goes_and_comes_and_the_limit_holds() -> None:
     shared = Shared(4, output_tokens_per_minute=LIMIT)
     await shared.meet()
-    dice = Random(3)
-    before = await saturate(shared, 60.0, dice)
+    rng = Random(3)
+    before = await saturate(shared, 60.0, rng)
     shared.broker.away = True
-    without = await saturate(shared, 60.0, dice)
+    without = await saturate(shared, 60.0, rng)
     assert {leases.regime.step for leases in shared.leases} == {"share"}, "half of it by the last rate, half by share"
     shared.broker.away = False
-    after = await saturate(shared, 60.0, dice)
+    after = await saturate(shared, 60.0, rng)
     assert {leases.regime.step for leases in shared.leases} == {"leased"}
     for delivered in (before, without, after):
         assert sum(tokens for _, tokens in delivered) == pytest.approx(LIMIT, rel=0.03)
@@ -107,13 +107,13 @@ async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
 async def test_leases_held_as_a_minute_begins_are_all_that_comes_on_top() -> None:
     shared = Shared(4, output_tokens_per_minute=LIMIT)
     await shared.meet()
-    dice = Random(11)
-    before = await saturate(shared, 20.0, dice, factor=0.8)
+    rng = Random(11)
+    before = await saturate(shared, 20.0, rng, factor=0.8)
     held = sum(
         bucket.headroom // bucket.unit for quotas in shared.quotas for _, bucket in quotas.accounts[ACME].limited
     )
     assert held <= 2 * burst_of(LIMIT)
-    after = await saturate(shared, 59.9, dice)
+    after = await saturate(shared, 59.9, rng)
     assert sum(tokens for _, tokens in after) <= LIMIT + burst_of(LIMIT) + max(0, held)
     assert largest_minute([*before, *after]) <= LIMIT + 3 * burst_of(LIMIT)
 

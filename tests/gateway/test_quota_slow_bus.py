@@ -44,8 +44,8 @@ async def _window(loop: VirtualLoop, per_minute: int, lag_s: float, *, drained: 
     """How many of those asked for in a minute passed; the bus is late in the second half of it."""
     shared = Shared(GATEWAYS, now=loop.time, requests_per_minute=per_minute)
     shared.broker.lag_s = PROMPT_S
-    dice = Random(per_minute)
-    rounds = [asyncio.create_task(_rounds(leases.run, dice.random())) for leases in shared.leases]
+    rng = Random(per_minute)
+    rounds = [asyncio.create_task(_rounds(leases.run, rng.random())) for leases in shared.leases]
     await asyncio.sleep(2 * _ROUND_S + 1.0)
     while drained and await _passed_at_once(shared):
         pass

@@ -42,7 +42,7 @@ class Run:
         self._began_s = shared.clock()
         self._numbers = count()
         self._due: list[tuple[float, int, Step]] = []
-        self._dice = Random(1)
+        self._rng = Random(1)
         self._rounds_of: list[QuotaLeases] = []
         self.at(_SWEEP_S / 2, self._sweep)
         self.look_for_gateways()
@@ -55,7 +55,7 @@ class Run:
         for leases in self.shared.leases:
             if leases not in self._rounds_of:
                 self._rounds_of.append(leases)
-                self._after(self._dice.random() * _ROUND_S, lambda leases=leases: self._round(leases))  # type: ignore[misc]
+                self._after(self._rng.random() * _ROUND_S, lambda leases=leases: self._round(leases))  # type: ignore[misc]
 
     def offer(self, per_s: float) -> None:
         async def one() -> None:
@@ -113,7 +113,7 @@ class Run:
     async def _round(self, leases: QuotaLeases) -> None:
         if leases in self.shared.leases:
             await leases.round()
-            self._after(_ROUND_S * (0.9 + 0.2 * self._dice.random()), lambda: self._round(leases))
+            self._after(_ROUND_S * (0.9 + 0.2 * self._rng.random()), lambda: self._round(leases))
 
     async def _sweep(self) -> None:
         for quotas in self.shared.quotas:
@@ -149,10 +149,10 @@ _TOKENS = [(limit, gateways, per_s) for limit in (6_000, 60_000) for gateways in
 @pytest.mark.parametrize("case", sampled(_TOKENS, keep=[(6_000, 8, 3.0), (60_000, 3, 20.0)]), ids=str)
 async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> None:
     """Requests of very different sizes; a fourth of a burst is for credit."""
-    (limit, gateways, per_s), dice = case, Random(3)
+    (limit, gateways, per_s), rng = case, Random(3)
     run = Run(
         await met(gateways, output_tokens_per_minute=limit, token_burst_seconds=10),
-        tokens=lambda: dice.choice((20, 20, 50, 50, 100, 150, 200, 274)),
+        tokens=lambda: rng.choice((20, 20, 50, 50, 100, 150, 200, 274)),
     )
     run.offer(per_s)
     await run.until(100.0)
@@ -238,8 +238,8 @@ async def test_nobody_far_below_a_limit_is_refused_because_the_bus_restarts(away
 @pytest.mark.parametrize("away_s", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("gateways", sampled((3, 8), keep=[3]))
 async def test_a_bus_that_restarts_costs_at_most_one_more_burst(gateways: int, away_s: float) -> None:
-    limit, dice = 60_000, Random(5)
-    run = Run(await met(gateways, output_tokens_per_minute=limit), tokens=lambda: dice.randint(50, 150))
+    limit, rng = 60_000, Random(5)
+    run = Run(await met(gateways, output_tokens_per_minute=limit), tokens=lambda: rng.randint(50, 150))
     run.offer(30.0)
     _restart(run, 20.0, away_s)
     await run.until(50.0)

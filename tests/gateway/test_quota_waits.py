@@ -9,7 +9,7 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.decisions.request.features import RequestFeatures
 from functions.gateway.errors import OverQuota
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
-from tests.gateway.world import ACME_KEY, key_entry
+from tests.gateway.rig import ACME_KEY, key_entry
 
 ACME = TenantId("acme")
 limit = st.one_of(st.none(), st.integers(1, 5_000))

@@ -14,11 +14,11 @@ from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.quota.accounts import TenantQuotas
 from functions.gateway.request.answers import Usage
 from tests.gateway import sse
-from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, HttpAnswer, get, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, key_entry, limits, quota
+from tests.gateway.rig import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, key_entry, limits, quota
 
 ACME = TenantId("acme")
 RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
@@ -35,15 +35,15 @@ def rates(answer: HttpAnswer) -> list[str | None]:
     return [answer.headers.get(name) for name in RATE_HEADERS]
 
 
-async def new_wire(play: Play, lane: str) -> Wire:
+async def new_connection(play: Play, lane: str) -> Connection:
     """A connection on one of the two lanes."""
-    wire = Wire(play)
+    connection = Connection(play)
     if lane == "plain":
-        wire >> get("/healthz")
+        connection >> get("/healthz")
         await play.settle()
-        wire.transport.got.clear()
-    assert wire.on_the_lane is (lane == "fast")
-    return wire
+        connection.transport.got.clear()
+    assert connection.on_the_lane is (lane == "fast")
+    return connection
 
 
 both_lanes = pytest.mark.parametrize("lane", ["fast", "plain"])
@@ -52,7 +52,7 @@ both_lanes = pytest.mark.parametrize("lane", ["fast", "plain"])
 @both_lanes
 async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
-    first, second = await new_wire(p, lane), await new_wire(p, lane)
+    first, second = await new_connection(p, lane), await new_connection(p, lane)
     first >> post(STREAM_BODY)
     engine = await p.connects()
     second >> post(CHAT_BODY, key=BATCH_KEY)  # another key of the same tenant
@@ -78,64 +78,68 @@ async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) ->
 @both_lanes
 async def test_as_many_a_minute_as_the_tier_allows(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=2),))
-    wire = await new_wire(p, lane)
+    connection = await new_connection(p, lane)
     for _ in range(2):
-        await answered(wire)
+        await answered(connection)
         await p.settle()
-    wire >> post(CHAT_BODY)
+    connection >> post(CHAT_BODY)
     await p.settle()
-    assert wire.statuses == [200, 200, 429]
-    assert [rates(answer) for answer in wire.answers] == [["2", "1", "30.0s"], ["2", "0", "1m0s"], ["2", "0", "1m0s"]]
-    refused = wire.answers[-1]
+    assert connection.statuses == [200, 200, 429]
+    assert [rates(answer) for answer in connection.answers] == [
+        ["2", "1", "30.0s"],
+        ["2", "0", "1m0s"],
+        ["2", "0", "1m0s"],
+    ]
+    refused = connection.answers[-1]
     assert refused.code == "rate_limit_exceeded" and refused.error["type"] == "requests"
     assert refused.headers["retry-after"] == "30"
     assert rejections(p, "requests_per_minute") == 1
-    p.world.clock.forward(30.0)
-    await answered(wire)
+    p.rig.clock.forward(30.0)
+    await answered(connection)
     await p.settle()
-    assert wire.statuses[-1] == 200, "when it was told"
+    assert connection.statuses[-1] == 200, "when it was told"
 
 
 async def test_a_streams_head_and_an_error_say_what_is_left_too(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=60, max_output_tokens=5),))
-    wire = Wire(p)
-    await answered(wire, stream=True)
-    wire >> post(b"{}") >> post(sse.compact({**json.loads(CHAT_BODY), "max_tokens": 6}))
-    assert [answer.status for answer in wire.answers] == [200, 400, 400]
-    assert [rates(answer)[1] for answer in wire.answers] == ["59", "58", "57"]
+    connection = Connection(p)
+    await answered(connection, stream=True)
+    connection >> post(b"{}") >> post(sse.compact({**json.loads(CHAT_BODY), "max_tokens": 6}))
+    assert [answer.status for answer in connection.answers] == [200, 400, 400]
+    assert [rates(answer)[1] for answer in connection.answers] == ["59", "58", "57"]
     assert rejections(p, "max_output_tokens") == 1
-    wire >> post(CHAT_BODY)
+    connection >> post(CHAT_BODY)
     await p.settle()
     p.engine.answers(500, b"{}")
     await p.settle()
-    assert rates(wire.answers[-1])[1] == "56" and wire.statuses[-1] == 502
+    assert rates(connection.answers[-1])[1] == "56" and connection.statuses[-1] == 502
 
 
 @pytest.mark.parametrize("quotas", [(), (quota(),), (quota("other", requests_per_minute=1),)])
 async def test_a_tier_without_a_limit_says_and_refuses_nothing(play: Playing, quotas: tuple[Any, ...]) -> None:
     p = play("r0", quotas=quotas)
-    wire = Wire(p)
+    connection = Connection(p)
     for _ in range(20):
-        await answered(wire)
-    assert set(wire.statuses) == {200}
-    assert not any(any(rates(answer)) for answer in wire.answers)
+        await answered(connection)
+    assert set(connection.statuses) == {200}
+    assert not any(any(rates(answer)) for answer in connection.answers)
 
 
 async def test_each_tenant_has_its_own(play: Playing) -> None:
     p = play("r0", quotas=(quota("enterprise", requests_per_minute=1), quota("free", requests_per_minute=1)))
-    wire = Wire(p)
-    await answered(wire)
-    wire >> post(CHAT_BODY) >> post(sse.compact({**json.loads(CHAT_BODY), "model": "globex/bot"}), key=GLOBEX_KEY)
+    connection = Connection(p)
+    await answered(connection)
+    connection >> post(CHAT_BODY) >> post(sse.compact({**json.loads(CHAT_BODY), "model": "globex/bot"}), key=GLOBEX_KEY)
     await p.settle()
-    assert wire.statuses == [200, 429], "the other tenant's is under way"
+    assert connection.statuses == [200, 429], "the other tenant's is under way"
 
 
 async def test_a_stranger_counts_against_nobody(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=1),))
-    wire = Wire(p)
+    connection = Connection(p)
     for _ in range(5):
-        wire >> post(CHAT_BODY, key=ACME_KEY[:-1])
-    assert set(wire.statuses) == {401} and len(p.gateway.services.quotas) == 0
+        connection >> post(CHAT_BODY, key=ACME_KEY[:-1])
+    assert set(connection.statuses) == {401} and len(p.gateway.services.quotas) == 0
 
 
 # whatever the end, it is counted once
@@ -186,23 +190,23 @@ async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[
 
 async def test_a_request_that_was_refused_by_its_body_holds_no_place(play: Playing) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
-    wire = Wire(p)
+    connection = Connection(p)
     for body in (b"", b"[]", b"{}", b'{"model":"acme/none","messages":[{"role":"user","content":"x"}]}'):
-        wire >> post(body)
-    assert wire.statuses == [400, 400, 400, 404]
-    await answered(wire)
-    assert wire.statuses[-1] == 200
+        connection >> post(body)
+    assert connection.statuses == [400, 400, 400, 404]
+    await answered(connection)
+    assert connection.statuses[-1] == 200
 
 
 async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
-    wire = Wire(p)
+    connection = Connection(p)
     with monkeypatch.context() as broken:
         broken.setattr(p.gateway.services.intake, "admit", None)
-        wire >> post(CHAT_BODY)
-    assert wire.answer.code == "internal_error"
-    await answered(wire)
-    assert wire.statuses == [500, 200]
+        connection >> post(CHAT_BODY)
+    assert connection.answer.code == "internal_error"
+    await answered(connection)
+    assert connection.statuses == [500, 200]
 
 
 # snapshots come and go
@@ -213,30 +217,30 @@ async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_unde
     p.ask()
     p.ask()
     p.gateway.swap(catalogue(epoch=2, quotas=(quota(concurrent_requests=2, requests_per_minute=60),)))
-    wire = Wire(p) >> post(CHAT_BODY)
-    assert wire.answer.status == 429
+    connection = Connection(p) >> post(CHAT_BODY)
+    assert connection.answer.status == 429
     p.gateway.swap(catalogue(epoch=3, quotas=(quota(concurrent_requests=3),)))
-    wire >> post(CHAT_BODY)
+    connection >> post(CHAT_BODY)
     await p.settle()
-    assert wire.statuses == [429], "it is under way"
+    assert connection.statuses == [429], "it is under way"
     assert p.gateway.services.quotas.in_flight(ACME) == 3
 
 
 async def test_a_swap_does_not_refill_what_was_used(play: Playing) -> None:
     quotas = (quota(requests_per_minute=1),)
     p = play("r0", quotas=quotas)
-    wire = Wire(p)
-    await answered(wire)
+    connection = Connection(p)
+    await answered(connection)
     p.gateway.swap(catalogue(epoch=2, quotas=quotas))
-    wire >> post(CHAT_BODY)
-    assert wire.statuses == [200, 429]
+    connection >> post(CHAT_BODY)
+    assert connection.statuses == [200, 429]
 
 
 async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=60),), limits=limits(answer_s=3600.0, first_byte_s=3600.0))
     exchange = p.ask()
     p.gateway.swap(catalogue(epoch=2, tenants=(), keys=()))
-    p.world.clock.forward(120.0)
+    p.rig.clock.forward(120.0)
     p.gateway.sweep()
     assert len(p.gateway.services.quotas) == 1, "it still has one under way"
     exchange.client_left()
@@ -283,49 +287,49 @@ def settled(play: Play, kind: str, by: str) -> float | None:
 @both_lanes
 async def test_as_many_output_tokens_as_the_tier_allows(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
-    wire = await new_wire(p, lane)
-    wire >> post(asking(100))
+    connection = await new_connection(p, lane)
+    connection >> post(asking(100))
     await p.settle()
     engine = await p.connects()
     engine.answers(200, sse.whole(BOT_V1, completion=100))
     await p.settle()
-    wire >> post(asking(100))
+    connection >> post(asking(100))
     await p.settle()
-    assert wire.statuses == [200, 429]
-    refused = wire.answers[-1]
+    assert connection.statuses == [200, 429]
+    refused = connection.answers[-1]
     assert (refused.code, refused.error["type"]) == ("rate_limit_exceeded", "tokens")
     assert "6000 output tokens a minute" in refused.error["message"] and "Try again in 1 s" in refused.error["message"]
     assert refused.headers["retry-after"] == "1" and 800 <= int(refused.headers["retry-after-ms"]) <= 880
-    assert [[answer.headers.get(name) for name in TOKEN_HEADERS] for answer in wire.answers] == [
+    assert [[answer.headers.get(name) for name in TOKEN_HEADERS] for answer in connection.answers] == [
         ["6000", "20", "1.0s"],
         ["6000", "20", "1.0s"],
     ]
     assert rejections(p, "output_tokens_per_minute") == 1
-    p.world.clock.forward(0.8)
-    wire >> post(asking(100))
+    p.rig.clock.forward(0.8)
+    connection >> post(asking(100))
     await p.settle()
-    assert wire.statuses == [200, 429], "it is under way"
+    assert connection.statuses == [200, 429], "it is under way"
 
 
 async def test_what_can_never_come_is_not_worth_waiting_for(play: Playing) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=100, requests_per_minute=60),))
-    wire = Wire(p) >> post(asking(5, words=500))
-    answer = wire.answer
+    connection = Connection(p) >> post(asking(5, words=500))
+    answer = connection.answer
     assert (answer.status, answer.code) == (400, "request_over_quota") and "retry-after" not in answer.headers
     assert "100 input tokens a minute" in answer.error["message"]
-    await answered(wire)
-    assert rates(wire.answers[-1])[1] == "59", "it cost nothing"
+    await answered(connection)
+    assert rates(connection.answers[-1])[1] == "59", "it cost nothing"
 
 
 async def test_what_a_tokenizer_counts_uses_no_tokens(play: Playing) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=100),))
     body = {"model": "acme/bot", "prompt": "word " * 500}
-    wire = Wire(p) >> post(sse.compact(body), path=TOKENIZE.path)
+    connection = Connection(p) >> post(sse.compact(body), path=TOKENIZE.path)
     await p.settle()
     engine = await p.connects()
     engine.answers(200, b'{"count":500,"max_model_len":2048,"tokens":[]}')
     await p.settle()
-    assert wire.statuses == [200]
+    assert connection.statuses == [200]
     assert settled(p, "input", "count") == 0
 
 
@@ -333,18 +337,18 @@ async def test_an_answer_longer_than_all_that_there_is_cannot_be_asked_for_and_a
     play: Playing,
 ) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=60),))
-    wire = Wire(p) >> post(asking(61))
-    assert (wire.answer.status, wire.answer.code) == (400, "request_over_quota")
-    assert "60 output tokens a minute" in wire.answer.error["message"]
-    await answered(wire)
-    assert wire.statuses == [400, 200], "it said nothing of its length, and is short"
+    connection = Connection(p) >> post(asking(61))
+    assert (connection.answer.status, connection.answer.code) == (400, "request_over_quota")
+    assert "60 output tokens a minute" in connection.answer.error["message"]
+    await answered(connection)
+    assert connection.statuses == [400, 200], "it said nothing of its length, and is short"
 
 
 async def test_a_tenants_first_streams_may_begin_side_by_side(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=500_000, token_burst_seconds=10),))
-    wires = [Wire(p) >> post(asking(2000, stream=True)) for _ in range(200)]
+    opened = [Connection(p) >> post(asking(2000, stream=True)) for _ in range(200)]
     await p.settle()
-    assert not any(wire.statuses for wire in wires), "all are under way"
+    assert not any(connection.statuses for connection in opened), "all are under way"
     assert p.gateway.services.quotas.in_flight(ACME) == 200
 
 
@@ -386,7 +390,7 @@ async def test_whose_own_deadline_passes_pays_for_the_prompt_and_who_meets_the_p
 
 async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
-    wire = Wire(p) >> post(asking(100, stream=True))
+    connection = Connection(p) >> post(asking(100, stream=True))
     engine = await p.connects()
     engine.begins_stream()
     assert output_used(p) == 100
@@ -398,9 +402,9 @@ async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(p
     engine.streams(sse.finish(BOT_V1) + sse.usage(BOT_V1, prompt=3, completion=121) + sse.DONE)
     engine.ends_stream()
     await p.settle()
-    assert output_used(p) == 121 and wire.answer.status == 200
-    wire >> post(asking(1))
-    assert wire.statuses[-1] == 429, "the debt is waited off"
+    assert output_used(p) == 121 and connection.answer.status == 200
+    connection >> post(asking(1))
+    assert connection.statuses[-1] == 429, "the debt is waited off"
 
 
 @pytest.mark.parametrize(
@@ -461,29 +465,31 @@ async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(requests_per_minute=2))
     keys = (limited, key_entry(BATCH_KEY, "acme", max_class="batch"))
     p = play("r0", quotas=(quota(requests_per_minute=3),), keys=keys)
-    wire = Wire(p)
-    await answered(wire)
-    await answered(wire)
-    wire >> post(CHAT_BODY)
-    assert wire.statuses == [200, 200, 429]
-    assert [rates(answer)[:2] for answer in wire.answers] == [["2", "1"], ["2", "0"], ["2", "0"]], "what is tighter"
-    wire >> post(CHAT_BODY, key=BATCH_KEY)
+    connection = Connection(p)
+    await answered(connection)
+    await answered(connection)
+    connection >> post(CHAT_BODY)
+    assert connection.statuses == [200, 200, 429]
+    assert [rates(answer)[:2] for answer in connection.answers] == [["2", "1"], ["2", "0"], ["2", "0"]], (
+        "what is tighter"
+    )
+    connection >> post(CHAT_BODY, key=BATCH_KEY)
     await p.settle()
     p.engine.answers(200, sse.whole(BOT_V1))
     await p.settle()
-    wire >> post(CHAT_BODY, key=BATCH_KEY)
-    assert wire.statuses == [200, 200, 429, 200, 429], "what the key was refused cost its tenant nothing"
+    connection >> post(CHAT_BODY, key=BATCH_KEY)
+    assert connection.statuses == [200, 200, 429, 200, 429], "what the key was refused cost its tenant nothing"
 
 
 async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(output_tokens_per_minute=600))
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),), keys=(limited,))
-    wire = Wire(p) >> post(asking(120))
+    connection = Connection(p) >> post(asking(120))
     await p.settle()
     (await p.connects()).answers(200, sse.whole(BOT_V1, completion=120))
     await p.settle()
-    wire >> post(asking(10))
-    refused = wire.answers[-1]
+    connection >> post(asking(10))
+    refused = connection.answers[-1]
     assert refused.status == 429 and refused.headers["retry-after"] in ("12", "13"), "not the tenant's 0.1 s"
     assert "This key allows 600 output tokens a minute" in refused.error["message"]
 
@@ -491,8 +497,8 @@ async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Play
 async def test_a_keys_own_caps_hold(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(max_output_tokens=5))
     p = play("r0", quotas=(quota(max_output_tokens=50),), keys=(limited, key_entry(BATCH_KEY, "acme")))
-    wire = Wire(p) >> post(asking(6))
-    assert (wire.answer.status, wire.answer.code) == (400, "output_length_exceeded")
-    wire >> post(asking(6), key=BATCH_KEY)
+    connection = Connection(p) >> post(asking(6))
+    assert (connection.answer.status, connection.answer.code) == (400, "output_length_exceeded")
+    connection >> post(asking(6), key=BATCH_KEY)
     await p.settle()
-    assert wire.statuses == [400], "the other key's is under way"
+    assert connection.statuses == [400], "the other key's is under way"

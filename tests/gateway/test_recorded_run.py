@@ -14,7 +14,7 @@ from functions.simulator.workload.traces import block_tokens_of, read_trace
 from functions.telemetry.trace_row import rows
 from tests.gateway.processes import valkey
 from tests.gateway.recorded_run import BLOCKS, REPLICAS, SECTIONS, SHORT, TracedGateway, record
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 

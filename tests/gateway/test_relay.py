@@ -11,7 +11,7 @@ from functions.gateway.request.answers import AnswerTooLarge, BadAnswer, Renamin
 from functions.gateway.request.answers import whole_answer as read_whole
 from functions.gateway.request.relay import StreamRelay, first_sign
 from tests.gateway import sse
-from tests.gateway.world import BOT_V1
+from tests.gateway.rig import BOT_V1
 
 PUBLIC = "acme/bot:stable"
 RENAMING = Renaming(BOT_V1, PUBLIC)

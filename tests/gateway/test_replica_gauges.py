@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from functions.api.ids import PoolName
 from functions.api.snapshot_entries import PoolEntry
 from functions.gateway.replica_gauges import SILENT_FOR_S, ReplicaGauges
-from tests.gateway.world import POOL, World, catalogue, heartbeat
+from tests.gateway.rig import POOL, Rig, catalogue, heartbeat
 
 
 def of(gauges: ReplicaGauges, name: str, **labels: str) -> float | None:
@@ -54,23 +54,23 @@ def test_a_pool_that_a_push_removed_has_lost_nobody() -> None:
 async def test_which_pools_there_are_is_the_snapshots_word() -> None:
     other = PoolName("other")
     both = (PoolEntry(POOL, context_window_tokens=2048), PoolEntry(other, context_window_tokens=2048))
-    world = World(policies={"pools": both})
-    world.gateway.receive_heartbeat(heartbeat("r1", pool="other"))
-    assert _silent_at(world, other) == 0
+    rig = Rig(policies={"pools": both})
+    rig.gateway.receive_heartbeat(heartbeat("r1", pool="other"))
+    assert _silent_at(rig, other) == 0
     for sequence in range(2, 20):  # the others go on: silence of most of a pool is doubted
-        world.clock.forward(1.0)
-        world.gateway.receive_heartbeat(heartbeat("r0", sequence=sequence))
+        rig.clock.forward(1.0)
+        rig.gateway.receive_heartbeat(heartbeat("r0", sequence=sequence))
         for name in ("r2", "r3"):
-            world.gateway.receive_heartbeat(heartbeat(name, pool="other", sequence=sequence))
-        world.gateway.sweep()
-    assert _silent_at(world, other) == 1
-    world.gateway.swap(catalogue(epoch=2))
-    assert not _silent_at(world, other)
+            rig.gateway.receive_heartbeat(heartbeat(name, pool="other", sequence=sequence))
+        rig.gateway.sweep()
+    assert _silent_at(rig, other) == 1
+    rig.gateway.swap(catalogue(epoch=2))
+    assert not _silent_at(rig, other)
 
 
-def _silent_at(world: World, pool: PoolName) -> float | None:
-    world.gauges.scrape()
-    registry = world.gateway.services.metrics.registry
+def _silent_at(rig: Rig, pool: PoolName) -> float | None:
+    rig.gauges.scrape()
+    registry = rig.gateway.services.metrics.registry
     return registry.get_sample_value("shoal_pool_replicas", {"pool": pool, "state": "silent"})
 
 

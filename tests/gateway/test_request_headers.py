@@ -13,7 +13,7 @@ from functions.gateway.http.headers import (
     read_headers,
     request_id_of,
 )
-from tests.gateway.world import limits
+from tests.gateway.rig import limits
 
 HOST = (b"host", b"shoal.test")
 JSON = (b"content-type", b"application/json")

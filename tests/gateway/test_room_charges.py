@@ -9,8 +9,8 @@ from functions.decisions.admission.ticket import cost_tokens
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing
+from tests.gateway.rig import BOT_V1, quota
 from tests.gateway.test_admission_queue import small
-from tests.gateway.world import BOT_V1, quota
 
 ACME = TenantId("acme")
 ANSWER_TOKENS = 300

@@ -6,7 +6,7 @@ from functions.api.ids import ReplicaId
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 LONG = "word " * 2000
 
@@ -92,7 +92,7 @@ async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Play
     (refusing,) = p.gateway.services.router.load.in_flight
     engine = await p.connects()
     engine.refuses(503)
-    status = p.gateway.services.fleet.outlier_status(POOL, p.world.clock())
+    status = p.gateway.services.fleet.outlier_status(POOL, p.rig.clock())
     assert set(status.penalties_ms) == {refusing} and not status.out
 
 
@@ -102,14 +102,14 @@ async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Pla
     fleet = p.gateway.services.fleet
     for heartbeat, _ in fleet.heartbeats():
         told = {"sequence": heartbeat.sequence + 1, "node": f"node-{heartbeat.replica_id}"}
-        fleet.fold(msgspec.structs.replace(heartbeat, **told), p.world.clock())
-    fleet.tell_nodes({"node-r0": "down"}, p.world.clock() + 60.0)
+        fleet.fold(msgspec.structs.replace(heartbeat, **told), p.rig.clock())
+    fleet.tell_nodes({"node-r0": "down"}, p.rig.clock() + 60.0)
     p.gateway.sweep()
     for _ in range(6):
         exchange = p.ask(stream=True)
         assert set(p.gateway.services.router.load.in_flight) == {"r1"}
         exchange.client_left()
-    fleet.eject(ReplicaId("r1"), p.world.clock())
+    fleet.eject(ReplicaId("r1"), p.rig.clock())
     p.ask(stream=True)
     assert set(p.gateway.services.router.load.in_flight) == {"r0"}
 

@@ -26,11 +26,11 @@ from functions.gateway.intake.routes import (
     Route,
 )
 from functions.gateway.request.answers import Usage
-from tests.gateway import world
+from tests.gateway import rig
 from tests.gateway.engine_rig import Client, Engine, Play
+from tests.gateway.rig import BOT_V1, POOL, headers
 from tests.gateway.sse import compact
 from tests.gateway.test_dialects import MESSAGE_STREAM, RESPONSE_STREAM
-from tests.gateway.world import BOT_V1, POOL, headers
 
 MakePlay = Callable[..., Play]
 CHAT_LIKE = [{"role": "user", "content": "hi"}]
@@ -55,7 +55,7 @@ def asked(play: Play, route: Route, **fields: Any) -> None:
     more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
     body = compact({"model": "acme/bot", **BODIES[route], **fields})
     play.client = Client()
-    play.gateway.handle(route, headers(**more), body, play.client, play.world.clock())
+    play.gateway.handle(route, headers(**more), body, play.client, play.rig.clock())
 
 
 async def answered(play: Play, route: Route, content: dict[str, Any], **fields: Any) -> Engine:
@@ -175,7 +175,7 @@ def test_a_key_may_come_as_anthropics_sdk_sends_it(play: MakePlay) -> None:
     body = compact({"model": "acme/nothing", **BODIES[MESSAGES]})
     for key, status in (("wrong", 401), (headers()[2][1].decode().removeprefix("Bearer "), 404)):
         client = Client()
-        it.gateway.handle(MESSAGES, [*sent, (b"x-api-key", key.encode())], body, client, it.world.clock())
+        it.gateway.handle(MESSAGES, [*sent, (b"x-api-key", key.encode())], body, client, it.rig.clock())
         assert client.status == status
         kind = "authentication_error" if status == 401 else "not_found_error"
         assert orjson.loads(client.body)["error"]["type"] == kind
@@ -218,8 +218,8 @@ async def test_no_odd_field_is_an_error_of_ours(play: MakePlay, route: Route) ->
     """What a route's table leaves to the engine is read by no later step as if it had been checked."""
     bodies = BODIES | {CHAT: {"messages": CHAT_LIKE}, COMPLETIONS: {"prompt": "hi"}}
     bodies |= {TOKENIZE: {"prompt": "hi"}, DETOKENIZE: {"tokens": [1]}}
-    acme, globex = world.snapshot().tenants
-    capped = (world.quota(max_output_tokens=50, max_context_tokens=500),)
+    acme, globex = rig.snapshot().tenants
+    capped = (rig.quota(max_output_tokens=50, max_context_tokens=500),)
     tenants = (msgspec.structs.replace(acme, context_overflow="slide"), globex)
     task = next(iter(sorted(route.tasks)))
     it = play("r0", quotas=capped, tenants=tenants, **of_task("generate" if "generate" in route.tasks else task))
@@ -227,7 +227,7 @@ async def test_no_odd_field_is_an_error_of_ours(play: MakePlay, route: Route) ->
         for name, value in itertools.product(READ_ANYWHERE, ODD):
             client = Client()
             body = compact({"model": "acme/bot", "stream": stream, **bodies[route], name: value})
-            answering = it.gateway.handle(route, headers(), body, client, it.world.clock())
+            answering = it.gateway.handle(route, headers(), body, client, it.rig.clock())
             assert client.status is None or 400 <= client.status < 500, (name, value, client.body)
             if answering is not None:
                 answering.client_left()

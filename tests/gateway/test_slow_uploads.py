@@ -10,7 +10,7 @@ import pytest
 from functions.gateway.batch.routes import add_routes
 from functions.gateway.http.asgi import make_app
 from tests.gateway.batch_memory import RangedStore, batches_of
-from tests.gateway.world import ACME_KEY, World
+from tests.gateway.rig import ACME_KEY, Rig
 
 KIB = 1024
 HEAD = (
@@ -20,24 +20,24 @@ HEAD = (
 
 
 async def uploaded(
-    world: World, block: bytes, blocks: int, block_s: float, *, others: int = 6, is_announced: bool = False
+    rig: Rig, block: bytes, blocks: int, block_s: float, *, others: int = 6, is_announced: bool = False
 ) -> httpx.Response:
     """The answer to a file of so many blocks, for each of which the client takes so long, beside so many others."""
-    batches = batches_of(world, RangedStore())
+    batches = batches_of(rig, RangedStore())
     last = b"\r\n--x--\r\n"
 
     async def sent() -> AsyncIterator[bytes]:
         yield HEAD
         for _ in range(blocks):
-            world.clock.now_s += block_s
+            rig.clock.now_s += block_s
             yield block
-        world.clock.now_s += block_s
+        rig.clock.now_s += block_s
         yield last
 
     headers = {"authorization": f"Bearer {ACME_KEY}", "content-type": "multipart/form-data; boundary=x"}
     if is_announced:
         headers["content-length"] = str(len(HEAD) + blocks * len(block) + len(last))
-    transport = httpx.ASGITransport(app=make_app(world.gateway, [partial(add_routes, batches)]))
+    transport = httpx.ASGITransport(app=make_app(rig.gateway, [partial(add_routes, batches)]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         with ExitStack() as held:
             for number in range(others):
@@ -50,24 +50,24 @@ async def uploaded(
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 40), (31 * KIB, 40)])
 async def test_who_sends_a_byte_now_and_then_is_refused(block_bytes: int, blocks: int) -> None:
-    answer = await uploaded(World(), bytes(block_bytes), blocks, block_s=1.0)
+    answer = await uploaded(Rig(), bytes(block_bytes), blocks, block_s=1.0)
     assert answer.status_code == 408
     assert answer.json()["error"]["message"].startswith("The file comes at less than 32 KiB a second")
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 29), (33 * KIB, 100)])
 async def test_who_is_slow_for_half_a_minute_or_fast_enough_is_not(block_bytes: int, blocks: int) -> None:
-    answer = await uploaded(World(), bytes(block_bytes), blocks, block_s=1.0)
+    answer = await uploaded(Rig(), bytes(block_bytes), blocks, block_s=1.0)
     assert (answer.status_code, answer.json()["bytes"]) == (200, block_bytes * blocks)
 
 
 async def test_who_is_slow_while_places_are_free_is_not_refused() -> None:
-    answer = await uploaded(World(), b"x", 40, block_s=1.0, others=5)
+    answer = await uploaded(Rig(), b"x", 40, block_s=1.0, others=5)
     assert (answer.status_code, answer.json()["bytes"]) == (200, 40)
 
 
 async def test_a_small_file_is_not_refused_at_its_last_byte() -> None:
-    answer = await uploaded(World(), b"x", 3, block_s=10.0, is_announced=True)
+    answer = await uploaded(Rig(), b"x", 3, block_s=10.0, is_announced=True)
     assert (answer.status_code, answer.json()["bytes"]) == (200, 3)
-    answer = await uploaded(World(), b"x", 4, block_s=10.0, is_announced=True)
+    answer = await uploaded(Rig(), b"x", 4, block_s=10.0, is_announced=True)
     assert answer.status_code == 408, "there were bytes to come"

@@ -16,8 +16,8 @@ from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
+from tests.gateway.rig import BOT_V1, BOT_V2, POOL, RIVAL, heartbeat, in_rollout, routing, snapshot
 from tests.gateway.test_exchange_rollouts import subject_in
-from tests.gateway.world import BOT_V1, BOT_V2, POOL, RIVAL, heartbeat, in_rollout, routing, snapshot
 
 PREFILL = PoolName("smollm2-prefill")
 ENTRY = PoolEntry(
@@ -304,7 +304,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_pays_for_that() -> 
     play = playing()
     ask(play)
     first = await play.connects()
-    play.world.clock.forward(0.5)
+    play.rig.clock.forward(0.5)
     assert play.exchange is not None
     play.exchange.client_left()
     assert first.dropped and play.quiet()
@@ -350,7 +350,7 @@ async def test_the_other_replica_must_still_have_the_same_weights() -> None:
     assert second.replica_id == "r1" and "kv_transfer_params" not in second.requests[0]
     decodes(second)
     assert path(play) == "path=one;why=other_weights"
-    assert snapshot().pools  # the world's own has no prefill pool
+    assert snapshot().pools  # the rig's own has no prefill pool
 
 
 async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one() -> None:

@@ -12,8 +12,8 @@ from functions.gateway.intake.models import as_control
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits, SplitUse
-from tests.gateway import world
-from tests.gateway.world import ACME_KEY, BOT_V1, BOT_V2, DIGEST_V2, NOW_UNIX_S, PEPPER, ROLLOUT, Clock, in_rollout
+from tests.gateway import rig
+from tests.gateway.rig import ACME_KEY, BOT_V1, BOT_V2, DIGEST_V2, NOW_UNIX_S, PEPPER, ROLLOUT, Clock, in_rollout
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -24,19 +24,19 @@ class Door:
     def __init__(self, percent: int = 50, sticky: Any = "session") -> None:
         self.clock = Clock()
         self.splits = Splits(self.clock)
-        self.intake = Intake(PEPPER, world.limits(), self.splits)
+        self.intake = Intake(PEPPER, rig.limits(), self.splits)
         self.catalogue: Catalogue
         self.stage(0, percent, sticky)
 
     def stage(self, stage: int, percent: int, sticky: Any = "session") -> None:
-        self.catalogue = world.catalogue(stage + 1, **in_rollout(percent, stage=stage, sticky=sticky))
+        self.catalogue = rig.catalogue(stage + 1, **in_rollout(percent, stage=stage, sticky=sticky))
 
     def admit(
         self, model: str = "acme/bot", request_id: str = "r", header: str | None = None, **fields: Any
     ) -> Admitted:
         more = {"x_session_id": header} if header is not None else {}
         body = json.dumps({"model": model, "messages": MESSAGES, **fields}).encode()
-        raw = RawRequest(request_id, world.headers(ACME_KEY, **more), body)
+        raw = RawRequest(request_id, rig.headers(ACME_KEY, **more), body)
         known = self.intake.recognise(self.catalogue, raw, NOW_UNIX_S)
         return self.intake.admit(self.catalogue, CHAT, raw, known)
 
@@ -218,7 +218,7 @@ def test_a_session_is_no_newer_for_an_answer_that_took_long() -> None:
 @pytest.mark.parametrize("sticky", ["session", "tenant"])
 def test_a_rollout_that_begins_takes_no_session_away(sticky: Any) -> None:
     door = Door()
-    door.catalogue = world.catalogue(1)
+    door.catalogue = rig.catalogue(1)
     for number in range(100):
         assert door.admit(header=f"s{number}").split is None
     door.clock.forward(299)
@@ -231,7 +231,7 @@ def test_a_rollout_that_begins_takes_no_session_away(sticky: Any) -> None:
 
 def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new() -> None:
     door = Door()
-    door.catalogue = world.catalogue(1)
+    door.catalogue = rig.catalogue(1)
     door.admit(header="one")
     door.admit("acme/bot:canary", header="two")
     door.clock.forward(300)
@@ -242,7 +242,7 @@ def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new()
 
 def test_what_serves_no_session_is_not_remembered() -> None:
     door = Door()
-    door.catalogue = world.catalogue(1)
+    door.catalogue = rig.catalogue(1)
     door.admit()
     assert len(door.splits._served) == 0
     door.admit("smollm2-135m", header="one")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.client_rig import STREAM_BODY, Server, Wire, get, post
+from tests.gateway.client_rig import STREAM_BODY, Connection, Server, get, post
 from tests.gateway.hello import HELLO, Playing
 from tests.gateway.lane_steps import answered
 from tests.gateway.live import LiveGateway, Way, client, engine
-from tests.gateway.world import ACME_KEY, limits
+from tests.gateway.rig import ACME_KEY, limits
 
 BEARER = {"Authorization": f"Bearer {ACME_KEY}"}
 
 
-def closed_for(wire: Wire, reason: str) -> float:
-    registry = wire.play.gateway.services.metrics.registry
+def closed_for(connection: Connection, reason: str) -> float:
+    registry = connection.play.gateway.services.metrics.registry
     return registry.get_sample_value("shoal_connections_closed_total", {"reason": reason}) or 0.0
 
 
@@ -26,74 +26,74 @@ async def test_idle_connections_that_were_answered_without_a_key_give_way(play: 
     p = play("r0", limits=limits(connections=3))
     strangers = []
     for _ in range(3):
-        strangers.append(Wire(p) >> get("/healthz"))
+        strangers.append(Connection(p) >> get("/healthz"))
         await p.settle()
-    assert [wire.statuses for wire in strangers] == [[200]] * 3
-    wire = Wire(p)
-    await answered(wire)
-    assert wire.statuses == [200]
+    assert [connection.statuses for connection in strangers] == [[200]] * 3
+    connection = Connection(p)
+    await answered(connection)
+    assert connection.statuses == [200]
     assert [stranger.cut for stranger in strangers] == [True, False, False], "the longest idle one"
-    assert closed_for(wire, "crowded") == 1
+    assert closed_for(connection, "crowded") == 1
 
 
 async def test_silent_connections_give_way_and_refused_ones_too(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
-    refused = Wire(p) >> post(key="sk-wrong")
-    silent = Wire(p)
-    await answered(Wire(p))
+    refused = Connection(p) >> post(key="sk-wrong")
+    silent = Connection(p)
+    await answered(Connection(p))
     assert refused.statuses == [401] and refused.cut and not silent.closed
-    await answered(Wire(p))
+    await answered(Connection(p))
     assert silent.cut
 
 
 async def test_half_a_head_gives_way_as_silence_does(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
-    half = Wire(p) >> b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-    wire = Wire(p)
+    half = Connection(p) >> b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+    connection = Connection(p)
     assert half.cut
-    await answered(wire)
+    await answered(connection)
 
 
 async def test_who_has_shown_a_key_gives_way_to_nobody_while_it_is_served(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
     server = Server(p)
-    streaming = Wire(p, server) >> post(STREAM_BODY)
+    streaming = Connection(p, server) >> post(STREAM_BODY)
     upstream = await p.connects()
     upstream.begins_stream()
     upstream.streams(HELLO)
-    uploading = Wire(p, server) >> post(b"{", length=100_000)
-    newcomer = Wire(p, server)
+    uploading = Connection(p, server) >> post(b"{", length=100_000)
+    newcomer = Connection(p, server)
     assert newcomer.statuses == [503] and not streaming.closed and not uploading.closed
     assert closed_for(newcomer, "no_room") == 1
 
 
 async def test_a_key_counts_on_any_route(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
-    known = Wire(p) >> get("/v1/models", **BEARER)
+    known = Connection(p) >> get("/v1/models", **BEARER)
     await p.settle()
-    stranger = Wire(p) >> get("/v1/models", Authorization="Bearer sk-wrong")
+    stranger = Connection(p) >> get("/v1/models", Authorization="Bearer sk-wrong")
     await p.settle()
     assert (known.statuses, stranger.statuses) == ([200], [401])
-    await answered(Wire(p))
+    await answered(Connection(p))
     assert stranger.cut and not known.closed
 
 
 async def test_a_known_connection_that_is_idle_gives_way_where_no_stranger_is_left(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
-    idle = Wire(p)
+    idle = Connection(p)
     await answered(idle)
     idle.after(5.0)
-    await answered(Wire(p))
+    await answered(Connection(p))
     assert idle.cut
 
 
 async def test_an_address_may_have_a_bound(play: Playing) -> None:
     p = play("r0", limits=limits(connections=100, connections_per_address=2))
-    first, second = Wire(p), Wire(p)
-    third = Wire(p)
+    first, second = Connection(p), Connection(p)
+    third = Connection(p)
     assert third.statuses == [503] and closed_for(third, "address") == 1
     first.leaves()
-    assert not Wire(p).answers and not second.closed
+    assert not Connection(p).answers and not second.closed
 
 
 @pytest.mark.servers

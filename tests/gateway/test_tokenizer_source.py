@@ -23,10 +23,10 @@ from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.tokenizer_source import TokenizerSource
 from tests.artifacts.memory_store import MemoryStore
-from tests.gateway import world
-from tests.gateway.prompt_world import model_dir
+from tests.gateway import rig
+from tests.gateway.prompt_rig import model_dir
+from tests.gateway.rig import POOL
 from tests.gateway.test_exact_prefixes import admit, taught, tell
-from tests.gateway.world import POOL
 
 OLD, NEW = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
 
@@ -58,11 +58,11 @@ class Clock:
 def catalogue_of(digest: Digest | None, source: str = "events", task: str = "generate") -> Catalogue:
     models = () if digest is None else (_base(digest),)
     pool = PoolEntry(POOL, context_window_tokens=2048, task=task)  # type: ignore[arg-type]
-    return world.catalogue(models=models, pools=(pool,), routing=(world.routing(prefix_source=source),))
+    return rig.catalogue(models=models, pools=(pool,), routing=(rig.routing(prefix_source=source),))
 
 
 def _base(digest: Digest) -> ModelEntry:
-    versions = (world.version("v1", Digest("sha256:" + "0" * 64), POOL), world.version("v2", digest, POOL))
+    versions = (rig.version("v1", Digest("sha256:" + "0" * 64), POOL), rig.version("v2", digest, POOL))
     return ModelEntry(ModelId(POOL), POOL, "base", versions, {"stable": "v2", "canary": "v1"})
 
 

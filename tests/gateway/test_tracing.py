@@ -12,7 +12,7 @@ from functions.telemetry.trace_row import TraceRow, encode
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.world import BOT_V1, DIGEST_V1, NOW_UNIX_S, POOL, quota
+from tests.gateway.rig import BOT_V1, DIGEST_V1, NOW_UNIX_S, POOL, quota
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -26,11 +26,11 @@ async def test_a_streams_row_from_its_arrival_to_its_end(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask(session_id="s1", header_traceparent=PARENT, messages=[{"role": "user", "content": "a secret"}])
     engine = await p.connects()
-    p.world.clock.forward(0.5)
+    p.rig.clock.forward(0.5)
     engine.begins_stream()
     engine.streams(HELLO)
     for _ in range(3):
-        p.world.clock.forward(0.1)
+        p.rig.clock.forward(0.1)
         engine.streams(sse.token(BOT_V1, "x"))
     engine.streams(END)
     engine.ends_stream()

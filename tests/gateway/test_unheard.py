@@ -5,7 +5,7 @@ from functions.gateway.unheard import ASKED_AGAIN_S
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1, POOL, heartbeat
+from tests.gateway.rig import BOT_V1, POOL, heartbeat
 
 
 def replicas(play: Play) -> list[str]:
@@ -13,12 +13,12 @@ def replicas(play: Play) -> list[str]:
 
 
 def gauge(play: Play, name: str) -> float | None:
-    play.world.gauges.scrape()
+    play.rig.gauges.scrape()
     return play.gateway.services.metrics.registry.get_sample_value(name)
 
 
 def falls_mute(play: Play, seconds: float = SILENCE_LIMIT_S + 0.1) -> None:
-    play.world.clock.forward(seconds)
+    play.rig.clock.forward(seconds)
     play.gateway.sweep()
 
 
@@ -80,7 +80,7 @@ async def test_who_streams_to_us_is_in_use_though_its_agent_alone_is_not_heard(p
     for name in ("r1", "r2"):
         p.gateway.receive_heartbeat(heartbeat(name))
     for second in range(2, 40):
-        p.world.clock.forward(1.0)
+        p.rig.clock.forward(1.0)
         engine.streams(sse.token(BOT_V1, "b"))
         for name in ("r1", "r2"):
             p.gateway.receive_heartbeat(heartbeat(name, sequence=second))

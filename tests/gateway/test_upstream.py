@@ -92,8 +92,8 @@ def received(connection: UpstreamConnection, transport: PlayedTransport, reads: 
 @given(cuts, st.sampled_from(sorted(BEFORE)), st.sampled_from(sorted(FRAMINGS)), st.sampled_from(sorted(AFTER)))
 def test_an_answer_cut_anywhere_is_one_answer(at: list[int], before: str, framing: str, after: str) -> None:
     pool, connection, transport = connected()
-    wire = BEFORE[before] + HEAD + FRAMINGS[framing] + AFTER[after]
-    answer = received(connection, transport, cut(wire, at))
+    answer_bytes = BEFORE[before] + HEAD + FRAMINGS[framing] + AFTER[after]
+    answer = received(connection, transport, cut(answer_bytes, at))
     assert answer.heads == [(200, b"text/event-stream")]
     assert b"".join(answer.pieces) == BODY and answer.ends == [None]
     assert transport.closing == (after != "nothing"), "whoever says more than was asked is not trusted with the next"
@@ -102,9 +102,9 @@ def test_an_answer_cut_anywhere_is_one_answer(at: list[int], before: str, framin
 
 @given(cuts, st.integers(0, 60))
 def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
-    wire = HEAD + FRAMINGS["chunks"]
+    answer_bytes = HEAD + FRAMINGS["chunks"]
     pool, connection, transport = connected()
-    answer = received(connection, transport, cut(wire[: -1 - missing], at))
+    answer = received(connection, transport, cut(answer_bytes[: -1 - missing], at))
     assert answer.ends == []
     transport.closing = True
     connection.connection_lost(None)
@@ -113,7 +113,7 @@ def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wire",
+    "answer_bytes",
     [
         b"SSH-2.0-OpenSSH\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
@@ -121,10 +121,12 @@ def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
     ],
 )
-def test_what_is_no_answer_fails_once_and_ends_the_connection(wire: bytes) -> None:
-    for size in (1, len(wire)):
+def test_what_is_no_answer_fails_once_and_ends_the_connection(answer_bytes: bytes) -> None:
+    for size in (1, len(answer_bytes)):
         _, connection, transport = connected()
-        answer = received(connection, transport, [wire[start : start + size] for start in range(0, len(wire), size)])
+        answer = received(
+            connection, transport, [answer_bytes[start : start + size] for start in range(0, len(answer_bytes), size)]
+        )
         assert answer.ends == [Failure.BAD_ANSWER] and transport.aborted
 
 

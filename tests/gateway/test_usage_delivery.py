@@ -9,8 +9,8 @@ from functions.fleet.usage_report import UsageReport, UsageRow, decode
 from functions.gateway.usage.delivery import NotDelivered, UsageCollector, UsageDelivery
 from functions.gateway.usage.spool import UsageSpool
 from functions.gateway.usage.sums import UsageSums
+from tests.gateway.rig import NOW_UNIX_S, Clock
 from tests.gateway.usage_rig import killed
-from tests.gateway.world import NOW_UNIX_S, Clock
 
 
 class Rig:

@@ -9,11 +9,11 @@ from functions.fleet.usage_report import UsageRow
 from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.usage.sums import UsageSums
 from tests.gateway import sse
-from tests.gateway.client_rig import Wire, post
+from tests.gateway.client_rig import Connection, post
 from tests.gateway.detours import LARGE, NAMED_LARGE, cascades, escalated, hedged, with_large
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import END, HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1, NOW_UNIX_S, POOL
+from tests.gateway.rig import BOT_V1, NOW_UNIX_S, POOL
 
 HOUR = int(NOW_UNIX_S) // 3600
 FOUR = (PoolEntry(POOL, 2048, accelerators_per_replica=4, price_per_accelerator_hour=9.0),)
@@ -54,10 +54,10 @@ async def test_all_accelerators_of_a_replica_are_charged_at_their_price(play: Pl
         p = play("r0", pools=pools)
         p.ask()
         engine = await p.connects()
-        p.world.clock.forward(0.1)
+        p.rig.clock.forward(0.1)
         engine.begins_stream()
         engine.streams(HELLO)
-        p.world.clock.forward(2.0)
+        p.rig.clock.forward(2.0)
         engine.streams(END)
         engine.ends_stream()
         settled, row = p.gateway.services.quotas.settled_by_engine.gpu_s, only(p)
@@ -76,7 +76,7 @@ async def test_who_leaves_is_charged_for_what_came(play: Playing) -> None:
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(HELLO)
-    p.world.clock.forward(1.0)
+    p.rig.clock.forward(1.0)
     exchange.client_left()
     row = only(p)
     assert (row.requests, row.left, row.failed) == (1, 1, 0)
@@ -157,7 +157,7 @@ async def test_an_attempt_that_the_platform_gave_up_is_lost(play: Playing) -> No
 async def test_both_answers_of_a_cascade_are_charged_each_to_its_model(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     large = await escalated(p)
-    p.world.clock.forward(1.0)
+    p.rig.clock.forward(1.0)
     large.begins_stream()
     large.streams(sse.token(NAMED_LARGE, "42"), sse.finish(NAMED_LARGE), sse.usage(NAMED_LARGE, 5, 3), sse.DONE)
     large.ends_stream()
@@ -184,7 +184,7 @@ async def test_a_small_answer_that_is_asked_for_again_is_charged_once_and_lost_o
 
 async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) -> None:
     p = play("r0")
-    Wire(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
+    Connection(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
     await p.settle()
     (await p.connects()).answers(200, b'{"count":500,"max_model_len":2048,"tokens":[]}')
     await p.settle()
@@ -194,7 +194,7 @@ async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) ->
 
 async def test_who_is_refused_before_any_model_is_in_no_bill(play: Playing) -> None:
     p = play("r0")
-    Wire(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
+    Connection(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
     await p.settle()
     assert rows(p) == {}
 

@@ -126,10 +126,10 @@ def test_a_handshake_that_came_in_time_is_read(certificate: tuple[Path, Path]) -
     """Of TLS 1.3 a client's is over, and its request sent, before the server has read of either."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*certificate)
-    with _serving(tls) as server, server.connect() as wire:
+    with _serving(tls) as server, server.connect() as sock:
         with server.standing_still():
             trust = ssl.create_default_context(cafile=str(certificate[0]))
-            client = trust.wrap_socket(wire, server_hostname="localhost")
+            client = trust.wrap_socket(sock, server_hostname="localhost")
         with client:
             client.sendall(_REQUEST)
             assert _answer(client) == b"HTTP/1.1 200 OK"

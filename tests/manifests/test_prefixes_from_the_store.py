@@ -24,8 +24,8 @@ from functions.artifacts.s3 import S3Settings
 from functions.fleet import snapshot_file
 from functions.fleet.role_credentials import document
 from tests.artifacts.conftest import s3_settings
-from tests.gateway import world
-from tests.gateway.prompt_world import model_dir
+from tests.gateway import rig
+from tests.gateway.prompt_rig import model_dir
 from tests.manifests.rendering import Rendering
 from tests.manifests.test_pods_start import Pod, pod_of
 from tests.ports import free_port
@@ -35,7 +35,7 @@ from tests.soak import sampled
 __all__ = ["s3_settings"]
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
-POOL = world.POOL
+POOL = rig.POOL
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 40
 
 
@@ -60,7 +60,7 @@ class Fleet:
         """One chat of the same conversation; whether some replica's cache was known of it."""
         before = self.figure('shoal_prefix_answers_total{answer="known"}')
         body = {"model": POOL, "max_tokens": 4, "messages": [{"role": "user", "content": CONTENT}]}
-        headers = {"authorization": f"Bearer {world.ACME_KEY}", "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {rig.ACME_KEY}", "content-type": "application/json"}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/chat/completions", json.dumps(body).encode(), headers
         )
@@ -152,7 +152,7 @@ def shipped(rendering: Rendering, folder: Path, digest: Digest, bus_url: str, s3
     """The gateway's container, with the addresses, the keys and the last snapshot of this test."""
     pod = pod_of("functions.gateway", rendering, folder)
     mounts = folder / "mounts"
-    (mounts / "pepper" / "pepper").write_bytes(world.PEPPER)
+    (mounts / "pepper" / "pepper").write_bytes(rig.PEPPER)
     (mounts / "s3" / "s3.json").write_text(credentials)
     snapshot_file.write(mounts / "state" / "snapshot.json", snapshots.encode(declared(digest)))
     (mounts / "credentials" / "credentials.json").write_bytes(document("gateway", ["internal-token"]))
@@ -162,8 +162,8 @@ def shipped(rendering: Rendering, folder: Path, digest: Digest, bus_url: str, s3
 
 
 def declared(digest: Digest) -> snapshots.Snapshot:
-    base = ModelEntry(ModelId(POOL), POOL, "base", (world.version("v1", digest, POOL),), {"stable": "v1"})
-    return world.snapshot(models=(base,), routing=(world.routing(prefix_source="events"),))
+    base = ModelEntry(ModelId(POOL), POOL, "base", (rig.version("v1", digest, POOL),), {"stable": "v1"})
+    return rig.snapshot(models=(base,), routing=(rig.routing(prefix_source="events"),))
 
 
 def publish(model: Path, s3: S3Settings, credentials: Path) -> None:

@@ -20,7 +20,7 @@ from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import ModelEntry, Snapshot
 from functions.fleet.role_credentials import document
 from functions.fleet.zones import ZONES_PATH, ZoneTable
-from tests.gateway import world
+from tests.gateway import rig
 from tests.manifests.checks.settings import environment_of
 from tests.manifests.rendering import Rendering
 from tests.manifests.test_pods_start import Pod, pod_of
@@ -30,7 +30,7 @@ from tests.replica.processes import AgentProcess, Engine, Registry, http, proces
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
-POOL = world.POOL
+POOL = rig.POOL
 ZONES = {"r0": "eu-1a", "r1": "eu-1b"}
 REQUESTS = 12
 
@@ -45,8 +45,8 @@ def bus_url(tmp_path: Path) -> Iterator[str]:
 
 def declared() -> Snapshot:
     digest = Digest("sha256:" + "ab" * 32)
-    base = ModelEntry(ModelId(POOL), POOL, "base", (world.version("v1", digest, POOL),), {"stable": "v1"})
-    return world.snapshot(models=(base,), routing=(world.routing(prefix_source="sent"),))
+    base = ModelEntry(ModelId(POOL), POOL, "base", (rig.version("v1", digest, POOL),), {"stable": "v1"})
+    return rig.snapshot(models=(base,), routing=(rig.routing(prefix_source="sent"),))
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def test_requests_stay_in_the_gateways_zone(staging: Rendering, tmp_path: Path, 
 
 def shipped(rendering: Rendering, folder: Path, bus_url: str) -> Pod:
     pod = pod_of("functions.gateway", rendering, folder)
-    (folder / "mounts" / "pepper" / "pepper").write_bytes(world.PEPPER)
+    (folder / "mounts" / "pepper" / "pepper").write_bytes(rig.PEPPER)
     (folder / "mounts" / "credentials" / "credentials.json").write_bytes(document("gateway", ["internal-token"]))
     without_password = {name: value for name, value in pod.environment.items() if "BUS_PASSWORD" not in name}
     return replace(pod, environment={**without_password, "SHOAL_GATEWAY_BUS_URL": bus_url})
@@ -123,7 +123,7 @@ def answered(pod: Pod) -> str | None:
     request = urllib.request.Request(
         f"http://127.0.0.1:{pod.ports[8080]}/v1/chat/completions",
         json.dumps(body).encode(),
-        {"authorization": f"Bearer {world.ACME_KEY}", "content-type": "application/json"},
+        {"authorization": f"Bearer {rig.ACME_KEY}", "content-type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -41,11 +41,11 @@ class ByLot(httpx.AsyncBaseTransport):
     """Each request to a gateway by lot, as a load balancer does that knows nothing of tenants."""
 
     ports: list[int]
-    dice: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
     inner: PoolPerOrigin = field(default_factory=PoolPerOrigin)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        request.url = request.url.copy_with(port=self.dice.choice(self.ports))
+        request.url = request.url.copy_with(port=self.rng.choice(self.ports))
         return await self.inner.handle_async_request(request)
 
     async def aclose(self) -> None:

@@ -14,8 +14,8 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.engine import SQLITE_FILE, database_url
 from tests.artifacts.conftest import s3_settings, store
 from tests.registry.backends import url_of
-from tests.registry.catalogue_world import World
-from tests.registry.catalogue_world import catalogue as serving_catalogue
+from tests.registry.catalogue_rig import Rig
+from tests.registry.catalogue_rig import catalogue as serving_catalogue
 from tests.registry.postgres import Postgres, running_postgres
 
 __all__ = ["s3_settings", "store"]
@@ -67,7 +67,7 @@ def database(url: str | None, tmp_path: Path, prepared_sqlite: Path) -> Iterator
 
 
 @pytest.fixture
-async def catalogue(tmp_path: Path, database: Database) -> AsyncIterator[World]:
+async def catalogue(tmp_path: Path, database: Database) -> AsyncIterator[Rig]:
     """A registry with its catalogue, on both databases."""
     async with serving_catalogue(tmp_path, database) as made:
         yield made

@@ -30,14 +30,14 @@ from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
 from tests.artifacts.adapter_files import make_adapter
 from tests.fleet.builders import beat as heartbeat
-from tests.registry.catalogue_world import LIMITS, PEPPER, World, published
-from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus, error_of
+from tests.registry.catalogue_rig import LIMITS, PEPPER, Rig, published
+from tests.registry.rig import NOW_UNIX_S, TOKEN, ScriptedBus, error_of
 
 pytestmark = pytest.mark.servers
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-class Bringing(World):
+class Bringing(Rig):
     """A catalogue with a real object store behind it."""
 
     objects: S3Store

@@ -31,10 +31,10 @@ from tests.artifacts.adapter_files import make_adapter
 from tests.gateway.certificates import self_signed
 from tests.gateway.processes import GatewayProcess, valkey
 from tests.ports import free_port
-from tests.registry.catalogue_world import PEPPER, World, digest, key_text, published
+from tests.registry.catalogue_rig import PEPPER, Rig, digest, key_text, published
+from tests.registry.rig import NOW_UNIX_S, TOKEN
 from tests.registry.test_every_route import BODIES, DOORS, PAGE, acmes
 from tests.registry.test_process import environment, registry
-from tests.registry.world import NOW_UNIX_S, TOKEN
 
 PROJECT = Path(__file__).parents[2]
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
@@ -54,7 +54,7 @@ class Front:
 
 
 @pytest.fixture
-async def front(catalogue: World) -> AsyncIterator[Front]:
+async def front(catalogue: Rig) -> AsyncIterator[Front]:
     limits = Limits(body_bytes=8 * 1024)
     services = make_services(
         pepper=PEPPER, limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=lambda: NOW_UNIX_S
@@ -87,7 +87,7 @@ def test_only_routes_of_tenants_are_forwarded() -> None:
 
 
 @pytest.mark.parametrize("caller", [TOKEN, "acme-writer", ""], ids=["operator", "tenant", "nobody"])
-async def test_nothing_else_reaches_the_registry(catalogue: World, front: Front, caller: str) -> None:
+async def test_nothing_else_reaches_the_registry(catalogue: Rig, front: Front, caller: str) -> None:
     rollout = await catalogue.rolling()
     before = await catalogue.audited()
     closed = [door for door in DOORS if door not in ROUTES] + [("GET", path) for path in PAGE]
@@ -101,7 +101,7 @@ async def test_nothing_else_reaches_the_registry(catalogue: World, front: Front,
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
 async def test_the_installations_token_opens_nothing_at_a_gateway(
-    catalogue: World, front: Front, route: tuple[str, str]
+    catalogue: Rig, front: Front, route: tuple[str, str]
 ) -> None:
     method, path = route[0], acmes(route[1], await catalogue.rolling())
     for caller in (TOKEN, ""):
@@ -137,7 +137,7 @@ async def test_a_header_that_is_no_ascii_is_the_registrys_to_refuse(front: Front
     assert front.forwarded == ["DELETE /v1/models/acme/bot"]
 
 
-async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: World, front: Front) -> None:
+async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: Rig, front: Front) -> None:
     catalogue.artifact("c")
     body = {"digest": digest("c"), "base_model": "base", "adapter_type": "lora", "promote_to": "stable"}
     made = await front.call("PUT", "/v1/models/acme/bot/versions/v1", "acme-writer", json=body)
@@ -157,7 +157,7 @@ async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: World
     assert "key:acme-writer" in str((await catalogue.get("/v1/audit"))["data"])
 
 
-async def test_a_rollout_is_seen_and_taken_back_with_its_etag(catalogue: World, front: Front) -> None:
+async def test_a_rollout_is_seen_and_taken_back_with_its_etag(catalogue: Rig, front: Front) -> None:
     rollout = await catalogue.rolling()
     listed = (await front.call("GET", "/v1/rollouts?active=true", "acme-reader")).json()
     assert [row["id"] for row in listed["data"]] == [rollout]
@@ -185,7 +185,7 @@ async def test_what_a_tenant_asks_of_it_is_bounded(front: Front) -> None:
     assert (await front.call("GET", "/v1/rollouts", "acme-reader")).status_code == 200, "places are given back"
 
 
-async def test_a_registry_that_is_away_is_said_and_a_key_is_judged_all_the_same(front: Front, catalogue: World) -> None:
+async def test_a_registry_that_is_away_is_said_and_a_key_is_judged_all_the_same(front: Front, catalogue: Rig) -> None:
     class Away(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused")

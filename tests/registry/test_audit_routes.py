@@ -4,12 +4,12 @@ from sqlalchemy import update
 
 from functions.registry.sql.tables import audit
 from tests.registry.backends import url
-from tests.registry.catalogue_world import World
+from tests.registry.catalogue_rig import Rig
 
 __all__ = ["url"]
 
 
-async def test_the_audit_goes_back_in_time_in_pages(catalogue: World) -> None:
+async def test_the_audit_goes_back_in_time_in_pages(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     await catalogue.put("v1", "c", "globex/own")
     page = await catalogue.get("/v1/audit", limit=3)
@@ -22,7 +22,7 @@ async def test_the_audit_goes_back_in_time_in_pages(catalogue: World) -> None:
     assert {entry["tenant"] for entry in (await catalogue.get("/v1/audit", tenant="globex"))["data"]} == {"globex"}
 
 
-async def test_an_entry_names_the_request_that_caused_it(catalogue: World) -> None:
+async def test_an_entry_names_the_request_that_caused_it(catalogue: Rig) -> None:
     catalogue.artifact("c")
     body = {"digest": "sha256:" + "c" * 64, "base_model": "base"}
     path = "/v1/models/acme/bot/versions/v1"
@@ -32,7 +32,7 @@ async def test_an_entry_names_the_request_that_caused_it(catalogue: World) -> No
     assert last["subject"] == "acme/bot@v1"
 
 
-async def test_the_chain_is_verified_on_demand(catalogue: World) -> None:
+async def test_the_chain_is_verified_on_demand(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     found = await catalogue.get("/v1/audit/verify")
     assert (found["sound"], found["entries"]) == (True, 3)

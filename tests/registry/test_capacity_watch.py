@@ -10,8 +10,8 @@ from functions.registry.capacity_watch import CapacityWatch
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.sql import usage
 from functions.registry.sql.database import Database
-from tests.gateway.world import heartbeat
-from tests.registry.world import ScriptedBus
+from tests.gateway.rig import heartbeat
+from tests.registry.rig import ScriptedBus
 
 NOW_UNIX_S = 500_000 * 3600.0
 POOLS = (

@@ -8,16 +8,16 @@ import httpx
 import pytest
 
 from tests.browser import Page, browsing
-from tests.registry.console_world import HOSTILE, ConsoleWorld, console_world
+from tests.registry.console_rig import HOSTILE, ConsoleRig, console_rig
 from tests.registry.test_process import TOKEN
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
-    with console_world(tmp_path_factory.mktemp("console")) as world:
-        yield world
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleRig]:
+    with console_rig(tmp_path_factory.mktemp("console")) as rig:
+        yield rig
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def browser() -> Iterator[Page]:
         yield page
 
 
-def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleWorld) -> None:
+def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(rig: ConsoleRig) -> None:
     for path, media_type in (("", "text/html"), ("/app.js", "text/javascript"), ("/console.css", "text/css")):
-        answer = httpx.get(f"{world.url}/console{path}", timeout=60)
+        answer = httpx.get(f"{rig.url}/console{path}", timeout=60)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(media_type)
         policy = answer.headers["content-security-policy"]
@@ -38,16 +38,16 @@ def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleW
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "shoal_test_ci_" + "0" * 49])
-def test_what_it_shows_is_the_operators_only(world: ConsoleWorld, token: str | None) -> None:
+def test_what_it_shows_is_the_operators_only(rig: ConsoleRig, token: str | None) -> None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    answer = httpx.get(f"{world.url}/console/state", headers=headers, timeout=60)
+    answer = httpx.get(f"{rig.url}/console/state", headers=headers, timeout=60)
     assert answer.status_code == 401
     assert "acme" not in answer.text
 
 
-def test_the_state_has_every_part_and_is_never_stored(world: ConsoleWorld) -> None:
-    rollout = world.rollout("parts")
-    answer = world.client.get("/console/state", params={"search": "bot"})
+def test_the_state_has_every_part_and_is_never_stored(rig: ConsoleRig) -> None:
+    rollout = rig.rollout("parts")
+    answer = rig.client.get("/console/state", params={"search": "bot"})
     assert answer.headers["cache-control"] == "no-store"
     state = answer.json()
     assert (state["epoch"], state["revision"], state["database"]) == (7, "main@abc", "")
@@ -61,8 +61,8 @@ def test_the_state_has_every_part_and_is_never_stored(world: ConsoleWorld) -> No
     assert state["audit"][0]["action"].startswith("rollout.")
 
 
-def test_a_search_is_bounded(world: ConsoleWorld) -> None:
-    assert world.client.get("/console/state", params={"search": "x" * 200}).status_code == 400
+def test_a_search_is_bounded(rig: ConsoleRig) -> None:
+    assert rig.client.get("/console/state", params={"search": "x" * 200}).status_code == 400
 
 
 def unexpected(page: Page) -> list[str]:
@@ -70,17 +70,17 @@ def unexpected(page: Page) -> list[str]:
     return [words for words in page.complaints if "503" not in words]
 
 
-def enter(page: Page, world: ConsoleWorld, token: str = TOKEN, view: str = "rollouts") -> None:
-    page.open(f"{world.url}/console")
+def enter(page: Page, rig: ConsoleRig, token: str = TOKEN, view: str = "rollouts") -> None:
+    page.open(f"{rig.url}/console")
     page.run("sessionStorage.clear()")
-    page.open(f"{world.url}/console")
+    page.open(f"{rig.url}/console")
     page.type("#token", token)
     page.run(f"location.hash = {view!r}")
     page.click("#enter")
 
 
-def test_in_a_browser_a_wrong_token_is_told_and_forgotten(browser: Page, world: ConsoleWorld) -> None:
-    enter(browser, world, "wrong")
+def test_in_a_browser_a_wrong_token_is_told_and_forgotten(browser: Page, rig: ConsoleRig) -> None:
+    enter(browser, rig, "wrong")
     browser.until("document.querySelector('#door-trouble').textContent.includes('token')")
     assert browser.run("sessionStorage.length") == 0
     assert browser.run("document.querySelector('#house').hidden")
@@ -88,9 +88,9 @@ def test_in_a_browser_a_wrong_token_is_told_and_forgotten(browser: Page, world: 
     browser.complaints.clear()
 
 
-def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page, world: ConsoleWorld) -> None:
-    rollout = world.rollout("acted")
-    enter(browser, world)
+def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page, rig: ConsoleRig) -> None:
+    rollout = rig.rollout("acted")
+    enter(browser, rig)
     card = f"[...document.querySelectorAll('article')].find((each) => each.textContent.includes('{rollout}'))"
     browser.until(f"{card} && {card}.id === '' && ({card}.id = 'mine')")
     assert "v1 → v2" in browser.run("document.querySelector('#mine').innerText")
@@ -100,37 +100,37 @@ def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page,
         "document.querySelector('#sure').open && document.querySelector('#sure').innerText"
     )
     browser.click("#sure-no")
-    assert world.state_of(rollout)["state"] == "running"
+    assert rig.state_of(rollout)["state"] == "running"
 
     browser.click("#mine button")
     browser.click("#sure-yes")
     browser.until("document.querySelector('#mine').innerText.includes('paused by operator')")
-    assert world.state_of(rollout)["state"] == "paused"
+    assert rig.state_of(rollout)["state"] == "paused"
 
     browser.click("#mine button.danger")
     browser.type("#sure-why", HOSTILE)
     browser.click("#sure-yes")
     browser.until("document.querySelector('#mine').innerText.includes('rolled back by operator')")
-    assert world.state_of(rollout)["reason"] == f"rolled back by operator: {HOSTILE}"
+    assert rig.state_of(rollout)["reason"] == f"rolled back by operator: {HOSTILE}"
 
 
-def test_in_a_browser_hostile_words_are_only_text(browser: Page, world: ConsoleWorld) -> None:
+def test_in_a_browser_hostile_words_are_only_text(browser: Page, rig: ConsoleRig) -> None:
     """The reason of the rollback before; an engine's words and a tenant's names go the same way."""
-    rollout = world.rollout("hostile")
-    answer = world.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": HOSTILE})
+    rollout = rig.rollout("hostile")
+    answer = rig.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": HOSTILE})
     assert answer.status_code == 200
-    enter(browser, world)
+    enter(browser, rig)
     browser.until(f"document.body.innerText.includes({HOSTILE!r})")
     assert browser.run("document.title") == "shoal console: rollouts"
     assert browser.run("document.querySelectorAll('img, article b, article script').length") == 0
     assert [words for words in browser.complaints if "503" not in words] == [], "here is no Prometheus"
 
 
-def test_in_a_browser_it_fits_a_phone(world: ConsoleWorld) -> None:
-    world.rollout("narrow")
+def test_in_a_browser_it_fits_a_phone(rig: ConsoleRig) -> None:
+    rig.rollout("narrow")
     with browsing(400, 900) as page:
         page.phone(360, 800)
-        enter(page, world)
+        enter(page, rig)
         page.until("document.querySelectorAll('article').length > 0")
         assert page.run("document.documentElement.scrollWidth") <= 360
         small = "[...document.querySelectorAll('article button')].filter((each) => each.offsetHeight < 32).length"
@@ -138,9 +138,9 @@ def test_in_a_browser_it_fits_a_phone(world: ConsoleWorld) -> None:
 
 
 def test_in_a_browser_a_registry_that_is_away_is_told_and_come_back_to(browser: Page, tmp_path: Path) -> None:
-    with console_world(tmp_path) as world:
-        world.rollout()
-        enter(browser, world)
+    with console_rig(tmp_path) as rig:
+        rig.rollout()
+        enter(browser, rig)
         browser.until("document.querySelectorAll('article').length === 1")
     browser.until("document.querySelector('.away').textContent.includes('does not answer')")
     assert browser.run("document.querySelectorAll('article').length") == 1, "what was known last is still shown"
@@ -163,11 +163,11 @@ WORD = {
 }  # fmt: skip
 
 
-def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(world: ConsoleWorld) -> None:
+def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(rig: ConsoleRig) -> None:
     """No complaint, nothing over the edge, no markup of others, and what is away says so in its place."""
-    world.rollout("walked")
-    assert world.client.put("/v1/branch", json=WORD).status_code == 204
-    drills = world.state_dir / "drills"
+    rig.rollout("walked")
+    assert rig.client.put("/v1/branch", json=WORD).status_code == 204
+    drills = rig.state_dir / "drills"
     drills.mkdir(exist_ok=True)
     checks = [{"what": HOSTILE, "ok": ok, "words": HOSTILE} for ok in (True, False, None)]
     (drills / "one.json").write_text(json.dumps({"drill": HOSTILE, "passed": False, "seconds": 3.5}))
@@ -175,7 +175,7 @@ def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(world:
     with browsing(400, 900) as page:
         page.phone(390, 844)
         page.prefer("dark")
-        enter(page, world, view="now")
+        enter(page, rig, view="now")
         said = {}
         for number, view in enumerate(VIEWS, start=1):
             page.until("!document.querySelector('#house').hidden")

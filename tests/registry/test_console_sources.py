@@ -27,8 +27,8 @@ from functions.registry.fleet_watch import FleetWatch
 from functions.telemetry.store.client import StoreAddress, TraceStore
 from tests.fleet.builders import beat
 from tests.ports import free_port
-from tests.registry.catalogue_world import World
-from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus
+from tests.registry.catalogue_rig import Rig
+from tests.registry.rig import NOW_UNIX_S, TOKEN, ScriptedBus
 
 SUM = PoolSum(1, 1.0, 1.0, 0.0, 0.0, 0.5, 10, 0.1, 0.4, 0.03)
 USED = dict.fromkeys(
@@ -183,7 +183,7 @@ def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:
     assert len(recent.looks) == KEPT
 
 
-async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(catalogue: World) -> None:
+async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(catalogue: Rig) -> None:
     told = await catalogue.get("/v1/tenants", limit=1)
     assert ([each["name"] for each in told["data"]], told["found"], told["total"]) == (["acme"], 2, 2)
     assert told["other"]["requests"] == 0
@@ -218,17 +218,17 @@ def test_a_drills_recorded_series_stay_in_their_file(tmp_path: Path) -> None:
 
 
 @contextmanager
-def sourced(world: World, sources: ConsoleSources) -> Iterator[httpx.AsyncClient]:
-    """The world's registry with these sources."""
+def sourced(rig: Rig, sources: ConsoleSources) -> Iterator[httpx.AsyncClient]:
+    """The rig's registry with these sources."""
     app = make_app(
-        world.store, FleetWatch(ScriptedBus()), world.services.authenticator.credentials, lambda: NOW_UNIX_S,
-        services=world.services, console=sources,
+        rig.store, FleetWatch(ScriptedBus()), rig.services.authenticator.credentials, lambda: NOW_UNIX_S,
+        services=rig.services, console=sources,
     )  # fmt: skip
     headers = {"authorization": f"Bearer {TOKEN}"}
     yield httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", headers=headers, timeout=60)
 
 
-async def test_a_trace_store_that_is_away_is_503_in_words(catalogue: World) -> None:
+async def test_a_trace_store_that_is_away_is_503_in_words(catalogue: Rig) -> None:
     missing = await catalogue.call("GET", "/v1/traces")
     assert (missing.status_code, missing.json()["error"]["code"]) == (503, "no_trace_store")
     store = TraceStore(StoreAddress(f"http://127.0.0.1:{free_port()}"), answer_s=5.0)
@@ -246,17 +246,17 @@ async def test_a_trace_store_that_is_away_is_503_in_words(catalogue: World) -> N
 @pytest.mark.parametrize(
     "query", ["tenant=a'b", "model=../x", "ago_s=0", "limit=1000", "over_ms=-1", "replica=%0a", "pool=" + "x" * 300]
 )
-async def test_what_no_search_takes_is_refused_before_the_store_is_asked(catalogue: World, query: str) -> None:
+async def test_what_no_search_takes_is_refused_before_the_store_is_asked(catalogue: Rig, query: str) -> None:
     assert (await catalogue.call("GET", f"/v1/traces?{query}")).status_code == 400
 
 
-async def test_a_browser_names_a_window_and_never_a_query(catalogue: World) -> None:
+async def test_a_browser_names_a_window_and_never_a_query(catalogue: Rig) -> None:
     assert (await catalogue.get("/v1/fleet/series", window="15m"))["source"] == "registry"
     for window in ("2h", "up", ""):
         assert (await catalogue.call("GET", f"/v1/fleet/series?window={window}")).status_code == 400
 
 
-async def test_the_controllers_word_is_kept_and_has_an_age(catalogue: World) -> None:
+async def test_the_controllers_word_is_kept_and_has_an_age(catalogue: Rig) -> None:
     assert (await catalogue.get("/v1/branch"))["report"] is None
     word = {"source": "main", "desired": "main@abc", "problems": ["a.yaml:3: <b>"], "problem_count": 1}
     assert (await catalogue.call("PUT", "/v1/branch", json=word)).status_code == 204

@@ -18,7 +18,7 @@ from functions.api import snapshot as snapshots
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.sql.engine import SQLITE_FILE
 from tests.ports import free_port
-from tests.registry.catalogue_world import published
+from tests.registry.catalogue_rig import published
 from tests.registry.test_process import environment, registry
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start

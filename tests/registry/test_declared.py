@@ -5,19 +5,19 @@ import pytest
 
 from functions.registry.declared import Declared
 from tests.registry.backends import url
-from tests.registry.catalogue_world import World, published
+from tests.registry.catalogue_rig import Rig, published
 
 __all__ = ["url"]
 
 
-async def without(world: World, *names: str) -> None:
-    snapshot = published(world.store.epoch + 1)
+async def without(rig: Rig, *names: str) -> None:
+    snapshot = published(rig.store.epoch + 1)
     left = tuple(policy for policy in snapshot.rollouts if policy.name not in names)
-    await world.store.publish(msgspec.structs.replace(snapshot, rollouts=left))
+    await rig.store.publish(msgspec.structs.replace(snapshot, rollouts=left))
 
 
 @pytest.mark.parametrize("gone", [("default",), ("slow", "default"), ("slow",)])
-async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: World, gone: tuple[str, ...]) -> None:
+async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: Rig, gone: tuple[str, ...]) -> None:
     policy = "slow" if "slow" in gone else "default"
     assert (await catalogue.put("v1", "c", promote_to="stable", rollout=policy)).status_code == 201
     assert (await catalogue.put("v2", "d")).status_code == 201
@@ -28,7 +28,7 @@ async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: World
     assert stages == ([1, 10, 50, 100] if "default" in gone else [10, 100])  # as built in, or as declared
 
 
-async def test_default_may_be_named_where_nobody_declares_it(catalogue: World) -> None:
+async def test_default_may_be_named_where_nobody_declares_it(catalogue: Rig) -> None:
     await without(catalogue, "default")
     assert (await catalogue.put("v1", "c", rollout="default")).status_code == 201
     refused = await catalogue.put("v1", "c", model="acme/other", rollout="nowhere")

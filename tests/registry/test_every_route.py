@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from functions.fleet.role_credentials import Purpose, derived
-from tests.registry.catalogue_world import World, digest
-from tests.registry.world import TOKEN
+from tests.registry.catalogue_rig import Rig, digest
+from tests.registry.rig import TOKEN
 
 TENANTS = ("acme-plain", "acme-reader", "acme-writer", "globex-writer")
 CREDENTIALS: dict[str, Purpose] = {
@@ -97,7 +97,7 @@ def shown(caller: str) -> str:
     return ({"nobody": "", "operator": TOKEN} | roles).get(caller, caller)
 
 
-async def answered(catalogue: World, door: tuple[str, str], caller: str, path: str) -> tuple[int, str]:
+async def answered(catalogue: Rig, door: tuple[str, str], caller: str, path: str) -> tuple[int, str]:
     answer = await catalogue.call(door[0], path, shown(caller), json=BODIES.get(door, {}))
     return answer.status_code, answer.text
 
@@ -109,7 +109,7 @@ def acmes(path: str, rollout: str) -> str:
     return path.format(**there)
 
 
-async def test_the_table_has_every_route(catalogue: World) -> None:
+async def test_the_table_has_every_route(catalogue: Rig) -> None:
     document = await catalogue.get("/openapi.json")
     known = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert known == set(DOORS)
@@ -120,12 +120,12 @@ async def test_the_table_has_every_route(catalogue: World) -> None:
 
 
 @pytest.mark.parametrize("caller", [caller for caller in CALLERS if caller != "operator"])
-async def test_the_document_tells_internal_routes_to_the_operator_alone(catalogue: World, caller: str) -> None:
+async def test_the_document_tells_internal_routes_to_the_operator_alone(catalogue: Rig, caller: str) -> None:
     told = (await catalogue.call("GET", "/openapi.json", shown(caller))).json()
     assert set(told["paths"]) == {path for _, path in DOORS if not path.startswith("/internal/")}
 
 
-async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(catalogue: World) -> None:
+async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(catalogue: Rig) -> None:
     document = await catalogue.get("/openapi.json", "")
     refused = await catalogue.call("GET", "/v1/models", "")
     schema = document["paths"]["/v1/models"]["get"]["responses"]["401"]["content"]["application/json"]["schema"]
@@ -140,7 +140,7 @@ async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(ca
 
 
 @pytest.mark.parametrize("door", DOORS, ids=" ".join)
-async def test_each_caller_hears_what_the_table_says(catalogue: World, door: tuple[str, str]) -> None:
+async def test_each_caller_hears_what_the_table_says(catalogue: Rig, door: tuple[str, str]) -> None:
     path = acmes(door[1], await catalogue.rolling())
     await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})
     before = await catalogue.audited()
@@ -156,7 +156,7 @@ async def test_each_caller_hears_what_the_table_says(catalogue: World, door: tup
 
 @pytest.mark.parametrize("door", OF_ONE_TENANT, ids=" ".join)
 async def test_another_tenant_cannot_tell_what_is_acmes_from_what_is_nowhere(
-    catalogue: World, door: tuple[str, str]
+    catalogue: Rig, door: tuple[str, str]
 ) -> None:
     """Word for word, once the names that it sent itself are taken out."""
     rollout = await catalogue.rolling()

@@ -16,10 +16,10 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.sql.rollouts import Filter
 from tests.registry.backends import BACKENDS
-from tests.registry.catalogue_world import World, catalogue, digest
-from tests.registry.world import TOKEN
+from tests.registry.catalogue_rig import Rig, catalogue, digest
+from tests.registry.rig import TOKEN
 
-NOT_OURS = {"no_store", "no_prometheus", "no_trace_store", "too_many_waiters"}  # 503s that these worlds deserve
+NOT_OURS = {"no_store", "no_prometheus", "no_trace_store", "too_many_waiters"}  # 503s that these rigs deserve
 
 names = st.sampled_from(["acme", "globex", "bot", "declared", "v1", "v2", "stable", "base", "ci", "at-once", "default"])
 text = st.text(max_size=20) | st.sampled_from(["", "\0", "..", "%2e", "'; DROP TABLE models; --", "𝕏", "a" * 5000])
@@ -74,17 +74,17 @@ def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         database = Database(database_url(url, folder), clock=lambda: 1000.0)
         database.prepare()
         manager = catalogue(folder, database)
-        world = runner.run(manager.__aenter__())
-        runner.run(world.rolling())  # something to meet
-        yield Fuzzed(runner, world)
+        rig = runner.run(manager.__aenter__())
+        runner.run(rig.rolling())  # something to meet
+        yield Fuzzed(runner, rig)
         runner.run(manager.__aexit__(None, None, None))
         database.close()
 
 
 class Fuzzed:
-    def __init__(self, runner: asyncio.Runner, world: World) -> None:
+    def __init__(self, runner: asyncio.Runner, rig: Rig) -> None:
         self.runner = runner
-        self.world = world
+        self.rig = rig
         self.documented: set[str] = set()  # statuses, of the operation that was last sent to
         document = self._run("GET", "/openapi.json").json()
         self.operations = [
@@ -94,7 +94,7 @@ class Fuzzed:
         ]
 
     def _run(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return self.runner.run(self.world.call(method, path, **options))
+        return self.runner.run(self.rig.call(method, path, **options))
 
     def send(self, data: st.DataObject) -> httpx.Response:
         method, path, operation = data.draw(st.sampled_from(self.operations), label="operation")
@@ -114,7 +114,7 @@ class Fuzzed:
         return self._run(method, path, who=data.draw(bearers), **options)
 
     def _path_value(self, name: str) -> st.SearchStrategy[str]:
-        if name == "rollout" and (known := self.world.database.read(_rollout_ids)):
+        if name == "rollout" and (known := self.rig.database.read(_rollout_ids)):
             return st.sampled_from(known) | words.filter(bool)
         return fitting(name, words.filter(bool))
 
@@ -155,4 +155,4 @@ def test_no_request_makes_the_registry_fail(fuzzed: Fuzzed, data: st.DataObject)
 
 
 def test_the_audit_is_sound_after_all_that(fuzzed: Fuzzed) -> None:
-    assert fuzzed.world.database.read(audit.verify).broken_at is None
+    assert fuzzed.rig.database.read(audit.verify).broken_at is None

@@ -8,13 +8,13 @@ import pytest
 
 from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import StageEntry
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.lifecycle import RolloutSpec
 from functions.registry.sql import changes
 from functions.registry.sql.audit import Actor
-from tests.registry.catalogue_world import STAGES, World, digest, published
-from tests.registry.world import error_of
+from tests.registry.catalogue_rig import STAGES, Rig, digest, published
+from tests.registry.rig import error_of
 
 POLICY = published().rollouts[1]
 
@@ -36,38 +36,40 @@ def spec(to: str = "d", **fields: Any) -> RolloutSpec:
     return msgspec.structs.replace(made, **fields)
 
 
-async def create(catalogue: World, wanted: RolloutSpec, fence: int = 0, id_: str | None = None) -> Any:
+async def create(catalogue: Rig, wanted: RolloutSpec, fence: int = 0, id_: str | None = None) -> Any:
     path = f"/internal/v1/rollouts/{id_ or lifecycle.id_of(wanted)}"
-    return await catalogue.call("PUT", path, content=rollout_wire.encode(wanted), headers={"x-shoal-fence": str(fence)})
+    return await catalogue.call(
+        "PUT", path, content=rollout_codec.encode(wanted), headers={"x-shoal-fence": str(fence)}
+    )
 
 
-async def feed(catalogue: World, **params: Any) -> dict[str, Any]:
+async def feed(catalogue: Rig, **params: Any) -> dict[str, Any]:
     found: dict[str, Any] = await catalogue.get("/internal/v1/changes", **params)
     return found
 
 
-async def test_two_controllers_create_one_rollout(catalogue: World) -> None:
+async def test_two_controllers_create_one_rollout(catalogue: Rig) -> None:
     first, second = await create(catalogue, spec()), await create(catalogue, spec())
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.content == second.content
-    row = rollout_wire.decode_rollout(first.content)
+    row = rollout_codec.decode_rollout(first.content)
     assert (row.state, row.policy.stages, row.created_unix_s) == ("loading", STAGES, 1000.0)
 
 
-async def test_a_channel_has_one_rollout_at_a_time(catalogue: World) -> None:
-    one = rollout_wire.decode_rollout((await create(catalogue, spec())).content)
+async def test_a_channel_has_one_rollout_at_a_time(catalogue: Rig) -> None:
+    one = rollout_codec.decode_rollout((await create(catalogue, spec())).content)
     other = await create(catalogue, spec("e"))
     assert (other.status_code, other.json()["rollout"]) == (409, one.id)
     assert (await create(catalogue, spec("e", channel="canary"))).status_code == 201
 
 
-async def test_an_id_that_is_not_the_rollouts_own_is_refused(catalogue: World) -> None:
+async def test_an_id_that_is_not_the_rollouts_own_is_refused(catalogue: Rig) -> None:
     refused = await create(catalogue, spec(), id_="ro-00000000")
     assert (refused.status_code, error_of(refused)["code"]) == (400, "wrong_rollout_id")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model":1}', b"\xff", b"[" * 10_000])
-async def test_bodies_that_are_none_are_refused(catalogue: World, body: bytes) -> None:
+async def test_bodies_that_are_none_are_refused(catalogue: Rig, body: bytes) -> None:
     for method, path in (
         ("PUT", "/internal/v1/rollouts/ro-00000000"),
         ("POST", "/internal/v1/rollouts/ro-00000000/events"),
@@ -76,10 +78,10 @@ async def test_bodies_that_are_none_are_refused(catalogue: World, body: bytes) -
         assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_body")
 
 
-async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue: Rig) -> None:
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     first = await catalogue.happened(id_, "loaded", 0)
-    assert rollout_wire.decode_rollout(first.content).lock_version == 1
+    assert rollout_codec.decode_rollout(first.content).lock_version == 1
     second = await catalogue.happened(id_, "stage_passed", 0)
     assert (second.status_code, error_of(second)["code"]) == (409, "rollout_changed")
     illegal = await catalogue.happened(id_, "loaded", 1)
@@ -87,25 +89,27 @@ async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue:
     assert len((await catalogue.get(f"/v1/rollouts/{id_}"))["events"]) == 1
 
 
-async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: World) -> None:
+async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Rig) -> None:
     """Everybody who reads the feed would stumble over it, for ever."""
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     before = await catalogue.audited()
     wordy = await catalogue.happened(id_, "rolled_back", 0, by="b" * 200, reason="r" * 2000)
     assert (wordy.status_code, error_of(wordy)["code"]) == (400, "rollout_unreadable")
     text = "x" * 97
-    room = (rollout_wire.DOCUMENT_MAX_BYTES - len(rollout_wire.encode(spec("e", channel="canary")))) // 100
+    room = (rollout_codec.DOCUMENT_MAX_BYTES - len(rollout_codec.encode(spec("e", channel="canary")))) // 100
     stages = (StageEntry(10, 60.0, (text,) * (room - 1)), StageEntry(100))
     wide = spec("e", channel="canary", policy=msgspec.structs.replace(POLICY, stages=stages))
-    assert len(rollout_wire.encode(wide)) < rollout_wire.DOCUMENT_MAX_BYTES  # its row, which says more, is beyond that
+    assert (
+        len(rollout_codec.encode(wide)) < rollout_codec.DOCUMENT_MAX_BYTES
+    )  # its row, which says more, is beyond that
     too_wide = await create(catalogue, wide)
     assert (too_wide.status_code, error_of(too_wide)["code"]) == (400, "rollout_unreadable")
     assert await catalogue.audited() == before
     assert [row["id"] for row in (await feed(catalogue))["rollouts"]] == [id_]
 
 
-async def test_who_was_leader_once_is_refused(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
+async def test_who_was_leader_once_is_refused(catalogue: Rig) -> None:
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
     assert (await catalogue.happened(id_, "loaded", 0, fence=5)).status_code == 200
     for fence in (4, 0):
         late = await catalogue.happened(id_, "stage_passed", 1, fence=fence)
@@ -114,14 +118,14 @@ async def test_who_was_leader_once_is_refused(catalogue: World) -> None:
     assert (await catalogue.happened(id_, "stage_passed", 1, fence=5)).status_code == 200
 
 
-async def test_a_gits_channel_is_left_to_git(catalogue: World) -> None:
-    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+async def test_a_gits_channel_is_left_to_git(catalogue: Rig) -> None:
+    id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     for number, event in enumerate(("loaded", "stage_passed")):
         assert (await catalogue.happened(id_, event, number)).status_code == 200
     assert (await feed(catalogue))["models"] == []
 
 
-async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: World) -> None:
+async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     key = (await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})).json()
     found = await feed(catalogue)
@@ -141,14 +145,14 @@ async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Worl
     assert key["key"] not in str(found)
     (told,) = found["rollouts"]
     assert 0 < told.pop("seq") <= found["change"]
-    assert rollout_wire.decode_rollout(msgspec.json.encode(told)).id == rollout
+    assert rollout_codec.decode_rollout(msgspec.json.encode(told)).id == rollout
     assert (await feed(catalogue, after=found["change"])) == found | {"models": [], "keys": [], "rollouts": []}
     await catalogue.call("DELETE", "/v1/tenants/acme/keys/ci")
     later = await feed(catalogue, after=found["change"])
     assert ([row["revoked"] for row in later["keys"]], later["models"]) == ([True], [])
 
 
-async def test_what_is_deleted_is_told_as_deleted(catalogue: World) -> None:
+async def test_what_is_deleted_is_told_as_deleted(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     seen = (await feed(catalogue))["change"]
     await catalogue.call("DELETE", "/v1/models/acme/bot")
@@ -156,7 +160,7 @@ async def test_what_is_deleted_is_told_as_deleted(catalogue: World) -> None:
     assert (model["id"], model["deleted"], model["versions"], model["channels"]) == ("acme/bot", True, [], {})
 
 
-async def test_a_page_never_tears_a_write_apart(catalogue: World) -> None:
+async def test_a_page_never_tears_a_write_apart(catalogue: Rig) -> None:
     for number in range(4):
         await catalogue.rolling(f"acme/m{number}")
     for page_rows in (1, 2, 3, 5):
@@ -172,7 +176,7 @@ async def test_a_page_never_tears_a_write_apart(catalogue: World) -> None:
         assert sorted(models) == sorted(rollouts) == [f"acme/m{number}" for number in range(4)], page_rows
 
 
-async def test_a_follower_is_woken_by_a_write(catalogue: World) -> None:
+async def test_a_follower_is_woken_by_a_write(catalogue: Rig) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
         await asyncio.sleep(0)
@@ -180,7 +184,7 @@ async def test_a_follower_is_woken_by_a_write(catalogue: World) -> None:
     assert waiting.result()["change"] > 0
 
 
-async def test_a_follower_hears_of_another_registrys_write_too(catalogue: World) -> None:
+async def test_a_follower_hears_of_another_registrys_write_too(catalogue: Rig) -> None:
     listeners, catalogue.database._listeners = catalogue.database._listeners, []  # as if in another process
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
@@ -189,13 +193,13 @@ async def test_a_follower_hears_of_another_registrys_write_too(catalogue: World)
     catalogue.database._listeners = listeners
 
 
-async def test_a_follower_that_is_ahead_hears_so_at_once(catalogue: World) -> None:
+async def test_a_follower_that_is_ahead_hears_so_at_once(catalogue: Rig) -> None:
     """The database was restored from a backup."""
     await catalogue.put("v1", "c")
     now = (await feed(catalogue))["change"]
     assert (await feed(catalogue, after=now + 100, wait_s=60))["change"] == now
 
 
-async def test_a_wait_ends_with_nothing_new(catalogue: World) -> None:
+async def test_a_wait_ends_with_nothing_new(catalogue: Rig) -> None:
     found = await feed(catalogue, after=0, wait_s=0.05)
     assert (found["change"], found["models"], found["more"]) == (0, [], False)

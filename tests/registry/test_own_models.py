@@ -6,21 +6,21 @@ from functions.api.ids import ModelId, TenantId
 from functions.api.snapshot import PoolEntry
 from tests.decisions.own_models import V2, WIKI, WIKI_POOL, wiki
 from tests.registry.backends import url
-from tests.registry.catalogue_world import World, published
+from tests.registry.catalogue_rig import Rig, published
 
 __all__ = ["url"]
 
 DECLARED_IN = "registry/wiki.yaml"
 
 
-async def with_acmes_own(world: World) -> None:
-    snapshot = published(world.store.epoch + 1)
+async def with_acmes_own(rig: Rig) -> None:
+    snapshot = published(rig.store.epoch + 1)
     pools = (*snapshot.pools, PoolEntry(WIKI_POOL, 2048, dedicated_to=(TenantId("acme"),)))
     models = (*snapshot.models, msgspec.structs.replace(wiki(), declared_in=DECLARED_IN))
-    await world.store.publish(msgspec.structs.replace(snapshot, pools=pools, models=models))
+    await rig.store.publish(msgspec.structs.replace(snapshot, pools=pools, models=models))
 
 
-async def test_only_its_tenant_may_build_on_it(catalogue: World) -> None:
+async def test_only_its_tenant_may_build_on_it(catalogue: Rig) -> None:
     """And nobody else learns from the answer that it is there."""
     await with_acmes_own(catalogue)
     mine = await catalogue.put("v1", "c", "acme/tone", "acme-writer", base_model=WIKI_POOL)
@@ -32,7 +32,7 @@ async def test_only_its_tenant_may_build_on_it(catalogue: World) -> None:
     assert said == unknown.json()["error"]["message"], "as if there were no such pool"
 
 
-async def test_it_is_its_tenants_to_see_and_gits_to_change(catalogue: World) -> None:
+async def test_it_is_its_tenants_to_see_and_gits_to_change(catalogue: Rig) -> None:
     await with_acmes_own(catalogue)
     assert (await catalogue.get(f"/v1/models/{WIKI}", "acme-reader"))["declared_in"] == DECLARED_IN
     assert (await catalogue.call("GET", f"/v1/models/{WIKI}", "globex-writer")).status_code == 404
@@ -41,7 +41,7 @@ async def test_it_is_its_tenants_to_see_and_gits_to_change(catalogue: World) -> 
     assert (changed.status_code, changed.json()["error"]["code"]) == (409, "declared_in_git")
 
 
-async def test_node_fetchers_find_its_weights_by_the_pools_name(catalogue: World) -> None:
+async def test_node_fetchers_find_its_weights_by_the_pools_name(catalogue: Rig) -> None:
     await with_acmes_own(catalogue)
     found = await catalogue.get(f"/internal/v1/weights/{WIKI_POOL}/v2")
     assert found["digest"] == V2

@@ -13,53 +13,53 @@ from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from functions.fleet.verdicts import VERDICTS_FOR_S, VERDICTS_PATH, ReplicaTrouble, Verdicts, decode_notice
 from functions.registry.fleet_watch import DESIRED_FOR_S
 from tests.fleet.builders import beat as heartbeat
-from tests.registry.world import World, serving
+from tests.registry.rig import Rig, serving
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with serving(tmp_path) as opened:
         yield opened
 
 
-async def report(world: World) -> PoolReport:
-    answer = await world.get(REPORT_PATH)
+async def report(rig: Rig) -> PoolReport:
+    answer = await rig.get(REPORT_PATH)
     assert answer.status_code == 200
     return msgspec.json.decode(answer.content, type=PoolReport)
 
 
-async def test_sums_and_replicas_are_told(world: World) -> None:
-    world.fleet.take(heartbeats.encode(heartbeat(phase="warm")))
-    world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
-    world.now_s = 2.0
-    told = await report(world)
+async def test_sums_and_replicas_are_told(rig: Rig) -> None:
+    rig.fleet.take(heartbeats.encode(heartbeat(phase="warm")))
+    rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
+    rig.now_s = 2.0
+    told = await report(rig)
     assert told.pools["a"].arrivals_per_s == 2.0
     assert [(each.phase, each.age_s) for each in told.replicas] == [("warm", 2.0)]
     assert not told.bus_connected
 
 
-async def test_a_pool_of_which_nobody_spoke_lately_is_not_there(world: World) -> None:
-    world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
-    world.now_s = 60.0
-    assert (await report(world)).pools == {}
+async def test_a_pool_of_which_nobody_spoke_lately_is_not_there(rig: Rig) -> None:
+    rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
+    rig.now_s = 60.0
+    assert (await report(rig)).pools == {}
 
 
-async def test_what_the_controller_wants_is_a_metric_until_it_is_old(world: World) -> None:
+async def test_what_the_controller_wants_is_a_metric_until_it_is_old(rig: Rig) -> None:
     wanted = msgspec.json.encode(DesiredPools((DesiredPool("a", 3, "rule"),)))
-    assert (await world.client.put(REPORT_PATH, content=wanted)).status_code == 204
+    assert (await rig.client.put(REPORT_PATH, content=wanted)).status_code == 204
     line = 'shoal_autoscaler_desired_replicas{pool="a",reason="rule"} 3.0'
-    assert line in (await world.get("/metrics")).text
-    world.now_s = DESIRED_FOR_S + 1.0
-    assert line not in (await world.get("/metrics")).text
+    assert line in (await rig.get("/metrics")).text
+    rig.now_s = DESIRED_FOR_S + 1.0
+    assert line not in (await rig.get("/metrics")).text
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"pools": [{"pool": "a b", "replicas": 1, "cause": "rule"}]}'])
-async def test_what_is_none_is_refused(world: World, body: bytes) -> None:
-    answer = await world.client.put(REPORT_PATH, content=body)
+async def test_what_is_none_is_refused(rig: Rig, body: bytes) -> None:
+    answer = await rig.client.put(REPORT_PATH, content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
 
 
-async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(world: World) -> None:
+async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(rig: Rig) -> None:
     said: list[bytes] = []
 
     class Bus:
@@ -69,34 +69,34 @@ async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(wo
         def nodes(self) -> AsyncIterator[bytes]:
             raise NotImplementedError
 
-    world.fleet.node_bus = Bus()
+    rig.fleet.node_bus = Bus()
     trouble = ReplicaTrouble("base", "r0", "slow", "held", "200 ms between two tokens", "the pool is full")
     verdicts = Verdicts({"n1": "down", "n2": "unknown"}, (trouble,), {"base": 2})
-    answer = await world.client.put(VERDICTS_PATH, content=msgspec.json.encode(verdicts))
+    answer = await rig.client.put(VERDICTS_PATH, content=msgspec.json.encode(verdicts))
     assert answer.status_code == 204
     assert [decode_notice(message).nodes for message in said] == [{"n1": "down", "n2": "unknown"}]
-    assert (await world.get("/v1/fleet")).json()["verdicts"] == msgspec.json.decode(msgspec.json.encode(verdicts))
-    page = (await world.get("/metrics")).text
+    assert (await rig.get("/v1/fleet")).json()["verdicts"] == msgspec.json.decode(msgspec.json.encode(verdicts))
+    page = (await rig.get("/metrics")).text
     assert 'shoal_replica_troubled{pool="base",replica="r0",state="held",what="slow"} 1.0' in page
     assert 'shoal_slow_replica_restarts{pool="base"} 2.0' in page
     assert 'shoal_nodes_not_ready{state="down"} 1.0' in page
-    world.now_s = VERDICTS_FOR_S + 1.0
-    page = (await world.get("/metrics")).text
+    rig.now_s = VERDICTS_FOR_S + 1.0
+    page = (await rig.get("/metrics")).text
     assert 'replica="r0",state="held"' not in page and 'shoal_nodes_not_ready{state="down"} 0.0' in page
 
 
 @pytest.mark.parametrize("body", [b"", b'{"nodes": {"n 1": "down"}}', b'{"nodes": {"n1": "lost"}}', b'{"node": {}}'])
-async def test_verdicts_that_are_none_are_refused(world: World, body: bytes) -> None:
-    answer = await world.client.put(VERDICTS_PATH, content=body)
+async def test_verdicts_that_are_none_are_refused(rig: Rig, body: bytes) -> None:
+    answer = await rig.client.put(VERDICTS_PATH, content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
 
 
-async def test_a_zone_that_fell_silent_is_told_to_the_controller(world: World) -> None:
-    world.fleet.link.set(True)
+async def test_a_zone_that_fell_silent_is_told_to_the_controller(rig: Rig) -> None:
+    rig.fleet.link.set(True)
     for now_s in range(5):
-        world.now_s = float(now_s)
+        rig.now_s = float(now_s)
         for name in ["a1", "a2", "b1", "b2", "c1", "c2"] if not now_s else ["a1", "a2", "b1", "b2"]:
             replica = heartbeat(replica_id=name, zone=name[0], sequence=now_s + 1)
-            world.fleet.take(heartbeats.encode(replica))
-    told = (await report(world)).replicas
+            rig.fleet.take(heartbeats.encode(replica))
+    told = (await report(rig)).replicas
     assert {each.replica_id: each.suspected for each in told if each.suspected} == {"c1": "zone c", "c2": "zone c"}

@@ -10,7 +10,7 @@ from functions.registry.errors import ApiError
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.database import THREADS, Database
 from tests.registry.backends import url
-from tests.registry.catalogue_world import World
+from tests.registry.catalogue_rig import Rig
 
 __all__ = ["url"]
 
@@ -53,7 +53,7 @@ def test_who_calls_no_more_is_forgotten() -> None:
     assert len(limiter._buckets) <= 1024
 
 
-async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(catalogue: World) -> None:
+async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(catalogue: Rig) -> None:
     rollout = await catalogue.rolling(model="globex/bot")
     path = "/v1/artifacts/sha256:" + "c" * 64
     hog = [asyncio.ensure_future(catalogue.call("GET", path, "acme-writer")) for _ in range(600)]
@@ -64,7 +64,7 @@ async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(ca
     assert codes == {404, 429}
 
 
-async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: World) -> None:
+async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     authenticator = catalogue.services.authenticator
     with ExitStack() as opened:

@@ -26,8 +26,8 @@ from functions.registry.regions.following import RegionsFollower
 from functions.registry.regions.parts import RegionParts
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
-from tests.registry.catalogue_world import World, catalogue, digest
-from tests.registry.world import TOKEN, ScriptedBus
+from tests.registry.catalogue_rig import Rig, catalogue, digest
+from tests.registry.rig import TOKEN, ScriptedBus
 
 REGIONS_TOKEN = "of all regions"
 SOON_S = 15.0
@@ -36,12 +36,12 @@ SOON_S = 15.0
 @dataclass
 class Region:
     name: str
-    world: World
+    rig: Rig
     parts: RegionParts
     app: Any
 
     async def model(self, model: str = "acme/bot") -> dict[str, Any] | None:
-        answer = await self.world.call("GET", f"/v1/models/{model}/versions")
+        answer = await self.rig.call("GET", f"/v1/models/{model}/versions")
         return dict(answer.json()) if answer.status_code == 200 else None
 
     async def versions(self, model: str = "acme/bot") -> dict[str, str]:
@@ -49,12 +49,12 @@ class Region:
         return {each["name"]: each["digest"] for each in found["data"]} if found else {}
 
     async def channel(self, name: str = "stable") -> str | None:
-        found = await self.world.get("/v1/models")
+        found = await self.rig.get("/v1/models")
         model = next((each for each in found["data"] if each["id"] == "acme/bot"), None)
         return model["channels"].get(name, {}).get("version") if model else None
 
     async def policy(self, model: str = "acme/bot") -> str | None:
-        found = await self.world.get("/v1/models")
+        found = await self.rig.get("/v1/models")
         return next((each["rollout"] for each in found["data"] if each["id"] == model), None)
 
     def held(self) -> dict[str, str]:
@@ -73,15 +73,15 @@ async def _region(folder: Path, name: str, number: int) -> AsyncIterator[Region]
     database = Database(database_url(None, folder), clock)
     await asyncio.to_thread(database.prepare)
     bus = RegionBus("valkey://127.0.0.1:1/0")
-    async with catalogue(folder, database) as world:
+    async with catalogue(folder, database) as rig:
         access = RegionAccess(REGIONS_TOKEN, None)
         file = folder.parent / "regions.json"
-        follower = RegionsFollower(name, file, access, world.services, bus, clock=time.monotonic)
+        follower = RegionsFollower(name, file, access, rig.services, bus, clock=time.monotonic)
         parts = RegionParts(REGIONS_TOKEN, follower, bus, None)
         app = make_app(
-            world.store, FleetWatch(ScriptedBus()), RoleCredentials(TOKEN), services=world.services, regions=parts
+            rig.store, FleetWatch(ScriptedBus()), RoleCredentials(TOKEN), services=rig.services, regions=parts
         )
-        yield Region(name, world, parts, app)
+        yield Region(name, rig, parts, app)
         await parts.close()
     database.close()
 
@@ -106,7 +106,7 @@ async def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield a, b
         await tasks.close()
         for one in (a, b):
-            one.world.store.close()
+            one.rig.store.close()
 
 
 async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
@@ -119,66 +119,66 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
 async def test_versions_channels_and_keys_travel_both_ways(regions: tuple[Region, Region]) -> None:
     a, b = regions
     for letter in "cd":
-        b.world.artifact(letter)
-        a.world.artifact(letter)
-    assert (await a.world.put("v1", "c", promote_to="stable", rollout="at-once")).status_code == 201
+        b.rig.artifact(letter)
+        a.rig.artifact(letter)
+    assert (await a.rig.put("v1", "c", promote_to="stable", rollout="at-once")).status_code == 201
 
     async def b_has_v1() -> bool:
         return await b.versions() == {"v1": digest("c")} and await b.channel() == "v1"
 
     await until("b has what was put at a", b_has_v1)
-    assert (await b.world.put("v2", "d", promote_to="stable")).status_code == 201
+    assert (await b.rig.put("v2", "d", promote_to="stable")).status_code == 201
 
     async def a_has_v2() -> bool:
         return await a.channel() == "v2" and set(await a.versions()) == {"v1", "v2"}
 
     await until("a has what was put at b", a_has_v2)
-    made = await a.world.call(
+    made = await a.rig.call(
         "POST", "/v1/tenants/acme/keys", json={"id": "travels", "limits": {"requests_per_minute": 5}}
     )
     assert made.status_code == 201
 
     async def b_key(revoked: bool) -> bool:
-        keys = (await b.world.get("/v1/tenants/acme/keys"))["data"]
+        keys = (await b.rig.get("/v1/tenants/acme/keys"))["data"]
         return [(each["id"], each["revoked"], each["limits"]["requests_per_minute"]) for each in keys] == [
             ("travels", revoked, 5)
         ]
 
     await until("the key is known at b", lambda: b_key(False))
-    assert (await b.world.call("DELETE", "/v1/tenants/acme/keys/travels")).status_code == 204
+    assert (await b.rig.call("DELETE", "/v1/tenants/acme/keys/travels")).status_code == 204
 
     async def a_revoked() -> bool:
-        return (await a.world.get("/v1/tenants/acme/keys"))["data"][0]["revoked"] is True
+        return (await a.rig.get("/v1/tenants/acme/keys"))["data"][0]["revoked"] is True
 
     await until("it is revoked at a", a_revoked)
-    assert "region:a" in str(await b.world.get("/v1/audit"))
+    assert "region:a" in str(await b.rig.get("/v1/audit"))
     assert a.held() == {} and b.held() == {}
 
 
 async def test_deletions_travel_and_do_not_come_back(regions: tuple[Region, Region]) -> None:
     a, b = regions
     for letter in "cd":
-        b.world.artifact(letter)
-    await a.world.put("v1", "c", promote_to="stable", rollout="at-once")
-    await a.world.put("v2", "d", promote_to="stable")
+        b.rig.artifact(letter)
+    await a.rig.put("v1", "c", promote_to="stable", rollout="at-once")
+    await a.rig.put("v2", "d", promote_to="stable")
 
     async def b_has_both() -> bool:
         return set(await b.versions()) == {"v1", "v2"} and await b.channel() == "v2"
 
     await until("b has both", b_has_both)
-    assert (await b.world.call("DELETE", "/v1/models/acme/bot/versions/v1")).status_code == 204
+    assert (await b.rig.call("DELETE", "/v1/models/acme/bot/versions/v1")).status_code == 204
 
     async def only_v2_at_a() -> bool:
         return set(await a.versions()) == {"v2"}
 
     await until("v1 is gone at a", only_v2_at_a)
-    assert (await a.world.call("DELETE", "/v1/models/acme/bot")).status_code == 204
+    assert (await a.rig.call("DELETE", "/v1/models/acme/bot")).status_code == 204
 
     async def gone_at_b() -> bool:
         return await b.model() is None
 
     await until("the model is gone at b", gone_at_b)
-    again = await b.world.put("v2", "d")
+    again = await b.rig.put("v2", "d")
     assert again.status_code == 201
 
     async def back_at_a() -> bool:
@@ -192,34 +192,34 @@ async def test_a_channel_rolls_out_in_each_region_and_is_not_tried_again_where_i
 ) -> None:
     a, b = regions
     for letter in "cd":
-        b.world.artifact(letter)
-    rollout = await a.world.rolling()
+        b.rig.artifact(letter)
+    rollout = await a.rig.rolling()
 
     async def b_has_both() -> bool:
         return set(await b.versions()) == {"v1", "v2"} and await b.channel() == "v1"
 
     await until("b has both versions, and no rollout", b_has_both)
-    assert (await b.world.get("/v1/rollouts"))["data"] == []
-    lock_version = (await a.world.get(f"/v1/rollouts/{rollout}"))["lock_version"]
-    assert (await a.world.happened(rollout, "loaded", lock_version)).status_code == 200
-    assert (await a.world.call("POST", f"/v1/rollouts/{rollout}/promote")).status_code == 200
+    assert (await b.rig.get("/v1/rollouts"))["data"] == []
+    lock_version = (await a.rig.get(f"/v1/rollouts/{rollout}"))["lock_version"]
+    assert (await a.rig.happened(rollout, "loaded", lock_version)).status_code == 200
+    assert (await a.rig.call("POST", f"/v1/rollouts/{rollout}/promote")).status_code == 200
 
     async def b_rolls() -> bool:
-        return [each["state"] for each in (await b.world.get("/v1/rollouts"))["data"]] == ["loading"]
+        return [each["state"] for each in (await b.rig.get("/v1/rollouts"))["data"]] == ["loading"]
 
     await until("the rollout of b begins once a has completed its own", b_rolls)
     assert await b.channel() == "v1"
-    its = (await b.world.get("/v1/rollouts"))["data"][0]["id"]
-    assert (await b.world.call("POST", f"/v1/rollouts/{its}/rollback", json={"reason": "no"})).status_code == 200
-    a.world.artifact("e")
-    b.world.artifact("e")
-    assert (await a.world.put("v3", "e")).status_code == 201
+    its = (await b.rig.get("/v1/rollouts"))["data"][0]["id"]
+    assert (await b.rig.call("POST", f"/v1/rollouts/{its}/rollback", json={"reason": "no"})).status_code == 200
+    a.rig.artifact("e")
+    b.rig.artifact("e")
+    assert (await a.rig.put("v3", "e")).status_code == 201
 
     async def b_has_v3() -> bool:
         return "v3" in await b.versions() and b.held() == {"acme/bot:stable": "taken_back_here"}
 
     await until("b holds the channel and takes the rest", b_has_v3)
-    assert len((await b.world.get("/v1/rollouts"))["data"]) == 1
+    assert len((await b.rig.get("/v1/rollouts"))["data"]) == 1
     assert await a.channel() == "v2"
 
 
@@ -227,32 +227,32 @@ async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region,
     """Else the other region would go on rolling out by what the model was made with."""
     a, b = regions
     for letter in "cd":
-        b.world.artifact(letter)
-    assert (await a.world.put("v1", "c", promote_to="stable", rollout="at-once")).status_code == 201
+        b.rig.artifact(letter)
+    assert (await a.rig.put("v1", "c", promote_to="stable", rollout="at-once")).status_code == 201
 
     async def b_has_v1() -> bool:
         return await b.channel() == "v1" and await b.policy() == "at-once"
 
     await until("b has the model, with its policy", b_has_v1)
-    assert (await a.world.put("v1", "c", rollout="slow")).status_code == 200
+    assert (await a.rig.put("v1", "c", rollout="slow")).status_code == 200
 
     async def b_is_slow() -> bool:
         return await b.policy() == "slow"
 
     await until("b has the policy that a was told later", b_is_slow)
-    assert (await b.world.put("v1", "c", rollout="at-once")).status_code == 200
+    assert (await b.rig.put("v1", "c", rollout="at-once")).status_code == 200
 
     async def a_is_at_once() -> bool:
         return await a.policy() == await b.policy() == "at-once"
 
     await until("a has what b was told after that", a_is_at_once)
-    assert (await a.world.put("v2", "d", rollout="slow", promote_to="stable")).status_code == 201
-    (rollout,) = (await a.world.get("/v1/rollouts"))["data"]
-    assert (await a.world.happened(rollout["id"], "loaded", rollout["lock_version"])).status_code == 200
-    assert (await a.world.call("POST", f"/v1/rollouts/{rollout['id']}/promote")).status_code == 200
+    assert (await a.rig.put("v2", "d", rollout="slow", promote_to="stable")).status_code == 201
+    (rollout,) = (await a.rig.get("/v1/rollouts"))["data"]
+    assert (await a.rig.happened(rollout["id"], "loaded", rollout["lock_version"])).status_code == 200
+    assert (await a.rig.call("POST", f"/v1/rollouts/{rollout['id']}/promote")).status_code == 200
 
     async def b_rolls_by_it() -> bool:
-        return [each["policy"]["name"] for each in (await b.world.get("/v1/rollouts"))["data"]] == ["slow"]
+        return [each["policy"]["name"] for each in (await b.rig.get("/v1/rollouts"))["data"]] == ["slow"]
 
     await until("the rollout of b goes by the new policy", b_rolls_by_it)
     assert await b.channel() == "v1"
@@ -263,20 +263,20 @@ async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regi
     a, b = regions
     await asyncio.sleep(0.3)
     for one, letter in ((a, "c"), (b, "d")):  # at one moment, in both
-        assert (await one.world.put("v1", letter)).status_code == 201
+        assert (await one.rig.put("v1", letter)).status_code == 201
 
     async def both_hold() -> bool:
         return a.held() == b.held() == {"acme/bot@v1": "version_taken"}
 
     await until("both say so", both_hold)
     assert (await a.versions(), await b.versions()) == ({"v1": digest("c")}, {"v1": digest("d")})
-    assert (await a.world.put("v1", "e", "acme/other")).status_code == 201
+    assert (await a.rig.put("v1", "e", "acme/other")).status_code == 201
 
     async def b_lacks_content() -> bool:
         return b.held().get("acme/other@v1") == "no_store"
 
     await until("b holds what it cannot fetch", b_lacks_content)
-    b.world.artifact("e")
+    b.rig.artifact("e")
 
     async def b_has_it() -> bool:
         return await b.versions("acme/other") == {"v1": digest("e")} and "acme/other@v1" not in b.held()
@@ -289,10 +289,10 @@ async def test_what_happened_while_the_way_was_cut_comes_afterwards(
 ) -> None:
     monkeypatch.setattr(following, "SILENT_S", 0.5)
     a, b = regions
-    assert (await a.world.call("POST", "/v1/tenants/acme/keys", json={"id": "cut"})).status_code == 201
+    assert (await a.rig.call("POST", "/v1/tenants/acme/keys", json={"id": "cut"})).status_code == 201
 
     async def b_keys() -> dict[str, bool]:
-        return {each["id"]: each["revoked"] for each in (await b.world.get("/v1/tenants/acme/keys"))["data"]}
+        return {each["id"]: each["revoked"] for each in (await b.rig.get("/v1/tenants/acme/keys"))["data"]}
 
     async def knows_it() -> bool:
         return await b_keys() == {"cut": False}
@@ -311,7 +311,7 @@ async def test_what_happened_while_the_way_was_cut_comes_afterwards(
     await other.tasks.close()  # with the poll that is under way
     other.tasks = Supervised()
     follower._begin(other)
-    assert (await a.world.call("DELETE", "/v1/tenants/acme/keys/cut")).status_code == 204
+    assert (await a.rig.call("DELETE", "/v1/tenants/acme/keys/cut")).status_code == 204
     await asyncio.sleep(1.0)
     assert await b_keys() == {"cut": False} and not follower.is_connected(other), "it says so, and goes on"
     follower._client._client = way

@@ -20,7 +20,7 @@ from functions.cli.adapter_push import pack
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.artifacts.adapter_files import make_adapter
 from tests.ports import free_port
-from tests.registry.catalogue_world import published
+from tests.registry.catalogue_rig import published
 from tests.registry.test_process import environment, registry
 from tests.replica.processes import wait_for
 

@@ -6,12 +6,12 @@ import pytest
 
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, encoded_group
 from functions.fleet import rollout_heartbeat
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from tests.registry.backends import url
-from tests.registry.catalogue_world import World, digest
-from tests.registry.world import TOKEN, error_of
+from tests.registry.catalogue_rig import Rig, digest
+from tests.registry.rig import TOKEN, error_of
 
 __all__ = ["url"]
 
@@ -22,12 +22,12 @@ def heartbeat() -> Iterator[bytes]:
     slow = QuantileSketch()
     for value_ms in (10.0, 20.0, 400.0):
         slow.add(value_ms)
-    counts = wire_of(GroupStats(3, 1, slow, QuantileSketch(), QuantileSketch()))
-    stage = StageStats(RolloutId("ro-00000000"), 0, counts, GroupWire(requests=9))
+    counts = encoded_group(GroupStats(3, 1, slow, QuantileSketch(), QuantileSketch()))
+    stage = StageStats(RolloutId("ro-00000000"), 0, counts, EncodedGroup(requests=9))
     yield rollout_heartbeat.encode(RolloutHeartbeat("gw", 1, 1, 900.0, (stage,)))
 
 
-async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: World, heartbeat: bytes) -> None:
+async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: Rig, heartbeat: bytes) -> None:
     rollout = await catalogue.rolling()
     assert (await catalogue.happened(rollout, "loaded", 0)).status_code == 200
     assert catalogue.services.evidence.take(heartbeat.replace(b"ro-00000000", rollout.encode()), 950.0)
@@ -40,11 +40,11 @@ async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: W
     assert [(event["event"]["is"], event["state"], event["actor"]) for event in shown["events"]] == [
         ("loaded", "running", "controller")
     ]
-    wire = await catalogue.get(f"/internal/v1/rollouts/{rollout}/evidence")
-    assert (wire["candidate"]["errors"], wire["heard_unix_s"]) == (1, 950.0)
+    answer = await catalogue.get(f"/internal/v1/rollouts/{rollout}/evidence")
+    assert (answer["candidate"]["errors"], answer["heard_unix_s"]) == (1, 950.0)
 
 
-async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: World) -> None:
+async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: Rig) -> None:
     ids = [await catalogue.rolling(f"acme/m{number}") for number in range(3)]
     await catalogue.call("POST", f"/v1/rollouts/{ids[0]}/rollback")
     page = await catalogue.get("/v1/rollouts", limit=2)
@@ -61,7 +61,7 @@ async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: World
         assert len((await catalogue.get("/v1/rollouts", **filters))["data"]) == found, filters
 
 
-async def test_people_pause_resume_and_take_back(catalogue: World) -> None:
+async def test_people_pause_resume_and_take_back(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.happened(rollout, "loaded", 0)
     path = f"/v1/rollouts/{rollout}/"
@@ -81,7 +81,7 @@ async def test_people_pause_resume_and_take_back(catalogue: World) -> None:
     )
 
 
-async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_transaction(catalogue: World) -> None:
+async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_transaction(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.happened(rollout, "loaded", 0)
     done = await catalogue.call("POST", f"/v1/rollouts/{rollout}/promote")
@@ -92,7 +92,7 @@ async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_tra
     assert entries[0]["change"] == entries[1]["change"]
 
 
-async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: World) -> None:
+async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: Rig) -> None:
     """Neither while it is being loaded, nor paused in that, nor in another attempt: nobody could answer with it."""
     rollout = await catalogue.rolling()
     path = f"/v1/rollouts/{rollout}/"
@@ -112,7 +112,7 @@ async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: World) -> N
     assert (await catalogue.get("/v1/models/acme/bot"))["channels"]["stable"]["version"] == "v1"
 
 
-async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where_it_was(catalogue: World) -> None:
+async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where_it_was(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.call("POST", f"/v1/rollouts/{rollout}/rollback")
     again = await catalogue.call("POST", f"/v1/rollouts/{rollout}/resume")
@@ -128,7 +128,7 @@ async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where
     assert (gone.status_code, error_of(gone)["code"]) == (409, "channel_moved")
 
 
-async def test_an_intervention_on_what_has_changed_since_is_refused(catalogue: World) -> None:
+async def test_an_intervention_on_what_has_changed_since_is_refused(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.happened(rollout, "loaded", 0)
     path = f"/v1/rollouts/{rollout}/pause"
@@ -138,17 +138,17 @@ async def test_an_intervention_on_what_has_changed_since_is_refused(catalogue: W
 
 
 @pytest.mark.parametrize("verb", ["stop", "PAUSE", "%2e%2e"])
-async def test_other_verbs_are_refused(catalogue: World, verb: str) -> None:
+async def test_other_verbs_are_refused(catalogue: Rig, verb: str) -> None:
     assert (await catalogue.call("POST", f"/v1/rollouts/ro-00000000/{verb}")).status_code == 400
 
 
-async def test_a_rollout_that_is_not_there_is_404(catalogue: World) -> None:
+async def test_a_rollout_that_is_not_there_is_404(catalogue: Rig) -> None:
     for method, path in (("GET", "/v1/rollouts/ro-00000000"), ("POST", "/v1/rollouts/ro-00000000/pause")):
         missing = await catalogue.call(method, path)
         assert (missing.status_code, error_of(missing)["code"]) == (404, "rollout_not_found")
 
 
-async def test_metrics_tell_the_stage_of_what_is_under_way_to_the_operator_alone(catalogue: World) -> None:
+async def test_metrics_tell_the_stage_of_what_is_under_way_to_the_operator_alone(catalogue: Rig) -> None:
     async def told(who: str) -> list[str]:
         page = (await catalogue.call("GET", "/metrics", who)).text
         return [line for line in page.splitlines() if line.startswith("shoal_rollout_stage")]

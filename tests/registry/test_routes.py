@@ -14,31 +14,31 @@ from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.registry.store import SnapshotStore
 from tests.fleet.builders import beat as heartbeat
 from tests.fleet.builders import snapshot
-from tests.registry.world import NOW_UNIX_S, World, error_of, serving
+from tests.registry.rig import NOW_UNIX_S, Rig, error_of, serving
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with serving(tmp_path) as made:
         yield made
 
 
-async def test_models_are_listed_with_versions_and_channels(world: World) -> None:
+async def test_models_are_listed_with_versions_and_channels(rig: Rig) -> None:
     empty = {"object": "list", "snapshot_epoch": 0, "data": [], "has_more": False, "next_after": None}
-    assert (await world.get("/v1/models")).json() == empty
-    await world.put(snapshot(epoch=2))
-    listed = (await world.get("/v1/models")).json()
+    assert (await rig.get("/v1/models")).json() == empty
+    await rig.put(snapshot(epoch=2))
+    listed = (await rig.get("/v1/models")).json()
     (model,) = listed["data"]
     digest = "sha256:" + "a" * 64
     assert (listed["snapshot_epoch"], model["id"], model["pool"], model["type"]) == (2, "acme/bot", "base", "lora")
     assert model["channels"] == {"stable": {"version": "v1", "digest": digest}}
     assert model["versions"][0]["digest"] == digest
-    assert (await world.get("/v1/models/acme/bot")).json() == model
+    assert (await rig.get("/v1/models/acme/bot")).json() == model
 
 
 @pytest.mark.parametrize("name", ["acme/none", "none", "%00/%ff", "a" * 4000])
-async def test_a_model_that_is_not_there_is_404_in_words(world: World, name: str) -> None:
-    refused = await world.get("/v1/models/" + name)
+async def test_a_model_that_is_not_there_is_404_in_words(rig: Rig, name: str) -> None:
+    refused = await rig.get("/v1/models/" + name)
     assert (refused.status_code, error_of(refused)["code"]) == (404, "model_not_found")
 
 
@@ -48,75 +48,75 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_fleet_is_what_the_bus_says(world: World) -> None:
-    world.bus.stored = [heartbeats.encode(heartbeat(replica_id="b")), b"rubbish"]
+async def test_the_fleet_is_what_the_bus_says(rig: Rig) -> None:
+    rig.bus.stored = [heartbeats.encode(heartbeat(replica_id="b")), b"rubbish"]
     async with asyncio.TaskGroup() as group:
-        following = group.create_task(_until_lost(world))
-        await until(lambda: world.fleet.bus_connected)
-        world.now_s = 2.0
-        world.bus.heartbeats.put_nowait(heartbeats.encode(heartbeat(replica_id="a", phase="draining", running=3)))
-        world.bus.heartbeats.put_nowait(b"[" * 100_000)
-        await until(lambda: world.bus.heartbeats.empty() and len(world.fleet.replicas()) == 2)
-        shown = (await world.get("/v1/fleet")).json()
+        following = group.create_task(_until_lost(rig))
+        await until(lambda: rig.fleet.bus_connected)
+        rig.now_s = 2.0
+        rig.bus.heartbeats.put_nowait(heartbeats.encode(heartbeat(replica_id="a", phase="draining", running=3)))
+        rig.bus.heartbeats.put_nowait(b"[" * 100_000)
+        await until(lambda: rig.bus.heartbeats.empty() and len(rig.fleet.replicas()) == 2)
+        shown = (await rig.get("/v1/fleet")).json()
         assert shown["bus_connected"] is True
         assert [(it["replica_id"], it["phase"], it["running"], it["age_s"]) for it in shown["replicas"]] == [
             ("a", "draining", 3, 0.0),
             ("b", "ready", 0, 2.0),
         ]
-        world.bus.lose()
+        rig.bus.lose()
         await following
-    assert world.fleet.refused_total == 2
+    assert rig.fleet.refused_total == 2
 
 
-async def _until_lost(world: World) -> None:
+async def _until_lost(rig: Rig) -> None:
     with pytest.raises(BusUnavailable):
-        await world.fleet.run()
+        await rig.fleet.run()
 
 
-async def test_without_the_bus_the_last_view_stays_and_ages(world: World) -> None:
-    world.fleet.take(heartbeats.encode(heartbeat()))
-    world.now_s = SILENCE_LIMIT_S
-    shown = (await world.get("/v1/fleet")).json()
+async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
+    rig.fleet.take(heartbeats.encode(heartbeat()))
+    rig.now_s = SILENCE_LIMIT_S
+    shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], [it["age_s"] for it in shown["replicas"]]) == (False, [SILENCE_LIMIT_S])
-    world.now_s += 60.0
-    assert [it["age_s"] for it in (await world.get("/v1/fleet")).json()["replicas"]] == [SILENCE_LIMIT_S + 60.0]
+    rig.now_s += 60.0
+    assert [it["age_s"] for it in (await rig.get("/v1/fleet")).json()["replicas"]] == [SILENCE_LIMIT_S + 60.0]
 
 
-async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(world: World) -> None:
+async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(rig: Rig) -> None:
     """The controller takes a registry that hears most replicas no more for one that hears nobody."""
     for name in ("r0", "r1", "r2"):
-        world.fleet.take(heartbeats.encode(heartbeat(replica_id=name)))
-    world.fleet.link.set(True)
-    world.now_s = SILENCE_LIMIT_S + 0.1
-    shown = (await world.get("/v1/fleet")).json()
+        rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name)))
+    rig.fleet.link.set(True)
+    rig.now_s = SILENCE_LIMIT_S + 0.1
+    shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], len(shown["replicas"])) == (False, 3)
-    world.now_s += 1.0
+    rig.now_s += 1.0
     for name in ("r0", "r1"):
-        world.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=2)))
-    shown = (await world.get("/v1/fleet")).json()
+        rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=2)))
+    shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], len(shown["replicas"])) == (True, 3), "r2's silence counts anew, too"
     for sequence in range(3, 20):
-        world.now_s += 1.0
+        rig.now_s += 1.0
         for name in ("r0", "r1"):
-            world.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=sequence)))
-    shown = (await world.get("/v1/fleet")).json()
+            rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=sequence)))
+    shown = (await rig.get("/v1/fleet")).json()
     assert [it["replica_id"] for it in shown["replicas"]] == ["r0", "r1"]
 
 
-async def test_health_needs_no_token_and_no_snapshot(world: World) -> None:
-    async with httpx.AsyncClient(base_url=world.url) as stranger:
+async def test_health_needs_no_token_and_no_snapshot(rig: Rig) -> None:
+    async with httpx.AsyncClient(base_url=rig.url) as stranger:
         assert (await stranger.get("/healthz")).json() == {"status": "ok"}
         ready = (await stranger.get("/readyz")).json()
         assert ready == {"status": "ready", "snapshot_epoch": 0, "bus_connected": False}
         assert "/v1/snapshot" in (await stranger.get("/openapi.json")).json()["paths"]
 
 
-async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(world: World) -> None:
-    await world.put(snapshot(epoch=7))
-    await world.put(snapshot(epoch=7))
-    await world.get("/no/such/route")
-    world.fleet.take(heartbeats.encode(heartbeat(phase="hung")))
-    text = (await world.get("/metrics")).text
+async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(rig: Rig) -> None:
+    await rig.put(snapshot(epoch=7))
+    await rig.put(snapshot(epoch=7))
+    await rig.get("/no/such/route")
+    rig.fleet.take(heartbeats.encode(heartbeat(phase="hung")))
+    text = (await rig.get("/metrics")).text
     samples = dict(re.findall(r"^(shoal\S+?) ([0-9.]+)$", text, re.MULTILINE))
     assert samples["shoal_snapshot_epoch"] == "7.0"
     assert samples["shoal_snapshot_age_seconds"] == str(NOW_UNIX_S - 100.0)
@@ -137,28 +137,28 @@ async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(world: World
         ("GET", "/v1/models/a/b/c", 404),
     ],
 )
-async def test_the_frameworks_errors_have_our_shape(world: World, method: str, path: str, status: int) -> None:
-    refused = await world.client.request(method, path)
+async def test_the_frameworks_errors_have_our_shape(rig: Rig, method: str, path: str, status: int) -> None:
+    refused = await rig.client.request(method, path)
     assert refused.status_code == status
     assert "/openapi.json" in error_of(refused)["message"]
 
 
 @pytest.mark.parametrize(("given", "echoed"), [("abc-1.2_3", True), ("a b", False), ("x" * 129, False), ("", False)])
-async def test_request_ids_are_echoed_or_made(world: World, given: str, echoed: bool) -> None:
-    response = await world.client.get("/healthz", headers={"x-request-id": given})
+async def test_request_ids_are_echoed_or_made(rig: Rig, given: str, echoed: bool) -> None:
+    response = await rig.client.get("/healthz", headers={"x-request-id": given})
     made = response.headers["x-request-id"]
     assert (made == given) is echoed
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,128}", made)
 
 
 async def test_what_nobody_foresaw_is_a_shaped_500_that_tells_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: SnapshotStore) -> int:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(SnapshotStore, "epoch", property(broken))
-    response = await world.client.get("/v1/models", headers={"x-request-id": "find-me"})
+    response = await rig.client.get("/v1/models", headers={"x-request-id": "find-me"})
     assert response.status_code == 500
     assert "secret" not in response.text
     assert error_of(response)["code"] == "internal_error"

@@ -30,37 +30,37 @@ from functions.fleet.snapshots import (
 from functions.registry import snapshot_routes
 from functions.registry.store import GATEWAY_SILENT_S, FollowingGateways
 from tests.fleet.builders import snapshot
-from tests.registry.world import TOKEN, World, error_of, serving
+from tests.registry.rig import TOKEN, Rig, error_of, serving
 
 
-def stored(world: World) -> Snapshot:
-    content = snapshot_file.read(world.file)
+def stored(rig: Rig) -> Snapshot:
+    content = snapshot_file.read(rig.file)
     assert content is not None
     return content.snapshot
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async with serving(tmp_path) as made:
         yield made
 
 
-async def test_what_was_put_is_on_disk_and_served_to_the_byte(world: World) -> None:
-    response = await world.put(snapshot(epoch=3))
+async def test_what_was_put_is_on_disk_and_served_to_the_byte(rig: Rig) -> None:
+    response = await rig.put(snapshot(epoch=3))
     assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "3")
-    assert stored(world) == snapshot(epoch=3)
-    served = await world.get(SNAPSHOT_PATH)
+    assert stored(rig) == snapshot(epoch=3)
+    served = await rig.get(SNAPSHOT_PATH)
     assert served.content == snapshots.encode(snapshot(epoch=3))
     assert served.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
     assert served.headers[EPOCH_HEADER] == "3"
 
 
-async def test_gateways_that_follow_are_counted_and_told(world: World) -> None:
+async def test_gateways_that_follow_are_counted_and_told(rig: Rig) -> None:
     now_s = [0.0]
-    world.store.gateways = FollowingGateways(lambda: now_s[0])
+    rig.store.gateways = FollowingGateways(lambda: now_s[0])
 
     async def ask(gateway: str) -> str | None:
-        response = await world.client.get(SNAPSHOT_PATH, headers={GATEWAY_HEADER: gateway} if gateway else {})
+        response = await rig.client.get(SNAPSHOT_PATH, headers={GATEWAY_HEADER: gateway} if gateway else {})
         return response.headers.get(GATEWAYS_HEADER)
 
     assert [await ask(name) for name in ("a", "b", "a")] == [None, None, None], "not before each had time to ask"
@@ -74,15 +74,15 @@ async def test_gateways_that_follow_are_counted_and_told(world: World) -> None:
     assert [await ask(""), await ask("x" * 1000), await ask("d")] == [None, None, "1"]
 
 
-async def test_only_gateways_are_counted_as_gateways(world: World) -> None:
+async def test_only_gateways_are_counted_as_gateways(rig: Rig) -> None:
     """Each gateway takes its share of the limits by that number: an agent that called itself many made them tiny."""
     now_s = [0.0]
-    world.store.gateways = FollowingGateways(lambda: now_s[0])
+    rig.store.gateways = FollowingGateways(lambda: now_s[0])
     now_s[0] += GATEWAY_SILENT_S
 
     async def ask(gateway: str, purpose: Purpose) -> str | None:
         headers = {GATEWAY_HEADER: gateway, "authorization": f"Bearer {derived(TOKEN, purpose)}"}
-        response = await world.client.get(SNAPSHOT_PATH, headers=headers)
+        response = await rig.client.get(SNAPSHOT_PATH, headers=headers)
         assert response.status_code == 204
         return response.headers.get(GATEWAYS_HEADER)
 
@@ -90,38 +90,38 @@ async def test_only_gateways_are_counted_as_gateways(world: World) -> None:
     assert [await ask("g", "follow"), await ask("b", "publish"), await ask("h", "follow")] == ["1", "1", "2"]
 
 
-async def test_nothing_newer_is_204(world: World) -> None:
-    assert (await world.get(SNAPSHOT_PATH)).status_code == 204
-    await world.put(snapshot(epoch=3))
-    assert (await world.get(SNAPSHOT_PATH, after=2)).status_code == 200
+async def test_nothing_newer_is_204(rig: Rig) -> None:
+    assert (await rig.get(SNAPSHOT_PATH)).status_code == 204
+    await rig.put(snapshot(epoch=3))
+    assert (await rig.get(SNAPSHOT_PATH, after=2)).status_code == 200
     for after in (3, 4):
-        response = await world.get(SNAPSHOT_PATH, after=after)
+        response = await rig.get(SNAPSHOT_PATH, after=after)
         assert (response.status_code, response.content) == (204, b"")
 
 
-async def test_head_describes_without_the_document(world: World) -> None:
-    empty = await world.client.head(SNAPSHOT_PATH)
+async def test_head_describes_without_the_document(rig: Rig) -> None:
+    empty = await rig.client.head(SNAPSHOT_PATH)
     assert (empty.headers[EPOCH_HEADER], HASH_HEADER in empty.headers) == ("0", False)
-    await world.put(snapshot(epoch=3))
-    described = await world.client.head(SNAPSHOT_PATH)
+    await rig.put(snapshot(epoch=3))
+    described = await rig.client.head(SNAPSHOT_PATH)
     assert (described.headers[EPOCH_HEADER], described.content) == ("3", b"")
     assert described.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-async def test_an_epoch_that_is_not_after_the_current_one_is_refused(world: World, epoch: int) -> None:
-    await world.put(snapshot(epoch=3))
-    refused = await world.put(snapshot(epoch=epoch, revision="other"))
+async def test_an_epoch_that_is_not_after_the_current_one_is_refused(rig: Rig, epoch: int) -> None:
+    await rig.put(snapshot(epoch=3))
+    refused = await rig.put(snapshot(epoch=epoch, revision="other"))
     assert refused.status_code == 409
     error = error_of(refused)
     assert (error["code"], error["param"]) == ("epoch_taken", "epoch")
     assert f"epoch {epoch} is not after the current epoch 3" in error["message"]
     assert refused.headers[EPOCH_HEADER] == "3"
-    assert stored(world) == snapshot(epoch=3)
+    assert stored(rig) == snapshot(epoch=3)
 
 
-async def test_concurrent_puts_of_one_epoch_have_one_winner(world: World) -> None:
-    answers = await asyncio.gather(*(world.put(snapshot(epoch=1, revision=str(n))) for n in range(8)))
+async def test_concurrent_puts_of_one_epoch_have_one_winner(rig: Rig) -> None:
+    answers = await asyncio.gather(*(rig.put(snapshot(epoch=1, revision=str(n))) for n in range(8)))
     assert sorted(answer.status_code for answer in answers) == [204] + [409] * 7
 
 
@@ -136,15 +136,15 @@ async def test_concurrent_puts_of_one_epoch_have_one_winner(world: World) -> Non
         (snapshots.encode(snapshot(schema_version=1)), "schema version 1; this build reads 3"),
     ],
 )
-async def test_an_invalid_document_is_refused_and_the_old_one_stays(world: World, document: bytes, says: str) -> None:
-    await world.put(snapshot(epoch=1))
-    refused = await world.client.put(SNAPSHOT_PATH, content=document)
+async def test_an_invalid_document_is_refused_and_the_old_one_stays(rig: Rig, document: bytes, says: str) -> None:
+    await rig.put(snapshot(epoch=1))
+    refused = await rig.client.put(SNAPSHOT_PATH, content=document)
     assert refused.status_code == 400
     assert (error_of(refused)["code"], says in error_of(refused)["message"]) == ("invalid_snapshot", True)
-    assert world.store.epoch == 1
+    assert rig.store.epoch == 1
 
 
-async def test_a_body_over_the_limit_is_refused_declared_or_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_over_the_limit_is_refused_declared_or_not(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_routes, "SNAPSHOT_MAX_BYTES", 1000)
 
     async def chunked() -> AsyncIterator[bytes]:
@@ -152,18 +152,18 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(world: World, mo
             yield b" " * 100
 
     for content in (b" " * 1001, chunked()):
-        refused = await world.client.put(SNAPSHOT_PATH, content=content)
+        refused = await rig.client.put(SNAPSHOT_PATH, content=content)
         assert (refused.status_code, error_of(refused)["code"]) == (413, "body_too_large")
 
 
-async def test_a_disk_that_refuses_changes_nothing(world: World) -> None:
-    await world.put(snapshot(epoch=1))
-    world.file.unlink()
-    world.file.mkdir()
-    refused = await world.put(snapshot(epoch=2))
+async def test_a_disk_that_refuses_changes_nothing(rig: Rig) -> None:
+    await rig.put(snapshot(epoch=1))
+    rig.file.unlink()
+    rig.file.mkdir()
+    refused = await rig.put(snapshot(epoch=2))
     assert (refused.status_code, error_of(refused)["code"]) == (503, "store_failed")
     assert refused.headers["retry-after"]
-    assert world.store.epoch == 1
+    assert rig.store.epoch == 1
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ async def test_a_disk_that_refuses_changes_nothing(world: World) -> None:
         {"after": "1e3"},
     ],
 )
-async def test_wrong_parameters_are_named(world: World, params: dict[str, Any]) -> None:
-    refused = await world.get(SNAPSHOT_PATH, **params)
+async def test_wrong_parameters_are_named(rig: Rig, params: dict[str, Any]) -> None:
+    refused = await rig.get(SNAPSHOT_PATH, **params)
     assert refused.status_code == 400
     assert (error_of(refused)["code"], error_of(refused)["param"]) == ("invalid_parameter", next(iter(params)))
 
@@ -197,87 +197,87 @@ async def test_wrong_parameters_are_named(world: World, params: dict[str, Any]) 
         f"Bearer {TOKEN.upper()}",
     ],
 )
-async def test_without_the_token_nothing_is_served(world: World, authorization: str | bytes) -> None:
+async def test_without_the_token_nothing_is_served(rig: Rig, authorization: str | bytes) -> None:
     headers = {"authorization": authorization}
     for method, path in (("GET", SNAPSHOT_PATH), ("HEAD", SNAPSHOT_PATH), ("PUT", SNAPSHOT_PATH), ("GET", "/v1/fleet")):
-        refused = await world.client.request(method, path, headers=headers)
+        refused = await rig.client.request(method, path, headers=headers)
         assert refused.status_code == 401, (method, path)
     assert error_of(refused)["code"] == "invalid_internal_token"
 
 
-async def test_waiting_ends_as_soon_as_a_later_one_is_published(world: World) -> None:
-    await world.put(snapshot(epoch=1))
+async def test_waiting_ends_as_soon_as_a_later_one_is_published(rig: Rig) -> None:
+    await rig.put(snapshot(epoch=1))
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20)) for _ in range(20)]
-        await world.until_waiters(20)
-        await world.put(snapshot(epoch=2))
+        waiting = [group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20)) for _ in range(20)]
+        await rig.until_waiters(20)
+        await rig.put(snapshot(epoch=2))
     assert {(it.result().status_code, it.result().headers[EPOCH_HEADER]) for it in waiting} == {(200, "2")}
-    assert world.store.waiters == 0
+    assert rig.store.waiters == 0
 
 
-async def test_waiting_ends_with_204_when_its_time_is_over(world: World) -> None:
+async def test_waiting_ends_with_204_when_its_time_is_over(rig: Rig) -> None:
     started_s = time.monotonic()
-    assert (await world.get(SNAPSHOT_PATH, wait_s=0.3)).status_code == 204
+    assert (await rig.get(SNAPSHOT_PATH, wait_s=0.3)).status_code == 204
     assert 0.3 <= time.monotonic() - started_s < 5
 
 
-async def test_a_snapshot_that_is_there_already_is_not_waited_for(world: World) -> None:
-    await world.put(snapshot(epoch=2))
+async def test_a_snapshot_that_is_there_already_is_not_waited_for(rig: Rig) -> None:
+    await rig.put(snapshot(epoch=2))
     started_s = time.monotonic()
-    assert (await world.get(SNAPSHOT_PATH, after=1, wait_s=20)).status_code == 200
+    assert (await rig.get(SNAPSHOT_PATH, after=1, wait_s=20)).status_code == 200
     assert time.monotonic() - started_s < 5
 
 
-async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
+async def test_a_client_that_leaves_frees_its_place(rig: Rig) -> None:
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
-        await world.until_waiters(5)
+        waiting = [group.create_task(rig.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
+        await rig.until_waiters(5)
         for task in waiting:
             task.cancel()
-    await world.until_waiters(0)
+    await rig.until_waiters(0)
 
 
 async def test_one_waiter_too_many_is_told_to_come_back(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_waiters=2) as world, asyncio.TaskGroup() as group:
-        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(2)]
-        await world.until_waiters(2)
-        refused = await world.get(SNAPSHOT_PATH, wait_s=20)
+    async with serving(tmp_path, max_waiters=2) as rig, asyncio.TaskGroup() as group:
+        waiting = [group.create_task(rig.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(2)]
+        await rig.until_waiters(2)
+        refused = await rig.get(SNAPSHOT_PATH, wait_s=20)
         assert (refused.status_code, error_of(refused)["code"]) == (503, "too_many_waiters")
         assert refused.headers["retry-after"]
-        assert (await world.get(SNAPSHOT_PATH)).status_code == 204, "those who do not wait are served"
+        assert (await rig.get(SNAPSHOT_PATH)).status_code == 204, "those who do not wait are served"
         for task in waiting:
             task.cancel()
 
 
-async def test_closing_ends_every_wait(world: World) -> None:
+async def test_closing_ends_every_wait(rig: Rig) -> None:
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
-        await world.until_waiters(5)
-        world.store.close()
+        waiting = [group.create_task(rig.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
+        await rig.until_waiters(5)
+        rig.store.close()
     assert {it.result().status_code for it in waiting} == {204}
-    assert (await world.get(SNAPSHOT_PATH, wait_s=20)).status_code == 204
-    assert (await world.get("/readyz")).status_code == 503
+    assert (await rig.get(SNAPSHOT_PATH, wait_s=20)).status_code == 204
+    assert (await rig.get("/readyz")).status_code == 503
 
 
-async def test_a_registry_that_lost_its_state_learns_how_far_the_world_has_got(world: World) -> None:
-    await world.put(snapshot(epoch=1))
-    await world.get(SNAPSHOT_PATH, after=57)
-    assert (await world.client.head(SNAPSHOT_PATH)).headers[EPOCH_FLOOR_HEADER] == "57"
-    refused = await world.put(snapshot(epoch=57))
+async def test_a_registry_that_lost_its_state_learns_how_far_the_world_has_got(rig: Rig) -> None:
+    await rig.put(snapshot(epoch=1))
+    await rig.get(SNAPSHOT_PATH, after=57)
+    assert (await rig.client.head(SNAPSHOT_PATH)).headers[EPOCH_FLOOR_HEADER] == "57"
+    refused = await rig.put(snapshot(epoch=57))
     assert "the next one must be above 57" in error_of(refused)["message"]
-    assert (await world.put(snapshot(epoch=58))).status_code == 204
+    assert (await rig.put(snapshot(epoch=58))).status_code == 204
 
 
-async def test_an_absurd_lead_is_not_believed(world: World) -> None:
-    await world.get(SNAPSHOT_PATH, after=999_999_999)
-    assert (await world.put(snapshot(epoch=1))).status_code == 204
+async def test_an_absurd_lead_is_not_believed(rig: Rig) -> None:
+    await rig.get(SNAPSHOT_PATH, after=999_999_999)
+    assert (await rig.put(snapshot(epoch=1))).status_code == 204
 
 
-async def test_the_follower_and_the_registry_understand_each_other(world: World, tmp_path: Path) -> None:
+async def test_the_follower_and_the_registry_understand_each_other(rig: Rig, tmp_path: Path) -> None:
     swapped: list[Catalogue] = []
     follower = SnapshotFollower(
-        client=world.client,
-        registry_url=world.url,
+        client=rig.client,
+        registry_url=rig.url,
         token=TOKEN,
         cache_file=tmp_path / "cache.json",
         on_swap=swapped.append,
@@ -285,8 +285,8 @@ async def test_the_follower_and_the_registry_understand_each_other(world: World,
     async with asyncio.TaskGroup() as group:
         following = group.create_task(follower.run())
         for epoch in (1, 2, 5):
-            await world.until_waiters(1)
-            await world.put(snapshot(epoch=epoch, revision=f"r{epoch}"))
+            await rig.until_waiters(1)
+            await rig.put(snapshot(epoch=epoch, revision=f"r{epoch}"))
             async with asyncio.timeout(10):
                 while follower.current is None or follower.current.epoch != epoch:
                     await asyncio.sleep(0.005)
@@ -303,35 +303,35 @@ def tiered(epoch: int, tier: str) -> Snapshot:
     return snapshot(epoch=epoch, tenants=(TenantEntry(TenantId("acme"), tier, ()),))
 
 
-async def test_a_delta_is_published_and_followed(world: World) -> None:
-    await world.put(tiered(1, "a"))
-    response = await world.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "a"), tiered(2, "b")))
+async def test_a_delta_is_published_and_followed(rig: Rig) -> None:
+    await rig.put(tiered(1, "a"))
+    response = await rig.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "a"), tiered(2, "b")))
     assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "2")
-    assert stored(world) == tiered(2, "b")
+    assert stored(rig) == tiered(2, "b")
     headers = {BASE_HEADER: snapshots.content_hash(tiered(1, "a"))}
-    served = await world.client.get(SNAPSHOT_PATH, params={"after": 1}, headers=headers)
+    served = await rig.client.get(SNAPSHOT_PATH, params={"after": 1}, headers=headers)
     assert served.content == delta(tiered(1, "a"), tiered(2, "b"))
     assert served.headers[HASH_HEADER] == snapshots.content_hash(tiered(2, "b"))
-    unknown = await world.client.get(SNAPSHOT_PATH, params={"after": 1}, headers={BASE_HEADER: "sha256:0"})
+    unknown = await rig.client.get(SNAPSHOT_PATH, params={"after": 1}, headers={BASE_HEADER: "sha256:0"})
     assert snapshots.decode(unknown.content) == tiered(2, "b")
 
 
-async def test_a_delta_for_something_else_is_told_to_send_the_whole(world: World) -> None:
-    await world.put(tiered(1, "a"))
-    refused = await world.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "z"), tiered(2, "b")))
+async def test_a_delta_for_something_else_is_told_to_send_the_whole(rig: Rig) -> None:
+    await rig.put(tiered(1, "a"))
+    refused = await rig.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "z"), tiered(2, "b")))
     assert (refused.status_code, error_of(refused)["code"]) == (412, "base_missing")
-    assert world.store.epoch == 1
+    assert rig.store.epoch == 1
 
 
-async def test_a_former_leader_publishes_nothing(world: World, tmp_path: Path) -> None:
+async def test_a_former_leader_publishes_nothing(rig: Rig, tmp_path: Path) -> None:
     async def put(epoch: int, fence: str | None) -> int:
         headers = {FENCE_HEADER: fence} if fence is not None else {}
-        answer = await world.client.put(SNAPSHOT_PATH, content=snapshots.encode(tiered(epoch, "a")), headers=headers)
+        answer = await rig.client.put(SNAPSHOT_PATH, content=snapshots.encode(tiered(epoch, "a")), headers=headers)
         return answer.status_code
 
     assert [await put(1, None), await put(2, "7"), await put(3, "7")] == [204, 204, 204]
     assert [await put(4, "6"), await put(4, None), await put(4, "-1"), await put(4, "x")] == [409, 409, 400, 400]
-    refused = await world.client.put(SNAPSHOT_PATH, content=b"", headers={FENCE_HEADER: "6"})
+    refused = await rig.client.put(SNAPSHOT_PATH, content=b"", headers={FENCE_HEADER: "6"})
     assert (error_of(refused)["code"], error_of(refused)["param"]) == ("fenced", FENCE_HEADER)
     assert refused.headers[FENCE_HEADER] == "7", "a leader whose numbers began anew learns where they stood"
     async with serving(tmp_path) as again:
@@ -341,60 +341,60 @@ async def test_a_former_leader_publishes_nothing(world: World, tmp_path: Path) -
         assert answer.status_code == 409, "a restart forgets nobody"
 
 
-async def test_an_agent_is_woken_by_its_own_pool_only(world: World) -> None:
-    await world.put(tiered(1, "a"))
+async def test_an_agent_is_woken_by_its_own_pool_only(rig: Rig) -> None:
+    await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
-        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
-        gateway = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20))
-        await world.until_waiters(2)
-        await world.put(tiered(2, "b"))
+        agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
+        gateway = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20))
+        await rig.until_waiters(2)
+        await rig.put(tiered(2, "b"))
         assert (await gateway).headers[EPOCH_HEADER] == "2"
         assert not agent.done()
-        await world.put(snapshot(epoch=3, pools=(PoolEntry(PoolName("base"), 4096),)))
+        await rig.put(snapshot(epoch=3, pools=(PoolEntry(PoolName("base"), 4096),)))
         served = await agent
     view = snapshots.decode(served.content)
     assert (view.epoch, view.tenants, [model.id for model in view.models]) == (3, (), ["acme/bot"])
     assert served.headers[HASH_HEADER] == snapshots.content_hash(view)
 
 
-async def test_an_agent_of_a_pool_that_comes_later_is_woken_by_its_coming(world: World) -> None:
-    await world.put(tiered(1, "a"))
+async def test_an_agent_of_a_pool_that_comes_later_is_woken_by_its_coming(rig: Rig) -> None:
+    await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
-        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="later"))
-        await world.until_waiters(1)
+        agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="later"))
+        await rig.until_waiters(1)
         pools = (PoolEntry(PoolName("base"), 2048), PoolEntry(PoolName("later"), 2048))
-        await world.put(snapshot(epoch=2, pools=pools))
+        await rig.put(snapshot(epoch=2, pools=pools))
         view = snapshots.decode((await agent).content)
     assert [pool.name for pool in view.pools] == ["later"]
 
 
-async def test_an_agent_of_a_pool_that_goes_learns_that_it_has_no_models(world: World) -> None:
-    await world.put(tiered(1, "a"))
+async def test_an_agent_of_a_pool_that_goes_learns_that_it_has_no_models(rig: Rig) -> None:
+    await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
-        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
-        await world.until_waiters(1)
-        await world.put(snapshot(epoch=2, models=(), pools=()))
+        agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
+        await rig.until_waiters(1)
+        await rig.put(snapshot(epoch=2, models=(), pools=()))
         view = snapshots.decode((await agent).content)
     assert (view.pools, view.models) == ((), ())
 
 
 @pytest.mark.parametrize("pool", ["", "../x", "a b", "base\n", "B"])
-async def test_a_pool_has_a_pools_name(world: World, pool: str) -> None:
-    refused = await world.get(SNAPSHOT_PATH, pool=pool)
+async def test_a_pool_has_a_pools_name(rig: Rig, pool: str) -> None:
+    refused = await rig.get(SNAPSHOT_PATH, pool=pool)
     assert (refused.status_code, error_of(refused)["param"]) == (400, "pool")
 
 
-async def test_following_by_deltas_shares_what_stayed(world: World, tmp_path: Path) -> None:
+async def test_following_by_deltas_shares_what_stayed(rig: Rig, tmp_path: Path) -> None:
     swapped: list[Catalogue] = []
     follower = SnapshotFollower(
-        client=world.client, registry_url=world.url, token=TOKEN, cache_file=tmp_path / "c", on_swap=swapped.append
+        client=rig.client, registry_url=rig.url, token=TOKEN, cache_file=tmp_path / "c", on_swap=swapped.append
     )
-    await world.put(tiered(1, "a"))
+    await rig.put(tiered(1, "a"))
     await follower.poll()
-    await world.put(tiered(2, "b"))
+    await rig.put(tiered(2, "b"))
     await follower.poll()
     assert [it.tenants[TenantId("acme")].tier for it in swapped] == ["a", "b"]
     assert swapped[0].snapshot.models[0] is swapped[1].snapshot.models[0]
-    page = (await world.get("/metrics")).text
+    page = (await rig.get("/metrics")).text
     assert 'shoal_snapshot_answers_total{document="whole"} 1.0' in page
     assert 'shoal_snapshot_answers_total{document="delta"} 1.0' in page

@@ -23,9 +23,9 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.sql.rollouts import Filter
 from tests.ports import free_port
-from tests.registry.catalogue_world import digest, published
+from tests.registry.catalogue_rig import digest, published
 from tests.registry.postgres import Postgres
-from tests.registry.world import TOKEN
+from tests.registry.rig import TOKEN
 from tests.roles import RoleProcess, start
 
 pytestmark = [pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(600)]

@@ -6,30 +6,28 @@ import pytest
 from functions.fleet.usage_report import USAGE_PATH, UsageReport, UsageRow, encode
 from functions.registry.sql import usage
 from functions.registry.sql.usage import MinuteOfPool
-from tests.registry.catalogue_world import World
-from tests.registry.world import error_of
+from tests.registry.catalogue_rig import Rig
+from tests.registry.rig import error_of
 
 ACME = UsageRow(0, "acme", "acme/bot", "v1", "base", "interactive", 2, 0, 1, 600, 200, 400, 9.0, 720.0, 2.0, 1, 7)
 GLOBEX = UsageRow(0, "globex", "base", "v1", "base", "batch", 1, prompt_tokens=5, completion_tokens=5)
 REPORT = UsageReport("a" * 32, 1, "gateway", (ACME, GLOBEX))
 
 
-async def tell(world: World, report: UsageReport = REPORT, who: str | None = None) -> bool:
+async def tell(rig: Rig, report: UsageReport = REPORT, who: str | None = None) -> bool:
     options = {"content": encode(report)}
-    answer = await (
-        world.call("POST", USAGE_PATH, who, **options) if who else world.call("POST", USAGE_PATH, **options)
-    )
+    answer = await (rig.call("POST", USAGE_PATH, who, **options) if who else rig.call("POST", USAGE_PATH, **options))
     assert answer.status_code == 200, answer.text
     return bool(answer.json()["is_new"])
 
 
-async def test_a_report_is_counted_once_and_answered_as_often_as_it_comes(catalogue: World) -> None:
+async def test_a_report_is_counted_once_and_answered_as_often_as_it_comes(catalogue: Rig) -> None:
     assert [await tell(catalogue) for _ in range(3)] == [True, False, False]
     found = await catalogue.get("/v1/usage")
     assert found["total"]["requests"] == 3 and found["last_told_unix_s"] == 1000.0
 
 
-async def test_a_tenant_sees_its_own_and_nothing_of_the_platform(catalogue: World) -> None:
+async def test_a_tenant_sees_its_own_and_nothing_of_the_platform(catalogue: Rig) -> None:
     await tell(catalogue)
     found = await catalogue.get("/v1/usage", "acme-reader", by="tenant,model,day")
     (row,) = found["data"]
@@ -42,14 +40,14 @@ async def test_a_tenant_sees_its_own_and_nothing_of_the_platform(catalogue: Worl
     assert (other["data"], other["total"]) == ([], None), "as of a tenant that is nowhere"
 
 
-async def test_the_operator_sees_all_and_what_was_lost(catalogue: World) -> None:
+async def test_the_operator_sees_all_and_what_was_lost(catalogue: Rig) -> None:
     await tell(catalogue)
     found = await catalogue.get("/v1/usage", by="tenant")
     assert [(row["tenant"], row["lost_prompt_tokens"]) for row in found["data"]] == [("acme", 7), ("globex", 0)]
     assert (await catalogue.get("/v1/usage", tenant="globex"))["total"]["requests"] == 1
 
 
-async def test_money_of_a_pool_is_the_operators(catalogue: World) -> None:
+async def test_money_of_a_pool_is_the_operators(catalogue: Rig) -> None:
     await tell(catalogue)
     seen = [MinuteOfPool("base", 1, 4, 10.0), MinuteOfPool("large", 1, 4, 10.0)]
     for minute in range(6):
@@ -68,7 +66,7 @@ async def test_money_of_a_pool_is_the_operators(catalogue: World) -> None:
     assert error_of(refused)["code"] == "operator_only"
 
 
-async def test_only_gateways_tell_and_only_what_is_a_report(catalogue: World) -> None:
+async def test_only_gateways_tell_and_only_what_is_a_report(catalogue: Rig) -> None:
     refused = await catalogue.call("POST", USAGE_PATH, "acme-writer", content=encode(REPORT))
     assert refused.status_code == 403
     for body in (b"", b"{}", encode(msgspec.structs.replace(REPORT, source="x")), encode(REPORT)[:-1]):
@@ -79,9 +77,9 @@ async def test_only_gateways_tell_and_only_what_is_a_report(catalogue: World) ->
 
 
 @pytest.mark.parametrize("query", ["by=tenant,tenant", "by=key", "since=9&until=8", "since=-1", "tenant=A+B"])
-async def test_what_cannot_be_asked_is_said(catalogue: World, query: str) -> None:
+async def test_what_cannot_be_asked_is_said(catalogue: Rig, query: str) -> None:
     assert (await catalogue.call("GET", f"/v1/usage?{query}")).status_code == 400
 
 
-async def test_a_key_for_inference_alone_may_not_look(catalogue: World) -> None:
+async def test_a_key_for_inference_alone_may_not_look(catalogue: Rig) -> None:
     assert (await catalogue.call("GET", "/v1/usage", "acme-plain")).status_code == 403

@@ -21,10 +21,10 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from tests.artifacts.adapter_files import make_adapter
 from tests.artifacts.memory_store import MemoryStore
-from tests.registry import catalogue_world
+from tests.registry import catalogue_rig
 from tests.registry.base_folders import put_facts
-from tests.registry.catalogue_world import World
-from tests.registry.world import error_of
+from tests.registry.catalogue_rig import Rig
+from tests.registry.rig import error_of
 
 FITS, DOES_NOT = 8, 16  # features of `base`, which the adapter is for, and of `large`
 MAX_BYTES = 3000
@@ -41,7 +41,7 @@ class Counted(MemoryStore):
         return super().read_small(key, max_bytes)
 
 
-class Checking(World):
+class Checking(Rig):
     objects: Counted
     models: Path
 
@@ -63,8 +63,8 @@ async def checking(tmp_path: Path, database: Database) -> AsyncIterator[Checking
     policy = IngestPolicy(reserve_free_bytes=0)
     ingest = Ingest(cast(S3Store, objects), tmp_path / "staging", policy, ledger=SqlLedger(database))
     ingesting = Ingesting(ingest, database, models, 64, 3, 2, tenant_limit=ByteLimit(MAX_BYTES, grace_s=3600.0))
-    async with catalogue_world.catalogue(tmp_path, database, ingesting=ingesting) as world:
-        made = Checking(world.database, world.store, world.services, world.client)
+    async with catalogue_rig.catalogue(tmp_path, database, ingesting=ingesting) as rig:
+        made = Checking(rig.database, rig.store, rig.services, rig.client)
         made.objects, made.models = objects, models
         yield made
     ingesting.close()

@@ -27,7 +27,7 @@ class Loads:
         self.asked: list[tuple[str, float]] = []
         self.counted: list[str] = []
 
-    async def want(self, name: EngineName, wait_s: float) -> LoadAnswer:
+    async def load(self, name: EngineName, wait_s: float) -> LoadAnswer:
         self.asked.append((name, wait_s))
         return self.answer
 
@@ -46,7 +46,7 @@ async def client(loads: Loads) -> AsyncIterator[httpx.AsyncClient]:
         return sha256
 
     accepted = partial(opens, RoleCredentials("the-token"), lambda: ("10.0.0.7", 8500))
-    app = make_peer_app(accepted, loads.want, loads.counted.append, [router])
+    app = make_peer_app(accepted, loads.load, loads.counted.append, [router])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as opened:
         yield opened
 

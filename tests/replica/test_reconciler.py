@@ -190,7 +190,7 @@ async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled
     rig.engine.away, rig.engine.names = False, set()
     rig.status.health = replace(rig.status.health, phase="ready")
     assert (rig.status.adapters.advertised, rig.status.not_ready() != "") == ((), True)
-    assert (await rig.reconciler.want(name(A), 0.1)).answer == "not_ready"
+    assert (await rig.reconciler.load(name(A), 0.1)).answer == "not_ready"
     rig.source.slow = {digest(A)}
     await rig.passes()
     assert rig.status.not_ready() == f"loading {name(A)}"
@@ -215,7 +215,7 @@ async def test_what_a_gateway_was_promised_is_not_unloaded_in_the_same_pass(rig:
     async def ask_for_the_other() -> None:
         rig.engine.before_unload = None
         (other,) = {name(A), name(B)} - set(rig.engine.unloads)
-        promised.append((await rig.reconciler.want(other, 5.0)).answer)
+        promised.append((await rig.reconciler.load(other, 5.0)).answer)
 
     rig.engine.before_unload = ask_for_the_other
     while not rig.engine.unloads:
@@ -225,7 +225,7 @@ async def test_what_a_gateway_was_promised_is_not_unloaded_in_the_same_pass(rig:
 
 
 async def wait_for_it(rig: Rig, model: ModelId) -> None:
-    await rig.reconciler.want(name(model), 60.0)
+    await rig.reconciler.load(name(model), 60.0)
 
 
 async def test_a_fault_of_our_own_is_a_failed_load_with_pauses(rig: Rig) -> None:
@@ -234,7 +234,7 @@ async def test_a_fault_of_our_own_is_a_failed_load_with_pauses(rig: Rig) -> None
     await rig.passes(20)
     assert rig.source.asked == [digest(A)]
     assert "a fault of the agent's own: OSError" in rig.status.adapters.reason
-    assert (await rig.reconciler.want(name(A), 0.1)).answer == "failed"
+    assert (await rig.reconciler.load(name(A), 0.1)).answer == "failed"
     (end,) = rig.ends
     assert (end.name, end.outcome, end.tier) == (name(A), "failed", None) and "OSError" in end.reason
 
@@ -274,7 +274,7 @@ async def test_a_prefetch_that_somebody_waits_for_is_hurried(rig: Rig) -> None:
     rig.follow(A)
     await rig.passes(1)
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(rig.reconciler.want(name(A), 30.0))
+        waiting = group.create_task(rig.reconciler.load(name(A), 30.0))
         await rig.passes(1)
         assert rig.source.hurried == [digest(A)]
         rig.source.let.set()

@@ -11,7 +11,7 @@ from functions.decisions.health.engine_rates import EngineRates
 from functions.engines.client import EngineClient
 from functions.replica import standby
 from functions.replica.heartbeat_loop import compose
-from functions.replica.peer_app import make_peer_app, standing_routes
+from functions.replica.peer_app import make_peer_app, role_routes
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus, EngineLoad
 from tests.replica.statuses import Clock, make_status
@@ -195,7 +195,7 @@ async def ask(replica: Replica, body: bytes, token: str = "the-token") -> httpx.
     async def want(*_: object) -> None:
         raise AssertionError("nobody asks for an adapter here")
 
-    app = make_peer_app(lambda path: ("the-token",), want, lambda _: None, [standing_routes(replica.standby)])  # type: ignore[arg-type]
+    app = make_peer_app(lambda path: ("the-token",), want, lambda _: None, [role_routes(replica.standby)])  # type: ignore[arg-type]
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
         return await client.post("/standing", content=body, headers=headers)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from functions.simulator.workload.agents import BLOCK_TOKENS, AgentRuns, read_runs
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.trace_text import TraceUnreadable
 from functions.simulator.workload.traces import block_tokens_of, read_trace
 
@@ -77,7 +77,7 @@ def test_a_conversation_shares_its_beginning_and_two_runs_only_the_system_messag
     assert calls[-1].blocks[:shared] == firsts[0].blocks[:shared]
 
 
-def play(first: Asked) -> list[Asked]:
+def play(first: WorkloadRequest) -> list[WorkloadRequest]:
     """All calls of a run on a fleet that answers in a second."""
     found, waiting = [], [first]
     while waiting:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.captured import BLOCK_TOKENS, captured
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.trace_text import TraceUnreadable
 from functions.simulator.workload.traces import block_tokens_of, read_trace
 
@@ -23,7 +23,7 @@ def row(at_s: float, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def read(tmp_path: Path, *found: dict[str, Any]) -> list[Asked]:
+def read(tmp_path: Path, *found: dict[str, Any]) -> list[WorkloadRequest]:
     (tmp_path / "requests-0000000000001-7.ndjson").write_bytes(
         b"".join(msgspec.json.encode(one) + b"\n" for one in found)
     )

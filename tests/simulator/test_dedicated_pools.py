@@ -9,8 +9,8 @@ from functions.api.snapshot import FallbackEntry, PlacementEntry, PoolUse, Routi
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.upstream import Connection
-from functions.simulator.workload.asked import Asked
-from tests.simulator.worlds import pool, served, shed, stream, world
+from functions.simulator.workload.request import WorkloadRequest
+from tests.simulator.rigs import pool, rig, served, shed, stream
 
 TENANTS = [TenantId(f"t{number}") for number in range(20)]
 DEDICATED, PREFERRED, SHARED = TENANTS[:5], TENANTS[5:10], TENANTS[10:]
@@ -67,13 +67,13 @@ def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]
         (seconds / 2, lambda it: crash(it, MODEL, MODEL, SMALL)),
         (seconds / 1.6, lambda it: [it.restart(each) for each in it.ready_ids(own[2])]),
     ]
-    simulation = world(workload, *happens, pools=pools(), routing=ROUTING, pool_use=uses, gateways=2)
+    simulation = rig(workload, *happens, pools=pools(), routing=ROUTING, pool_use=uses, gateways=2)
     came: Counter[tuple[TenantId, PoolName]] = Counter()
     engines = simulation.lifecycle.engines
     send = engines.send
 
     def seen(connection: Connection) -> None:
-        asked: Asked = connection.asking.asked
+        asked: WorkloadRequest = connection.asking.request
         came[asked.tenant, simulation.lifecycle.replicas[connection.replica_id].pool.name] += 1
         send(connection)
 

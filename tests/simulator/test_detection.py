@@ -13,8 +13,8 @@ from functions.fleet.view import FleetView
 from functions.simulator.fleet.replica import Life
 from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.workload.asked import Asked
-from tests.simulator.worlds import lost, pool, served, shed, stream, world
+from functions.simulator.workload.request import WorkloadRequest
+from tests.simulator.rigs import lost, pool, rig, served, shed, stream
 
 FIRST = ReplicaId("r0000")
 
@@ -46,7 +46,7 @@ class Controller:
 def slowed(replicas: int, factor: float, *, per_s: float = 4.0, minutes: float = 5.0) -> tuple[Simulation, Controller]:
     controller = Controller()
     slow = [(20.0, lambda it: it.slow(FIRST, factor, 10_000.0))] if factor > 1.0 else []
-    simulation = world(
+    simulation = rig(
         stream(per_s * replicas, minutes * 60.0), *slow, replicas=replicas, actors=((1.0, controller.look),)
     )
     simulation.run()
@@ -67,10 +67,10 @@ def test_replicas_that_are_busy_are_not_slow() -> None:
     controller = Controller()
     sizes = [100, 400, 6000, 800, 200, 12_000, 300]
     asked = (
-        Asked((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
+        WorkloadRequest((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
         for number in range(1800)
     )
-    simulation = world(asked, replicas=4, actors=((1.0, controller.look),))
+    simulation = rig(asked, replicas=4, actors=((1.0, controller.look),))
     simulation.run()
     assert not controller.restarted
 
@@ -92,9 +92,7 @@ def zone_lost(monkeypatch: pytest.MonkeyPatch, *, detecting: bool) -> tuple[Simu
 
     zones = tuple(Zone(name) for name in "abc")
     made = pool(replicas=12)
-    simulation = world(
-        stream(40.0, 60.0), (20.3, lose), pools=(made,), zones=zones, gateways=12, actors=((0.25, watch),)
-    )
+    simulation = rig(stream(40.0, 60.0), (20.3, lose), pools=(made,), zones=zones, gateways=12, actors=((0.25, watch),))
     simulation.run()
     return simulation, last[-1][0] - 20.3
 
@@ -127,7 +125,7 @@ def test_what_is_the_buss_fault_changes_nothing(what: str, monkeypatch: pytest.M
         (30.3, lambda it: silence(it, False)),
     ]
     zones = tuple(Zone(name) for name in "abc")
-    simulation = world(
+    simulation = rig(
         stream(20.0, 60.0), *happens, pools=(pool(replicas=12),), zones=zones, gateways=2, actors=((0.25, watch),)
     )
     outcome = simulation.run()

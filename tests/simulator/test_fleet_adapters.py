@@ -9,7 +9,7 @@ from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import POOL, AdapterTimes
 from functions.simulator.fleet.simulation import Simulation
 from studies.routers.simulated import ROUTERS
-from tests.simulator.worlds import lost, pool, served, shed, stream, world
+from tests.simulator.rigs import lost, pool, rig, served, shed, stream
 
 NAMES = tuple(f"acme/m{number}" for number in range(12))
 TIMES = AdapterTimes(names=NAMES, cpu_slots=4, gpu_slots=2)
@@ -17,7 +17,7 @@ TIMES = AdapterTimes(names=NAMES, cpu_slots=4, gpu_slots=2)
 
 def run(per_s: float, seconds: float, models: int, times: AdapterTimes = TIMES, **setting: Any) -> Simulation:
     workload = stream(per_s, seconds, adapter=lambda number: NAMES[number % models])
-    simulation = world(workload, pools=(pool(replicas=setting.pop("replicas", 2), adapters=times),), **setting)
+    simulation = rig(workload, pools=(pool(replicas=setting.pop("replicas", 2), adapters=times),), **setting)
     simulation.run()
     return simulation
 
@@ -38,7 +38,7 @@ def test_where_all_fit_all_are_loaded_ahead_and_nobody_waits() -> None:
 def test_a_new_replica_loads_them_after_its_start() -> None:
     workload = stream(8.0, 40.0, adapter=lambda number: NAMES[number % 4])
     few = AdapterTimes(names=NAMES[:4], cpu_slots=4)
-    simulation = world(
+    simulation = rig(
         workload, (1.0, lambda it: it.start_replica(POOL, "disk")), pools=(pool(replicas=1, adapters=few),)
     )
     outcome = simulation.run()
@@ -48,7 +48,7 @@ def test_a_new_replica_loads_them_after_its_start() -> None:
 
 def test_many_requests_for_one_cold_adapter_are_one_load() -> None:
     workload = stream(100.0, 0.2, adapter=NAMES[11])
-    simulation = world(workload, pools=(pool(replicas=1, adapters=TIMES),))
+    simulation = rig(workload, pools=(pool(replicas=1, adapters=TIMES),))
     outcome = simulation.run()
     assert served(outcome) == 20
     assert cold(outcome) == 20
@@ -90,7 +90,7 @@ def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> Non
 
 def test_an_adapter_that_nobody_knows_is_refused() -> None:
     workload = stream(5.0, 4.0, adapter="acme/unheard-of")
-    outcome = world(workload, pools=(pool(adapters=TIMES),)).run()
+    outcome = rig(workload, pools=(pool(adapters=TIMES),)).run()
     assert shed(outcome) == {"adapter_not_loaded": 20}
 
 
@@ -99,7 +99,7 @@ def test_an_adapters_prompt_is_none_of_its_bases() -> None:
 
     def hits(**changes: Any) -> int:
         workload = stream(1.0, 2.0, blocks=(1, 2, 3, 4, 5), **changes)
-        return world(workload, pools=(pool(replicas=1, adapters=TIMES),)).run().hit_tokens
+        return rig(workload, pools=(pool(replicas=1, adapters=TIMES),)).run().hit_tokens
 
     assert hits() == 320
     assert hits(adapter=lambda number: (None, NAMES[0])[number % 2]) == 0
@@ -114,7 +114,7 @@ def test_every_router_finds_who_could_load(router: str) -> None:
 
 def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
     workload = stream(4.0, 40.0, adapter=NAMES[0], output_tokens=20)
-    simulation = world(workload, pools=(pool(replicas=2, adapters=TIMES),))
+    simulation = rig(workload, pools=(pool(replicas=2, adapters=TIMES),))
 
     def lose_the_holder() -> None:
         name = engine_name_of(NAMES[0])
@@ -135,7 +135,7 @@ def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
 def test_a_fleet_that_has_run_for_a_while_holds_its_adapters() -> None:
     """As many copies as there is room for, and every one somewhere."""
     times = AdapterTimes(names=NAMES, cpu_slots=6, resident=True)
-    simulation = world(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))
+    simulation = rig(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))
     outcome = simulation.run()
     assert cold(outcome) == 0
     tiers = [replica.adapters for replica in simulation.lifecycle.replicas.values() if replica.adapters is not None]

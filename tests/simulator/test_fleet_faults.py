@@ -13,7 +13,7 @@ from functions.simulator.fleet.replica import Life
 from functions.simulator.fleet.setting import POOL, Zone
 from functions.simulator.fleet.simulation import Simulation
 from studies.routers.simulated import ROUTERS
-from tests.simulator.worlds import lost, pool, served, shed, stream, world
+from tests.simulator.rigs import lost, pool, rig, served, shed, stream
 
 FIRST, SECOND = ReplicaId("r0000"), ReplicaId("r0001")
 
@@ -34,7 +34,7 @@ def settled(simulation: Simulation) -> Outcome:
 
 
 def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
-    simulation = world(
+    simulation = rig(
         stream(20.0, 30.0, prompt_tokens=3000), (10.0, lambda it: it.crash(FIRST)), gateways=2, admission=None
     )
     outcome = settled(simulation)
@@ -46,8 +46,8 @@ def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
 
 def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
     """The first refusal ejects it; at most a probe goes there until silence takes it out."""
-    without = settled(world(stream(20.0, 20.0)))
-    with_crash = settled(world(stream(20.0, 30.0), (10.0, lambda it: it.crash(FIRST))))
+    without = settled(rig(stream(20.0, 20.0)))
+    with_crash = settled(rig(stream(20.0, 30.0), (10.0, lambda it: it.crash(FIRST))))
     assert without.retries == 0
     assert 1 <= with_crash.retries <= 20  # of 400 requests that came after it
     assert served(with_crash) + sum(lost(with_crash).values()) == 600
@@ -55,7 +55,7 @@ def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
 
 def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
     happens = (10.0, lambda it: it.crash(FIRST)), (12.0, lambda it: it.restart(FIRST, "disk"))
-    simulation = world(stream(8.0, 90.0), *happens, replicas=2)
+    simulation = rig(stream(8.0, 90.0), *happens, replicas=2)
     settled(simulation)
     replica = simulation.lifecycle.replicas[FIRST]
     assert replica.life is Life.READY
@@ -64,7 +64,7 @@ def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
 
 
 def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
-    simulation = world(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 20.0)))
+    simulation = rig(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 20.0)))
     outcome = settled(simulation)
     assert served(outcome) == 600
     assert not shed(outcome)
@@ -76,14 +76,14 @@ def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
 
 def test_a_mute_hang_is_found_out_by_those_who_wait() -> None:
     """Its agent hangs with it, and silence of 15 s would take it out; its gateway hears nothing of it for a second."""
-    outcome = settled(world(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
+    outcome = settled(rig(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
     assert slowest_ms is not None
     assert 1000 < slowest_ms < 3000
 
 
 def test_a_hang_for_too_long_is_ended_by_its_agent() -> None:
-    simulation = world(stream(4.0, 120.0), (10.0, lambda it: it.hang(FIRST, 1000.0)))
+    simulation = rig(stream(4.0, 120.0), (10.0, lambda it: it.hang(FIRST, 1000.0)))
     settled(simulation)
     assert simulation.lifecycle.replicas[FIRST].incarnation == 1
     assert simulation.lifecycle.replicas[FIRST].life is Life.READY
@@ -96,7 +96,7 @@ def test_streams_on_an_unreachable_replica_end_after_their_idle_time() -> None:
         if lost(simulation.outcome) and not ended_s:
             ended_s.append(simulation.now_s)
 
-    simulation = world(
+    simulation = rig(
         stream(10.0, 60.0, output_tokens=300),
         (10.0, lambda it: it.crash(FIRST, unreachable=True)),
         actors=((0.2, watch),),
@@ -111,7 +111,7 @@ def test_a_slow_node_is_ejected_for_what_it_does() -> None:
 
     def part_of_first(**happens: Any) -> float:
         slow = [(0.1, lambda it: it.slow(FIRST, 8.0, 1000.0))] if happens["is_slow"] else []
-        simulation = world(stream(40.0, 60.0), *slow, replicas=6, router=ROUTERS["round-robin"], admission=None)
+        simulation = rig(stream(40.0, 60.0), *slow, replicas=6, router=ROUTERS["round-robin"], admission=None)
         settled(simulation)
         finished = [replica.engine.finished for replica in simulation.lifecycle.replicas.values()]
         return finished[0] / sum(finished)
@@ -121,7 +121,7 @@ def test_a_slow_node_is_ejected_for_what_it_does() -> None:
 
 
 def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
-    simulation = world(stream(20.0, 40.0), (10.0, lambda it: it.restart_gateway(0)), gateways=2)
+    simulation = rig(stream(20.0, 40.0), (10.0, lambda it: it.restart_gateway(0)), gateways=2)
     outcome = settled(simulation)
     assert lost(outcome).keys() == {"gateway_lost"}
     assert 5 < lost(outcome)["gateway_lost"] < 60
@@ -134,14 +134,14 @@ def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
 def test_two_restarts_at_once_are_one() -> None:
     """The second one must not take the first one's successor away, with what has come to it."""
     happens = (10.0, lambda it: it.restart_gateway(0)), (11.0, lambda it: it.restart_gateway(0, after_s=6.0))
-    simulation = world(stream(20.0, 30.0), *happens, gateways=2)
+    simulation = rig(stream(20.0, 30.0), *happens, gateways=2)
     outcome = settled(simulation)
     assert lost(outcome).keys() == {"gateway_lost"}
     assert served(outcome) + lost(outcome)["gateway_lost"] == 600
 
 
 def test_without_any_gateway_requests_are_lost() -> None:
-    outcome = settled(world(stream(10.0, 20.0), (5.0, lambda it: it.restart_gateway(0, after_s=5.0))))
+    outcome = settled(rig(stream(10.0, 20.0), (5.0, lambda it: it.restart_gateway(0, after_s=5.0))))
     assert lost(outcome)["no_gateway"] == pytest.approx(50, abs=2)
 
 
@@ -151,7 +151,7 @@ def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
         (5.0, lambda it: it.partition(0, 40.0)),
         (6.0, lambda it: it.start_replica(POOL, "disk")),
     )
-    simulation = world(stream(8.0, 40.0), *happens, pools=(pool(replicas=2),), until_s=44.0)
+    simulation = rig(stream(8.0, 40.0), *happens, pools=(pool(replicas=2),), until_s=44.0)
     outcome = settled(simulation)
     assert not shed(outcome)
     assert list(simulation.lifecycle.replicas.values())[2].engine.finished == 0
@@ -160,7 +160,7 @@ def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
 
 def test_after_a_partition_it_knows_again() -> None:
     happens = ((5.0, lambda it: it.partition(0, 30.0)), (6.0, lambda it: it.start_replica(POOL, "disk")))
-    simulation = world(stream(8.0, 60.0), *happens, pools=(pool(replicas=2),))
+    simulation = rig(stream(8.0, 60.0), *happens, pools=(pool(replicas=2),))
     settled(simulation)
     assert list(simulation.lifecycle.replicas.values())[2].engine.finished > 20
 
@@ -169,7 +169,7 @@ ZONES = (Zone("a", "north"), Zone("b", "north"), Zone("c", "south"))
 
 
 def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
-    simulation = world(stream(1.0, 2.0), zones=ZONES, replicas=6, gateways=3)
+    simulation = rig(stream(1.0, 2.0), zones=ZONES, replicas=6, gateways=3)
     simulation.run()
     assert [replica.zone.name for replica in simulation.lifecycle.replicas.values()] == ["a", "b", "c"] * 2
     assert [gateway.zone.name for gateway in simulation.gateways] == ["a", "b", "c"]
@@ -178,9 +178,7 @@ def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
 
 
 def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:
-    simulation = world(
-        stream(10.0, 60.0), (10.0, lambda it: it.lose_zone("a")), zones=ZONES[:2], replicas=6, gateways=2
-    )
+    simulation = rig(stream(10.0, 60.0), (10.0, lambda it: it.lose_zone("a")), zones=ZONES[:2], replicas=6, gateways=2)
     outcome = settled(simulation)
     assert simulation.counts(POOL).lost == 3
     assert simulation.counts(POOL).ready == 3
@@ -191,7 +189,7 @@ def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:
 def test_a_lost_regions_clients_are_served_from_afar_and_pay_a_round_trip() -> None:
     def run(*happens: tuple[float, Callable[[Simulation], Any]]) -> Outcome:
         workload = stream(4.0, 60.0, region=lambda number: ("north", "south")[number % 2])
-        return settled(world(workload, *happens, zones=ZONES[1:], replicas=8, gateways=2, cross_region_s=0.5))
+        return settled(rig(workload, *happens, zones=ZONES[1:], replicas=8, gateways=2, cross_region_s=0.5))
 
     near, far = run(), run((20.0, lambda it: it.lose_region("south")))
     fastest = [outcome.bands[0].ttft.quantile(0.9) for outcome in (near, far)]
@@ -229,7 +227,7 @@ happening = st.tuples(st.floats(0.5, 25.0), st.sampled_from(sorted(FAULTS)), st.
 def test_whatever_happens_each_request_has_one_end(
     happens: list[tuple[float, str, int, float]], has_room: bool, per_s: float
 ) -> None:
-    simulation = world(
+    simulation = rig(
         stream(per_s, 12.0, output_tokens=40),
         *((at_s, _happening(name, which, for_s)) for at_s, name, which, for_s in happens),
         pools=(pool(replicas=2, warm=1),),

@@ -8,7 +8,7 @@ from functions.simulator.fleet.setting import POOL, Zone
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.fleet.token_gaps import TokenGaps
-from tests.simulator.worlds import lost, pool, served, shed, stream, world
+from tests.simulator.rigs import lost, pool, rig, served, shed, stream
 
 QUICK = StartTimes(accelerator_s=30.0, s3_s=8.0, peer_s=4.0, disk_s=2.0, engine_s=5.0, promote_s=0.5)
 
@@ -38,14 +38,14 @@ def test_a_start_takes_what_its_source_takes() -> None:
 def test_a_replica_is_ready_after_its_start_and_not_before(source: str, takes_s: float) -> None:
     def ordered() -> Simulation:
         start = (10.0, lambda simulation: simulation.start_replica(POOL, source))
-        return world(stream(2.0, 80.0), start, pools=(pool(start=QUICK),))
+        return rig(stream(2.0, 80.0), start, pools=(pool(start=QUICK),))
 
     assert counted(10.0 + takes_s - 0.1, ordered()) == (1, 0, 2, 0)
     assert counted(10.0 + takes_s + 0.1, ordered()) == (0, 0, 3, 0)
 
 
 def test_a_new_replica_takes_its_part_of_the_traffic() -> None:
-    simulation = world(
+    simulation = rig(
         stream(8.0, 60.0), (5.0, lambda it: it.start_replica(POOL, "disk")), pools=(pool(replicas=1, start=QUICK),)
     )
     outcome = simulation.run()
@@ -56,7 +56,7 @@ def test_a_new_replica_takes_its_part_of_the_traffic() -> None:
 
 def test_a_warm_replica_gets_nothing_until_it_is_promoted() -> None:
     promote = (20.0, lambda it: it.promote(POOL))
-    simulation = world(stream(8.0, 40.0), promote, pools=(pool(replicas=1, warm=1, start=QUICK),))
+    simulation = rig(stream(8.0, 40.0), promote, pools=(pool(replicas=1, warm=1, start=QUICK),))
     finished: list[int] = []
     simulation.events.at(20.4, lambda: finished.append(list(simulation.lifecycle.replicas.values())[1].engine.finished))
     simulation.run()
@@ -70,20 +70,20 @@ def test_a_warm_replica_gets_nothing_until_it_is_promoted() -> None:
 def test_one_warm_replica_is_promoted_once() -> None:
     asked: list[object] = []
     twice = (5.0, lambda it: asked.extend([it.promote(POOL), it.promote(POOL)]))
-    world(stream(1.0, 10.0), twice, pools=(pool(warm=1, start=QUICK),)).run()
+    rig(stream(1.0, 10.0), twice, pools=(pool(warm=1, start=QUICK),)).run()
     assert asked[0] is not None
     assert asked[1] is None
 
 
 def test_a_warm_one_can_be_ordered_and_promoted_later() -> None:
     order = (1.0, lambda it: it.start_replica(POOL, "disk", warm=True))
-    simulation = world(stream(2.0, 30.0), order, pools=(pool(start=QUICK),))
+    simulation = rig(stream(2.0, 30.0), order, pools=(pool(start=QUICK),))
     assert counted(9.0, simulation) == (0, 1, 2, 0)
 
 
 def test_who_drains_takes_nothing_new_ends_what_it_has_and_is_gone() -> None:
     drain = (10.0, lambda it: it.drain(it.ready_ids(POOL)[0]))
-    simulation = world(stream(4.0, 40.0, output_tokens=400), drain, pools=(pool(),))
+    simulation = rig(stream(4.0, 40.0, output_tokens=400), drain, pools=(pool(),))
     outcome = simulation.run()
     assert len(simulation.lifecycle.replicas) == 1
     assert served(outcome) == 160
@@ -96,7 +96,7 @@ def test_a_start_that_is_drained_never_comes() -> None:
         replica_id = simulation.start_replica(POOL, "cold")
         simulation.events.after(5.0, lambda: simulation.drain(replica_id))
 
-    simulation = world(stream(2.0, 80.0), (1.0, order), pools=(pool(start=QUICK),))
+    simulation = rig(stream(2.0, 80.0), (1.0, order), pools=(pool(start=QUICK),))
     assert counted(70.0, simulation) == (0, 0, 2, 0)
     assert simulation.accelerator_seconds(POOL) == pytest.approx(2 * simulation.now_s)
 
@@ -106,7 +106,7 @@ def test_accelerators_cost_from_their_beginning_to_their_end() -> None:
         replica_id = simulation.start_replica(POOL, "cold")
         simulation.events.at(899.0, lambda: simulation.drain(replica_id))
 
-    simulation = world(stream(0.02, 1000.0), (0.0, order), pools=(pool(replicas=1),))
+    simulation = rig(stream(0.02, 1000.0), (0.0, order), pools=(pool(replicas=1),))
     simulation.run()
     own_s = simulation.accelerator_seconds(POOL) - simulation.now_s
     assert own_s == pytest.approx(600.0, abs=1.5)
@@ -122,7 +122,7 @@ def test_a_life_allows_only_its_own_steps() -> None:
 def test_pools_are_apart_and_requests_name_theirs() -> None:
     pools = (pool("small"), pool("large", replicas=1))
     workload = stream(4.0, 30.0, pool=lambda number: ("small", "large")[number % 2])
-    simulation = world(workload, pools=pools, gateways=2)
+    simulation = rig(workload, pools=pools, gateways=2)
     outcome = simulation.run()
     finished = dict.fromkeys(("small", "large"), 0)
     for replica in simulation.lifecycle.replicas.values():

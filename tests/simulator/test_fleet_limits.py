@@ -16,7 +16,7 @@ from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseRequest, R
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.simulation import Simulation
-from tests.simulator.worlds import lost, served, shed, stream, world
+from tests.simulator.rigs import lost, rig, served, shed, stream
 
 
 def entry(**limits: int) -> QuotaEntry:
@@ -24,7 +24,7 @@ def entry(**limits: int) -> QuotaEntry:
 
 
 def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **setting: Any) -> Outcome:
-    simulation = world(stream(per_s, seconds, tenant="acme"), *happens, quota=quota, **setting)
+    simulation = rig(stream(per_s, seconds, tenant="acme"), *happens, quota=quota, **setting)
     return simulation.run()
 
 
@@ -52,7 +52,7 @@ def test_places_are_kept() -> None:
 
 def test_nobody_elses_limit_is_touched() -> None:
     few = {TenantId("t0"): entry(requests_per_minute=6)}
-    outcome = world(stream(8.0, 20.0), quotas=few).run()
+    outcome = rig(stream(8.0, 20.0), quotas=few).run()
     assert shed(outcome)["over_quota"] == pytest.approx(40 - 8, abs=2)
     assert served(outcome) == 160 - shed(outcome)["over_quota"]
 
@@ -76,7 +76,7 @@ def test_what_failed_is_not_paid_for() -> None:
 
 def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
     """By the bus two minutes after the last ask, as the script's server does."""
-    simulation: Simulation = world(
+    simulation: Simulation = rig(
         stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
     )
     kept: list[int] = []
@@ -105,7 +105,7 @@ def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int,
     for number, tokens, wait_us in asks:
         now_us += wait_us
         rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO, 1)
-        wish = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
-        answer = bus.model.ask(f"g{number}", [Group(False, (wish,))], now_us)
+        request = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
+        answer = bus.model.ask(f"g{number}", [Group(False, (request,))], now_us)
         granted += answer.granted[0].grants[0].granted_micro[0]
         assert granted <= burst_micro + now_us * bucket.limit // PERIODS_S[INPUT] + len(asks)

@@ -12,8 +12,8 @@ from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import FallbackEntry, RoutingEntry
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.steering import Shed
-from functions.simulator.workload.asked import Asked
-from tests.simulator.worlds import lost, pool, served, shed, stream, world
+from functions.simulator.workload.request import WorkloadRequest
+from tests.simulator.rigs import lost, pool, rig, served, shed, stream
 
 SMALL, LARGE = PoolName("small"), PoolName("large")
 
@@ -34,7 +34,7 @@ def finished(simulation: Simulation, name: PoolName) -> int:
 def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
     happens = [(10.0, lambda it: [it.crash(each) for each in it.ready_ids(LARGE)])]
     pools = (pool(LARGE, replicas=1, routing=falls_back("unavailable")), pool(SMALL))
-    simulation = world(stream(4.0, 40.0), *happens, pools=pools)
+    simulation = rig(stream(4.0, 40.0), *happens, pools=pools)
     outcome = simulation.run()
     assert served(outcome) > 150
     assert finished(simulation, SMALL) > 100
@@ -44,9 +44,7 @@ def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
 def test_a_pool_that_is_full_sends_on_what_it_would_refuse() -> None:
     def run(*, with_fallback: bool) -> Simulation:
         routing = falls_back("saturated") if with_fallback else None
-        simulation = world(
-            stream(50.0, 20.0), pools=(pool(LARGE, replicas=1, routing=routing), pool(SMALL, replicas=4))
-        )
+        simulation = rig(stream(50.0, 20.0), pools=(pool(LARGE, replicas=1, routing=routing), pool(SMALL, replicas=4)))
         simulation.run()
         return simulation
 
@@ -58,11 +56,11 @@ def test_a_pool_that_is_full_sends_on_what_it_would_refuse() -> None:
 
 def test_a_pool_that_nobody_has_is_an_error_of_the_workload() -> None:
     with pytest.raises(KeyError, match="elsewhere"):
-        world(stream(1.0, 2.0, pool="elsewhere"), pools=(pool(SMALL),)).run()
+        rig(stream(1.0, 2.0, pool="elsewhere"), pools=(pool(SMALL),)).run()
 
 
 class _Steering:
-    def steer(self, asked: Asked, pool: PoolName, now_s: float) -> Shed | PoolName | None:
+    def steer(self, asked: WorkloadRequest, pool: PoolName, now_s: float) -> Shed | PoolName | None:
         if asked.band == 2:
             return Shed("ladder")
         return SMALL if asked.tenant == "t1" else None
@@ -70,7 +68,7 @@ class _Steering:
 
 def test_who_steers_may_refuse_and_send_elsewhere() -> None:
     workload = stream(4.0, 10.0, band=lambda number: (0, 0, 2, 0)[number % 4])
-    simulation = world(workload, pools=(pool(LARGE), pool(SMALL)))
+    simulation = rig(workload, pools=(pool(LARGE), pool(SMALL)))
     simulation.context.steering = _Steering()
     outcome = simulation.run()
     assert shed(outcome) == {"ladder": 10}
@@ -80,7 +78,7 @@ def test_who_steers_may_refuse_and_send_elsewhere() -> None:
 def test_a_session_goes_back_to_where_its_last_request_went() -> None:
     """Nothing is known of texts here, so that only the session speaks."""
     workload = stream(2.0, 60.0, session=lambda number: f"s{number % 5}", tenant="acme", output_tokens=20)
-    simulation = world(workload, replicas=5)
+    simulation = rig(workload, replicas=5)
     outcome = simulation.run()
     assert outcome.routes["session"] > 100
 
@@ -88,17 +86,17 @@ def test_a_session_goes_back_to_where_its_last_request_went() -> None:
 def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
     ended_s: list[float] = []
 
-    def then(now_s: float) -> Sequence[Asked]:
+    def then(now_s: float) -> Sequence[WorkloadRequest]:
         ended_s.append(now_s)
         if len(ended_s) == 4:
             return ()
-        after = Asked(now_s + 5.0, TenantId("acme"), 100, 20)
+        after = WorkloadRequest(now_s + 5.0, TenantId("acme"), 100, 20)
         after.then = then
         return (after,)
 
-    first = Asked(1.0, TenantId("acme"), 100, 20)
+    first = WorkloadRequest(1.0, TenantId("acme"), 100, 20)
     first.then = then
-    outcome = world(iter([first])).run()
+    outcome = rig(iter([first])).run()
     assert served(outcome) == 4
     gaps = [later - earlier for earlier, later in pairwise(ended_s)]
     assert gaps == pytest.approx([gaps[0]] * 3, abs=0.02)
@@ -108,7 +106,7 @@ def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
 _SCRIPT = """
 from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.setting import AdapterTimes
-from tests.simulator.worlds import pool, stream, world
+from tests.simulator.rigs import pool, stream, rig
 names = tuple(f"acme/m{n}" for n in range(9))
 pools = (pool("a", adapters=AdapterTimes(names=names, cpu_slots=4), warm=1), pool("b"))
 def run():
@@ -122,7 +120,7 @@ def run():
         session=lambda n: f"s{n % 20}", blocks=lambda n: tuple(range(n % 7, n % 7 + 4)),
     )
     quota = QuotaEntry("all", 1.0, QuotaLimits(input_tokens_per_minute=90_000))
-    return world(workload, *happens, pools=pools, gateways=2, quota=quota, seed=3).run().figures()
+    return rig(workload, *happens, pools=pools, gateways=2, quota=quota, seed=3).run().figures()
 first = run()
 assert first == run()
 print(first)
@@ -144,7 +142,7 @@ def test_the_same_seed_gives_the_same_figures_in_any_process() -> None:
 
 
 def test_nothing_is_lost_where_nothing_fails() -> None:
-    outcome = world(stream(8.0, 20.0), gateways=3).run()
+    outcome = rig(stream(8.0, 20.0), gateways=3).run()
     assert served(outcome) == 160
     assert not lost(outcome)
     assert not shed(outcome)

@@ -5,7 +5,7 @@ import pytest
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.setting import POOL
 from functions.simulator.fleet.simulation import Simulation
-from tests.simulator.worlds import pool, stream, world
+from tests.simulator.rigs import pool, rig, stream
 
 
 def signals_at(at_s: float, simulation: Simulation) -> PoolSignals:
@@ -16,7 +16,7 @@ def signals_at(at_s: float, simulation: Simulation) -> PoolSignals:
 
 
 def test_a_steady_stream_is_told_as_it_is() -> None:
-    signals = signals_at(30.5, world(stream(8.0, 40.0), replicas=2))
+    signals = signals_at(30.5, rig(stream(8.0, 40.0), replicas=2))
     assert signals.at_s == pytest.approx(29.0)
     assert signals.arrivals_per_s == pytest.approx(8.0, abs=0.2)
     assert (signals.ready, signals.starting, signals.warm, signals.draining) == (2, 0, 0, 0)
@@ -33,12 +33,12 @@ def test_a_steady_stream_is_told_as_it_is() -> None:
 def test_the_last_second_is_not_known_yet() -> None:
     """What comes at 20 s and later is told of at 22 s."""
     late = [asked for asked in stream(10.0, 30.0) if asked.at_s > 20.05]
-    assert signals_at(20.9, world(iter(late))).arrivals_per_s == 0.0
-    assert (signals_at(22.1, world(iter(late))).arrivals_per_s or 0.0) > 0.5
+    assert signals_at(20.9, rig(iter(late))).arrivals_per_s == 0.0
+    assert (signals_at(22.1, rig(iter(late))).arrivals_per_s or 0.0) > 0.5
 
 
 def test_nothing_is_known_in_the_first_moment() -> None:
-    signals = signals_at(0.5, world(stream(8.0, 3.0), replicas=2))
+    signals = signals_at(0.5, rig(stream(8.0, 3.0), replicas=2))
     assert signals.arrivals_per_s is None
     assert signals.utilization_ratio is None
     assert signals.ready == 2
@@ -46,20 +46,20 @@ def test_nothing_is_known_in_the_first_moment() -> None:
 
 def test_utilization_is_linear_in_the_load() -> None:
     """Twice the load is about twice the utilization, long before anything waits."""
-    one, two = (signals_at(30.5, world(stream(per_s, 32.0), replicas=2)).utilization_ratio for per_s in (4.0, 8.0))
+    one, two = (signals_at(30.5, rig(stream(per_s, 32.0), replicas=2)).utilization_ratio for per_s in (4.0, 8.0))
     assert one is not None
     assert two is not None
     assert 1.6 < two / one < 2.4
 
 
 def test_cached_prompts_are_no_work() -> None:
-    same = world(stream(8.0, 30.0, blocks=(1, 2, 3, 4, 5, 6)), replicas=1)
+    same = rig(stream(8.0, 30.0, blocks=(1, 2, 3, 4, 5, 6)), replicas=1)
     signals = signals_at(28.0, same)
     assert signals.arriving_tokens_per_s == pytest.approx(8 * (400 - 384 + 104), rel=0.03)
 
 
 def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
-    signals = signals_at(10.5, world(stream(60.0, 20.0), replicas=2, ladder=False))
+    signals = signals_at(10.5, rig(stream(60.0, 20.0), replicas=2, ladder=False))
     assert signals.shed_per_s is not None
     assert signals.shed_per_s > 5.0
     assert signals.overflow_per_s == signals.shed_per_s
@@ -73,7 +73,7 @@ def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
 
 def test_replicas_that_left_do_not_take_their_work_out_of_the_sums() -> None:
     drain = (15.0, lambda it: it.drain(it.ready_ids(POOL)[0]))
-    signals = signals_at(24.5, world(stream(4.0, 26.0), drain, pools=(pool(replicas=3),)))
+    signals = signals_at(24.5, rig(stream(4.0, 26.0), drain, pools=(pool(replicas=3),)))
     assert signals.ready == 2
     assert signals.utilization_ratio is not None
     assert 0.0 < signals.utilization_ratio < 1.0

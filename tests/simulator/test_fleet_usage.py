@@ -23,25 +23,25 @@ from functions.gateway.request.request import Ended
 from functions.gateway.usage.sums import UsageSums
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.upstream import Connection
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.drills.virtual.bills import Account, Bills
-from tests.simulator.worlds import world
+from tests.simulator.rigs import rig
 
 PER_S = 200.0
 _REPLICAS, _GATEWAYS = 20, 4
 _TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 3.0, 0.2
 
 
-def _asked(requests: int) -> Iterator[Asked]:
+def _asked(requests: int) -> Iterator[WorkloadRequest]:
     for number in range(requests):
-        yield Asked((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
+        yield WorkloadRequest((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
 
 
 class Run:
     """One simulation and its bookkeeping."""
 
     def __init__(self, folder: Path, requests: int, seed: int) -> None:
-        self.dice = Random(seed)
+        self.rng = Random(seed)
         self.bills = Bills(folder, folder / "schema.db", Random(seed + 1))
         self.finished: Counter[str] = Counter()  # tokens by tenant, as engines counted them
         self.settled: Counter[str] = Counter()  # the same, as gateways settled them
@@ -50,7 +50,7 @@ class Run:
         self.hedges = self.gateways_killed = self.seconds = 0
         self.accounts: dict[int, Account] = {}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
-        self.simulation = world(
+        self.simulation = rig(
             _asked(requests),
             actors=actors,
             replicas=_REPLICAS,
@@ -83,17 +83,17 @@ class Run:
 
     def _leave(self, simulation: Simulation) -> None:
         """Somebody goes, wherever he is: in the queue, before his first token, or in the middle."""
-        gateway = self.dice.choice(simulation.gateways)
+        gateway = self.rng.choice(simulation.gateways)
         clients = list(gateway.clients.values())
         if clients and gateway.is_up:
-            client = self.dice.choice(clients)
+            client = self.rng.choice(clients)
             if client.exchange is not None:
                 client.exchange.client_left()
                 client.cut()
 
     def _trouble(self, simulation: Simulation) -> None:
-        replica = self.dice.choice(simulation.replica_ids())
-        match self.dice.randrange(4):
+        replica = self.rng.choice(simulation.replica_ids())
+        match self.rng.randrange(4):
             case 0:
                 simulation.crash(replica)
                 simulation.events.after(3.0, lambda: simulation.restart(replica))
@@ -102,7 +102,7 @@ class Run:
             case 2:
                 simulation.slow(replica, 8.0, 5.0)
             case _:
-                self._kill_gateway(simulation, self.dice.randrange(_GATEWAYS))
+                self._kill_gateway(simulation, self.rng.randrange(_GATEWAYS))
 
     def _kill_gateway(self, simulation: Simulation, number: int) -> None:
         if simulation.gateways[number].is_up and number in self.accounts:
@@ -138,7 +138,7 @@ class Run:
 
         def ended(connection: Connection, computed_tokens: int) -> None:
             if connection.is_open:
-                asked = connection.asking.asked
+                asked = connection.asking.request
                 self.finished[asked.tenant] += max(1, asked.output_tokens)
             over(connection, computed_tokens)
 

@@ -19,10 +19,10 @@ from functions.simulator.fleet.token_gaps import TokenGaps
 from tests.soak import sampled
 
 SIM = PROFILES["sim"]
-Asked = tuple[float, int, int]  # seconds, prompt tokens, output tokens
+Arrival = tuple[float, int, int]  # seconds, prompt tokens, output tokens
 
 
-def lengths(count: int, per_s: float) -> list[Asked]:
+def lengths(count: int, per_s: float) -> list[Arrival]:
     rng, at_s, found = Random(3), 0.0, []
     for _ in range(count):
         at_s += rng.expovariate(per_s)
@@ -31,7 +31,7 @@ def lengths(count: int, per_s: float) -> list[Asked]:
     return found
 
 
-def fluid(asked: Sequence[Asked], profile: EngineProfile) -> tuple[dict[int, float], dict[int, float], FluidEngine]:
+def fluid(asked: Sequence[Arrival], profile: EngineProfile) -> tuple[dict[int, float], dict[int, float], FluidEngine]:
     """When each had its first token and its last."""
     engine, first, last, number = FluidEngine(profile, TokenGaps()), {}, {}, 0
     while number < len(asked) or engine.next_s < math.inf:
@@ -51,7 +51,7 @@ def fluid(asked: Sequence[Asked], profile: EngineProfile) -> tuple[dict[int, flo
     return first, last, engine
 
 
-def stepping(asked: Sequence[Asked]) -> tuple[dict[int, float], dict[int, float], list[float]]:
+def stepping(asked: Sequence[Arrival]) -> tuple[dict[int, float], dict[int, float], list[float]]:
     """The same from the simulated engine, with the gaps between tokens."""
     limits = EngineLimits(
         max_model_len_tokens=10_000,
@@ -127,8 +127,8 @@ SMALL = EngineProfile(
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 500), st.integers(1, 300)), min_size=1, max_size=25))
-def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_free(asked: list[Asked]) -> None:
-    """Small memory and few seats: preempted over and over, and larger than the cache when alone."""
+def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_free(asked: list[Arrival]) -> None:
+    """Small memory and few slots: preempted over and over, and larger than the cache when alone."""
     first, last, engine = fluid(sorted(asked), SMALL)
     assert set(first) == set(last) == set(range(len(asked)))
     assert all(first[number] <= last[number] for number in first)

@@ -22,9 +22,9 @@ from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import POOL, Setting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import Traffic, synthetic
-from tests.simulator.worlds import pool
+from tests.simulator.rigs import pool
 
 QUICK = StartTimes(disk_s=1.0, engine_s=2.0)
 WARM_S, GROWS_S, SECONDS = 40.0, (60.0, 75.0), 180.0
@@ -43,7 +43,7 @@ class Talks:
     """Where turns went, and what of their prompts the turns before had."""
 
     simulation: Simulation
-    dice: Random = field(default_factory=lambda: Random(5))
+    rng: Random = field(default_factory=lambda: Random(5))
     went: dict[str, list[ReplicaId]] = field(default_factory=dict)
     had_tokens: dict[str, int] = field(default_factory=dict)
     moved: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Talks:
             router = gateway.services.router
             router.sent = partial(self._sent, router.sent)  # type: ignore[method-assign]
             gateway._admitted = partial(self._admitted, gateway._admitted)  # type: ignore[method-assign]
-        self.simulation._gateway_of = lambda asked: self.dice.choice(gateways)  # type: ignore[method-assign]
+        self.simulation._gateway_of = lambda asked: self.rng.choice(gateways)  # type: ignore[method-assign]
 
     @property
     def at_home(self) -> float:
@@ -83,7 +83,7 @@ class Talks:
         return sent(admitted, decision)
 
 
-def long_talks(per_s: float, seed: int) -> Iterator[Asked]:
+def long_talks(per_s: float, seed: int) -> Iterator[WorkloadRequest]:
     """Of about 5,000 tokens in their middle; nothing but the conversation's own is in them."""
     return synthetic(
         Traffic(

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from functions.api.ids import ReplicaId
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.prefix_cache import PrefixCache
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.host_memory import HostArm, HostTrial
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
+from functions.simulator.host_memory import HostArm, HostExperiment
 
 # A cache of a tenth, so that a minute of chats overflows it.
 PROFILE = replace(PROFILES["h100-8b-vllm"], kv_tokens=40_000)
-TRIAL = HostTrial(profile=PROFILE, thinking_s=20.0, seconds=90.0)
+TRIAL = HostExperiment(profile=PROFILE, thinking_s=20.0, seconds=90.0)
 A = ReplicaId("a")
 
 
@@ -25,7 +25,7 @@ def arm(host_gib: float, gigabytes_per_s: float = 25.0) -> HostArm:
 
 
 def test_what_the_prologue_says_is_under_way() -> None:
-    assert round(HostTrial(profile=PROFILE).under_way(2.0)) == 244
+    assert round(HostExperiment(profile=PROFILE).under_way(2.0)) == 244
 
 
 def test_chats_that_come_back_are_reloaded_and_not_computed() -> None:
@@ -48,7 +48,7 @@ def test_a_memory_no_larger_than_the_cache_gains_nothing() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), max_size=40), st.integers(0, 12))
 def test_gateways_know_what_each_memory_holds(sent: list[tuple[int, int]], host_blocks: int) -> None:
-    told = ToldPrefixes()
+    told = ReportedPrefixes()
     cache = PrefixCache(8 * 16, 16, told.listener_of(A), host_tokens=host_blocks * 16)
     for chain, length in sent:
         cache.enter([chain * 100 + place for place in range(length)])

@@ -1,9 +1,9 @@
 """Prefill pools in virtual time, by the gateway's own decision: where they pay, and that nothing is lost."""
 
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.prefill_pools import PrefillTrial
+from functions.simulator.prefill_pools import PrefillExperiment
 
-TRIAL = PrefillTrial(profile=PROFILES["h100-8b"], requests=120)
+TRIAL = PrefillExperiment(profile=PROFILES["h100-8b"], requests=120)
 
 
 def test_streams_are_steady_where_others_read() -> None:
@@ -20,5 +20,5 @@ def test_short_prompts_stay_where_they_are() -> None:
 
 def test_a_slow_link_is_not_used() -> None:
     """A transfer that counted for nothing would send every prompt over it."""
-    slow = PrefillTrial(profile=PROFILES["h100-8b"], requests=60, kv_transfer_bytes_per_s=12.5e6)
+    slow = PrefillExperiment(profile=PROFILES["h100-8b"], requests=60, kv_transfer_bytes_per_s=12.5e6)
     assert slow.arm(4096, 0.5, 2).split_ratio == 0.0

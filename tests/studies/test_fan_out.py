@@ -8,7 +8,7 @@ import pytest
 from functions.simulator.events import Events
 from studies.fan_out.assumptions import Assumptions
 from studies.fan_out.node import Link
-from studies.fan_out.world import simulate
+from studies.fan_out.simulation import simulate
 
 MB = 1_000_000
 SMALL = Assumptions(
@@ -76,7 +76,7 @@ def test_a_sender_of_corrupt_chunks_that_comes_first_costs_little_of_the_store()
     """It is granted a quarter, and must not read it all once others have found it out."""
     plan = replace(SMALL, nodes=32, size_bytes=128 * MB, down_bytes_per_s=4.0 * MB, up_bytes_per_s=4.0 * MB)
     rng = Random(plan.seed)
-    began_s = [(rng.random(), rng.random())[0] for _ in range(plan.nodes)]  # as the world draws them
+    began_s = [(rng.random(), rng.random())[0] for _ in range(plan.nodes)]  # as the simulation draws them
     outcome = simulate(replace(plan, corrupt=frozenset({began_s.index(min(began_s))})))
     assert outcome.store_bytes <= 1.15 * plan.size_bytes
 

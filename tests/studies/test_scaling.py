@@ -11,7 +11,7 @@ from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.pace import work_s
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from studies.scaling.day import Comparison, Known, learnt
 from studies.scaling.day_outcome import DayOutcome
 from studies.scaling.fluid_pool import Basin, FluidPool
@@ -38,11 +38,11 @@ def test_worked_example_of_work() -> None:
 
 
 def test_a_workload_becomes_a_load_with_jobs_apart() -> None:
-    def asked() -> Iterator[Asked]:
-        yield Asked(0.2, TenantId("a"), 1000, 200)
-        yield Asked(0.9, TenantId("a"), 1000, 200, band=2)
-        yield Asked(2.5, TenantId("a"), 10, 5)
-        yield Asked(99.0, TenantId("a"), 10, 5)
+    def asked() -> Iterator[WorkloadRequest]:
+        yield WorkloadRequest(0.2, TenantId("a"), 1000, 200)
+        yield WorkloadRequest(0.9, TenantId("a"), 1000, 200, band=2)
+        yield WorkloadRequest(2.5, TenantId("a"), 10, 5)
+        yield WorkloadRequest(99.0, TenantId("a"), 10, 5)
 
     load = load_of(asked(), 4, PROFILES["h100-8b"])
     assert load.requests.tolist() == [2, 0, 1, 0]

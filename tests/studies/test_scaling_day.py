@@ -9,7 +9,7 @@ from functions.api.expressions import parse_scale_rule
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.scaler import OwnScaler
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import Traffic as Chats
 from functions.simulator.workload.synthetic import synthetic
 from studies.scaling.backtest import backtest, servegen_minutes, trace_minutes
@@ -114,7 +114,7 @@ def test_a_day_that_repeats_is_foreseen_by_the_day() -> None:
 def test_request_by_request_a_growing_load_gets_its_replicas() -> None:
     """From 1 to 4 requests a second on replicas that do 1.3 each; starts take 20 s."""
 
-    def growing() -> list[Asked]:
+    def growing() -> list[WorkloadRequest]:
         chats = Chats(requests_per_s=4.0, seconds=120.0, turns=1, system_tokens=0, question_tokens=1000, spread=0.1)
         asked = enumerate(synthetic(chats, 1))
         return [row for index, row in asked if row.at_s > 40.0 or index % 4 == 0]

@@ -13,7 +13,7 @@ from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
 from functions.api.problems import shown
 from functions.api.snapshot_entries import (
-    DoubtMeasure,
+    EntropyMeasure,
     FallbackWhen,
     PrefixSource,
     Script,
@@ -86,10 +86,10 @@ class Cascade(Strict):
     tiers: tuple[Name, ...] = ()
     """The tiers for which it is; none written means all of them."""
     threshold: Annotated[float, Field(ge=0, le=20)] = 1.0
-    """The doubt above which it is, in nats of entropy per token; `shoal simulate cascade` helps to choose."""
+    """The entropy above which it is, in nats per token; `shoal simulate cascade` helps to choose."""
     max_tokens: Annotated[int, Field(ge=1, le=1024)] = 32
     """How many tokens of the small answer are judged, from its beginning; it is held back for so long."""
-    measure: DoubtMeasure = "mean"
+    measure: EntropyMeasure = "mean"
     """The mean over these tokens, or the 90th percentile, which few doubtful ones move more."""
 
 

@@ -14,8 +14,8 @@ from functions.artifacts.adapters import CONFIG_MAX_BYTES, CONFIG_NAME, WEIGHTS_
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, StoreUnavailable
 from functions.artifacts.ingest.addresses import Resolver, resolve
 from functions.artifacts.ingest.pinned import PinnedBackend, Watch
-from functions.artifacts.ingest.places import HttpsPlace
 from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.sources import HttpsSource
 from functions.artifacts.ingest.upload import Upload
 from functions.artifacts.signatures import SIGNATURE_MAX_BYTES, SIGNATURE_NAME
 
@@ -31,7 +31,7 @@ class _RemoteFile:
 
 
 def receive(
-    place: HttpsPlace, upload: Upload, policy: IngestPolicy, resolver: Resolver, clock: Callable[[], float]
+    place: HttpsSource, upload: Upload, policy: IngestPolicy, resolver: Resolver, clock: Callable[[], float]
 ) -> None:
     """Write the adapter's files into `upload`."""
     addresses = resolve(place.host, place.port, resolver, policy.https_networks)
@@ -54,7 +54,7 @@ def receive(
 
 
 def _receive_file(
-    pool: httpcore.ConnectionPool, place: HttpsPlace, file: _RemoteFile, upload: Upload, watch: Watch
+    pool: httpcore.ConnectionPool, place: HttpsSource, file: _RemoteFile, upload: Upload, watch: Watch
 ) -> None:
     url = httpcore.URL(
         scheme=b"https", host=place.host.encode(), port=place.port, target=_target(place, file.name).encode()
@@ -78,11 +78,11 @@ def _receive_file(
                 writer.write(block)
 
 
-def _target(place: HttpsPlace, name: str) -> str:
+def _target(place: HttpsSource, name: str) -> str:
     return f"{place.path.removesuffix('/')}/{name}"
 
 
-def _check_status(status: int, place: HttpsPlace, name: str) -> None:
+def _check_status(status: int, place: HttpsSource, name: str) -> None:
     if status == 200:
         return
     where = f"{place.authority} answers {status} for {name}"

@@ -31,8 +31,8 @@ from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFa
 from functions.artifacts.fetch import ObjectSource, fetch, read_manifest
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
-from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
 from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
+from functions.artifacts.ingest.sources import HttpsSource, S3Source, parse_source
 from functions.artifacts.ingest.upload import StagingBudget, Upload
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest
@@ -46,7 +46,7 @@ from functions.artifacts.signatures import SignaturePolicy, verify_signed
 # manifest is the one that is put. Plain files are copied into staging one by one, bounded like an upload.
 
 
-def receive(place: S3Place, upload: Upload, staged: Path, store: S3Store, policy: IngestPolicy) -> Path | None:
+def receive(place: S3Source, upload: Upload, staged: Path, store: S3Store, policy: IngestPolicy) -> Path | None:
     """The directory of a published adapter, verified; None where plain files were written into `upload`."""
     with _source(place, store) as source:
         try:
@@ -65,7 +65,7 @@ def receive(place: S3Place, upload: Upload, staged: Path, store: S3Store, policy
 
 
 @contextmanager
-def _source(place: S3Place, store: S3Store) -> Iterator[S3Store]:
+def _source(place: S3Source, store: S3Store) -> Iterator[S3Store]:
     if place.bucket == store.bucket:
         yield store
         return
@@ -76,7 +76,7 @@ def _source(place: S3Place, store: S3Store) -> Iterator[S3Store]:
         other.close()
 
 
-def _receive_files(place: S3Place, upload: Upload, source: S3Store, policy: IngestPolicy) -> None:
+def _receive_files(place: S3Source, upload: Upload, source: S3Store, policy: IngestPolicy) -> None:
     objects: list[StoredObject] = []
     for stored in source.list(place.prefix + "/"):
         objects.append(stored)
@@ -94,7 +94,7 @@ def _receive_files(place: S3Place, upload: Upload, source: S3Store, policy: Inge
                 writer.write(block)
 
 
-def _name(place: S3Place, stored: StoredObject) -> str:
+def _name(place: S3Source, stored: StoredObject) -> str:
     return stored.key.removeprefix(place.prefix + "/")
 
 
@@ -185,9 +185,9 @@ class Ingest:
         ArtifactRefused for a place that is not allowed and for anything wrong with the adapter; ArtifactMissing where
         nothing lies there; StoreUnavailable where the place or the store cannot be reached now.
         """
-        place = parse_place(uri, self.policy, own_bucket=self.store.bucket, tenant=expect.tenant)
+        place = parse_source(uri, self.policy, own_bucket=self.store.bucket, tenant=expect.tenant)
         with self._session(), self._staged(expect.tenant) as (directory, upload):  # who receives closes what it opens
-            if isinstance(place, HttpsPlace):
+            if isinstance(place, HttpsSource):
                 from_https.receive(place, upload, self.policy, self.resolver, self.clock)
                 return upload.finish(expect)
             pointed = receive(place, upload, directory, self.store, self.policy)

@@ -106,7 +106,7 @@ class Exchange:
     rng: Random
     progress: DownloadProgress
     clock: Callable[[], float] = time.monotonic
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _updated: asyncio.Event = field(default_factory=asyncio.Event)
     _hungry: asyncio.Event = field(default_factory=asyncio.Event)
     _bad_reads: Counter[int] = field(default_factory=Counter)
     _running: dict[asyncio.Task[_Ended], PeerRequest] = field(default_factory=dict)
@@ -143,8 +143,8 @@ class Exchange:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICK_S):
-                await self._news.wait()
-        self._news.clear()
+                await self._updated.wait()
+        self._updated.clear()
 
     async def _carry_out(self, ask: PeerRequest) -> _Ended:
         chunk = self.assembly.chunks[ask.chunk]
@@ -225,7 +225,7 @@ class Exchange:
                 self.swarm.heard(answer, self.clock())
                 self.progress.nodes = answer.nodes
                 again_after_s, said = answer.again_after_s, ""
-                self._news.set()
+                self._updated.set()
             early_s = min(again_after_s, max(_EARLY_S, again_after_s / 4))
             await asyncio.sleep(early_s)
             with contextlib.suppress(TimeoutError):

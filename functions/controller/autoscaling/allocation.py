@@ -145,7 +145,7 @@ def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Ma
 
 @dataclass(frozen=True, slots=True)
 class RoleOrder:
-    """One replica's standing from now on, and where its agent listens."""
+    """One replica's role from now on, and where its agent listens."""
 
     replica_id: str
     host: str

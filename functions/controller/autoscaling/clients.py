@@ -15,7 +15,7 @@ import msgspec
 from functions.api.netloc import netloc
 from functions.controller.autoscaling.allocation import RoleOrder
 from functions.controller.autoscaling.scaler import DesiredSize
-from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient, RegistryUnavailable
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 from functions.fleet.role_credentials import Bearer, now
@@ -71,8 +71,8 @@ class RoleNotifier:
 _TIMEOUT = httpx.Timeout(3.0)  # asked for each second; what comes later is of no use
 
 
-class PoolsWire:
-    def __init__(self, registry: RegistryWire) -> None:
+class PoolsClient:
+    def __init__(self, registry: RegistryClient) -> None:
         self._registry = registry
 
     async def report(self) -> PoolReport:

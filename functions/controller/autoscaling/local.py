@@ -44,7 +44,7 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
-from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, seated, without_seat
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, allotted, without_slot
 from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
@@ -138,13 +138,13 @@ class LocalScaling:
     async def _pass(self) -> None:
         report = await self._report()
         self._on_report(report)
-        seatings = self._seatings(report)
-        self._asleep = frozenset(f"{name}-{number}" for name, pool in seatings.items() for number in pool.asleep)
-        held, leaving = {name: pool.held() for name, pool in seatings.items()}, self._leaving(seatings)
-        self._ask(report, seatings, without_seat(held, leaving, self._seats()))
+        in_use = self._slots_in_use(report)
+        self._asleep = frozenset(f"{name}-{number}" for name, pool in in_use.items() for number in pool.asleep)
+        held, leaving = {name: pool.held() for name, pool in in_use.items()}, self._leaving(in_use)
+        self._ask(report, in_use, without_slot(held, leaving, self._slots()))
         is_suspended = self._is_suspended()
-        if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `seatings` has not
-            await self._follow(self._next(seatings, held, leaving))
+        if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `in_use` has not
+            await self._follow(self._next(in_use, held, leaving))
             self._reconciler.rescale(
                 {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
             )
@@ -154,8 +154,8 @@ class LocalScaling:
             await self._agree(report)
         await self._tell_registry()
 
-    def _ask(self, report: PoolReport | None, seatings: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
-        sizes = {name: pool.allocation.serving for name, pool in seatings.items()}
+    def _ask(self, report: PoolReport | None, in_use: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
+        sizes = {name: pool.allocation.serving for name, pool in in_use.items()}
         policies = self._policies
         self._wanted = self._scaler.step(
             report, policies.scaling, policies.admission, sizes, time.time(), resting=resting, reading=policies.reading
@@ -163,26 +163,26 @@ class LocalScaling:
 
     async def _report(self) -> PoolReport | None:
         try:
-            report = await (await self._source.pools_wire()).report()
+            report = await (await self._source.pools_client()).report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
             self._trouble = f"the registry does not tell of the pools: {error}"
             return None
         self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
         return report
 
-    def _seatings(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
-        seatings = {
+    def _slots_in_use(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
+        in_use = {
             pool.name: SlotsInUse(self._allocation(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
             for pool in self._reconciler.declared
         }
         if report is None or not report.bus_connected:
-            return seatings
-        states, now_s = {name: pool.states for name, pool in seatings.items() if pool.sleeps}, time.monotonic()
+            return in_use
+        states, now_s = {name: pool.states for name, pool in in_use.items() if pool.sleeps}, time.monotonic()
         self._since = since(self._since, states, now_s)
-        return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in seatings.items()}
+        return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in in_use.items()}
 
-    def _leaving(self, seatings: Mapping[str, SlotsInUse]) -> int:
-        return ending(self._running(), seatings)
+    def _leaving(self, in_use: Mapping[str, SlotsInUse]) -> int:
+        return ending(self._running(), in_use)
 
     def _running(self) -> list[str]:
         """The replicas whose engines run, by their ids."""
@@ -190,17 +190,17 @@ class LocalScaling:
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
     def _next(
-        self, seatings: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
+        self, in_use: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
     ) -> dict[str, Allocation]:
         demands = {pool.name: self._demand(pool.name, pool.replicas) for pool in self._reconciler.declared}
-        allowed = self._fitting(demands, seated(demands, held, leaving, self._seats()))
+        allowed = self._fitting(demands, allotted(demands, held, leaving, self._slots()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
-        for name, pool in seatings.items():
+        for name, pool in in_use.items():
             allocation, may_have = pool.allocation, allowed[name]
             ready = pool.awake | pool.asleep
             then = toward(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
-            if why := in_words(demands[name], may_have, pool, self._seats()):
+            if why := in_words(demands[name], may_have, pool, self._slots()):
                 self._held[name] = why
             if then.count < allocation.count and not self._reconciler.wanted.settled:
                 then, self._held[name] = allocation, "replicas are still coming or going"
@@ -211,13 +211,15 @@ class LocalScaling:
             following[name] = then
         return following
 
-    def _fitting(self, demands: Mapping[str, SlotDemand], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
+    def _fitting(
+        self, demands: Mapping[str, SlotDemand], allowed: Mapping[str, SlotAllotment]
+    ) -> Mapping[str, SlotAllotment]:
         """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
         if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
             return allowed
         asked = {name: SlotDemand(each.serving, each.warm, demands[name].least) for name, each in allowed.items()}
         fitting = granted(asked, {}, MAX_SLOTS)
-        return {name: Seated(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
+        return {name: SlotAllotment(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
 
     def _demand(self, name: str, declared: int) -> SlotDemand:
         operators = self._reconciler.wanted.target.replicas
@@ -245,7 +247,7 @@ class LocalScaling:
         target = self._reconciler.wanted.target
         return target.engine != "sim" and target.replicas is None
 
-    def _seats(self) -> int:
+    def _slots(self) -> int:
         """How many engines may be awake."""
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
@@ -283,7 +285,7 @@ class LocalScaling:
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
         with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
-            await (await self._source.pools_wire()).put_desired(self._wanted)
+            await (await self._source.pools_client()).put_desired(self._wanted)
             self._told_s = now_s
 
 

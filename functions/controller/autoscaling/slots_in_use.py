@@ -12,7 +12,7 @@ from typing import Literal
 
 from functions.controller.autoscaling.allocation import Allocation, Sleepers, number_of
 from functions.controller.autoscaling.signals import replicas_of
-from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, SlotDemand
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand
 from functions.fleet.pool_board import PoolReport, ReplicaReport
 
 # Stuck replicas: how long each warm replica of a sleeping pool has been as it is, and which are waited for no longer.
@@ -115,8 +115,8 @@ class SlotsInUse:
             sleeps=self.sleeps,
         )
 
-    def sleepers(self, seated: Seated) -> Sleepers:
-        return Sleepers(self.asleep, seated.wake, self.unheard)
+    def sleepers(self, allotment: SlotAllotment) -> Sleepers:
+        return Sleepers(self.asleep, allotment.wake, self.unheard)
 
     def _state(self, number: int) -> State:
         if number not in self.heard:
@@ -147,23 +147,23 @@ def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
     return sum(replica_id not in wanted for replica_id in engines)
 
 
-def in_words(demand: SlotDemand, seated: Seated, pool: SlotsInUse, seats: int) -> str:
+def in_words(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slots: int) -> str:
     """Why a pool has less than it should; "" where it has not."""
-    if seated.serving < demand.serving and len(pool.asleep) > seated.wake:
-        return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
-    if seated.serving == demand.serving and seated.warm < demand.warm and pool.sleeps:
-        return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(seats)}"
-    if len(pool.allocation.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
-        return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(seats)}"
-    if (seated.serving, seated.warm) == (demand.serving, demand.warm):
+    if allotment.serving < demand.serving and len(pool.asleep) > allotment.wake:
+        return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(slots)}"
+    if allotment.serving == demand.serving and allotment.warm < demand.warm and pool.sleeps:
+        return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(slots)}"
+    if len(pool.allocation.standby) > allotment.warm and _is_kept_by_the_last(pool, allotment):
+        return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(slots)}"
+    if (allotment.serving, allotment.warm) == (demand.serving, demand.warm):
         return ""
-    return f"this machine runs {seats} engines at most (SHOAL_MAX_ENGINES)"
+    return f"this machine runs {slots} engines at most (SHOAL_MAX_ENGINES)"
 
 
-def _is_kept_by_the_last(pool: SlotsInUse, seated: Seated) -> bool:
+def _is_kept_by_the_last(pool: SlotsInUse, allotment: SlotAllotment) -> bool:
     """An allocation has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
     last = pool.allocation.count - 1
-    return last not in pool.allocation.standby and bool(pool.asleep) and not pool.awake and not seated.wake
+    return last not in pool.allocation.standby and bool(pool.asleep) and not pool.awake and not allotment.wake
 
 
 _PLACES = "{} engines that may be awake on this machine makes room (SHOAL_MAX_ENGINES)"

@@ -5,8 +5,8 @@
 The laws: what does not validate changes nothing, however it came onto the branch. A branch that cannot be read costs
 freshness and never what is known: `tip` stays, and `trouble` says why.
 
-Neighbours: `following` (one machine) and `functions.controller.kubernetes.run.git_side` (a cluster) have one each; they
-keep the record of what was good last, and say what else a revision must be (`check`).
+Neighbours: `following` (one machine) and `functions.controller.kubernetes.run.git_reconciler` (a cluster) have one
+each; they keep the record of what was good last, and say what else a revision must be (`check`).
 """
 
 import asyncio

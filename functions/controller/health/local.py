@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from functions.controller.health.teller import VerdictTeller
+from functions.controller.health.notifier import VerdictNotifier
 from functions.controller.health.watch import FleetHealth, SlowReplica
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
@@ -48,7 +48,7 @@ class LocalHealth:
         self._source = source
         self._tasks = tasks
         self._is_suspended = is_suspended
-        self._teller = VerdictTeller()
+        self._notifier = VerdictNotifier()
         self._report: PoolReport | None = None
 
     def take(self, report: PoolReport | None) -> None:
@@ -69,11 +69,11 @@ class LocalHealth:
             self._tasks.once(f"restart of {replica.replica_id}", self._restart(replica))
         verdicts = Verdicts(replicas=judged.troubles, slow_restarts=dict(self._health.slow_restarts))
         try:
-            wire = await self._source.pools_wire()
+            client = await self._source.pools_client()
         except OSError as error:
             _log.debug("verdicts wait for the registry's credentials: %s", error)
             return
-        await self._teller.tell(wire, verdicts)
+        await self._notifier.notify(client, verdicts)
 
     def clear(self, replica_id: str) -> str:
         """An accelerator was looked after; what was done, in words. Raises NoFault."""

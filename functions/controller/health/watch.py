@@ -7,7 +7,7 @@
 Nothing is judged by a report of a registry that hears nobody. What is remembered is lost with the process; that a
 replica was restarted lately is then known by how young its agent is.
 
-Neighbours: `local` and `functions.controller.kubernetes.run.health_side` do what is decided here.
+Neighbours: `local` and `functions.controller.kubernetes.run.health_reconciler` do what is decided here.
 """
 
 import logging

@@ -17,6 +17,7 @@ from itertools import groupby
 import msgspec
 
 from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.dry_runs import DryRun, DryRuns, try_all
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
 from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
 from functions.controller.kubernetes.inventory import (
@@ -43,7 +44,6 @@ from functions.controller.kubernetes.outcome import ApplyOutcome, ObjectRefusal,
 from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, declares, seed_body
 from functions.controller.kubernetes.pruning import Note, plan_prune
 from functions.controller.kubernetes.render import Desired, DesiredObject
-from functions.controller.kubernetes.trials import Trial, Trials, try_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class Applier:
         self._store = store
         self._settings = settings
         self._unix_s = unix_s
-        self._trials = Trials(api, settings.conflicts, Repairs(), monotonic_s)
+        self._dry_runs = DryRuns(api, settings.conflicts, Repairs(), monotonic_s)
 
     def reconcile(self, desired: Desired) -> ApplyOutcome:
         """One pass. Retryable, Stale: again, later or now. LeadershipLost: stop. Terminal: the record is at fault."""
-        work = _Pass(self._api, self._store, self._settings, self._trials, desired, self._unix_s)
+        work = _Pass(self._api, self._store, self._settings, self._dry_runs, desired, self._unix_s)
         work.look()
-        tried, refusals = try_all(self._trials, desired.objects, work.live)
+        tried, refusals = try_all(self._dry_runs, desired.objects, work.live)
         if refusals:
             return work.refused(refusals)
         work.list_before_creating(tried)
@@ -100,7 +100,7 @@ class _Pass:
     api: KubeApi
     store: RecordStore
     settings: ApplierSettings
-    trials: Trials
+    dry_runs: DryRuns
     desired: Desired
     unix_s: Callable[[], float]
     applying: DesiredObject = field(init=False)
@@ -126,11 +126,11 @@ class _Pass:
 
     # -- 4, 5: applying ----------------------------------------------------------------------------------------------
 
-    def list_before_creating(self, tried: list[Trial]) -> None:
+    def list_before_creating(self, tried: list[DryRun]) -> None:
         """The inventory has every desired object from here on, whether it exists or not."""
         entries = self._record.by_ref
-        for trial in tried:
-            ref, wanted, found = trial.ref, trial.wanted, self.live.get(trial.ref)
+        for dry_run in tried:
+            ref, wanted, found = dry_run.ref, dry_run.wanted, self.live.get(dry_run.ref)
             uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
             known = entries.get(ref)
             new, outdated = (known.new, known.outdated) if known is not None else (True, "")
@@ -139,9 +139,9 @@ class _Pass:
             )
         marked = self._mark_outdated(tried, entries)
         self._record = self._record.with_entries(entries)
-        if any(trial.writes for trial in tried) and not self._record.repairs(self.desired.revision):
+        if any(dry_run.writes for dry_run in tried) and not self._record.repairs(self.desired.revision):
             self._record = replace(self._record, last_attempted=self.desired.revision)
-        creates = any(trial.live is None for trial in tried)
+        creates = any(dry_run.live is None for dry_run in tried)
         if (
             creates
             or marked
@@ -150,40 +150,40 @@ class _Pass:
         ):
             self._remember()
 
-    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, InventoryEntry]) -> bool:
+    def _mark_outdated(self, tried: list[DryRun], entries: dict[ObjectRef, InventoryEntry]) -> bool:
         """Remember the arguments of children that could be mistaken for what is about to be written."""
         shortened = [
-            trial
-            for trial in tried
-            if trial.writes and trial.live is not None and is_shortened(trial.live, trial.wanted.body)
+            dry_run
+            for dry_run in tried
+            if dry_run.writes and dry_run.live is not None and is_shortened(dry_run.live, dry_run.wanted.body)
         ]
         if not shortened:
             return False
-        children = observe_children(self.api, [trial.live for trial in shortened if trial.live is not None])
-        for trial in shortened:
-            if (mark := children.outdated_by(trial.live, trial.wanted.body)) is not None:
-                entries[trial.ref] = msgspec.structs.replace(entries[trial.ref], outdated=mark)
+        children = observe_children(self.api, [dry_run.live for dry_run in shortened if dry_run.live is not None])
+        for dry_run in shortened:
+            if (mark := children.outdated_by(dry_run.live, dry_run.wanted.body)) is not None:
+                entries[dry_run.ref] = msgspec.structs.replace(entries[dry_run.ref], outdated=mark)
         return True
 
-    def apply_waves(self, tried: list[Trial]) -> WaveGate | None:
+    def apply_waves(self, tried: list[DryRun]) -> WaveGate | None:
         """The gate at which it stopped; None where everything is written."""
-        last = max((trial.wanted.wave for trial in tried if trial.writes), default=None)
-        for wave, trials in groupby(tried, key=lambda trial: trial.wanted.wave):
-            for trial in trials:
-                if trial.writes:
-                    self._apply(trial)
+        last = max((dry_run.wanted.wave for dry_run in tried if dry_run.writes), default=None)
+        for wave, dry_runs in groupby(tried, key=lambda dry_run: dry_run.wanted.wave):
+            for dry_run in dry_runs:
+                if dry_run.writes:
+                    self._apply(dry_run)
             if last is None or wave >= last:
                 continue  # nothing more to write: no reason to wait
             health = self._health()
-            up_to_here = [trial.ref for trial in tried if trial.wanted.wave <= wave]
+            up_to_here = [dry_run.ref for dry_run in tried if dry_run.wanted.wave <= wave]
             unhealthy = tuple((ref, health[ref]) for ref in up_to_here if not health[ref].is_current)
             if unhealthy:
                 return self._gate(wave, unhealthy)
         return None
 
-    def _apply(self, trial: Trial) -> None:
+    def _apply(self, dry_run: DryRun) -> None:
         """Bring one object about; each request leaves a state from which the next pass goes on (see `handover`)."""
-        live, wanted = trial.live, trial.wanted
+        live, wanted = dry_run.live, dry_run.wanted
         self.applying = wanted
         try:
             if live is None:
@@ -191,15 +191,15 @@ class _Pass:
             seed = seed_body(wanted, live)
             if seed is not None:
                 live = self.api.server_side_apply(seed, manager=AUTOSCALER_MANAGER)
-            if seed is not None or trial.live is not None:
-                live = self.api.server_side_apply(body_for(wanted, live), force=trial.force)
+            if seed is not None or dry_run.live is not None:
+                live = self.api.server_side_apply(body_for(wanted, live), force=dry_run.force)
         except Conflict as conflict:  # the dry run saw none: somebody wrote since
             raise Stale(str(conflict)) from conflict
-        self.trials.note_applied(trial)
-        if trial.live is None or at(trial.live, "metadata", "generation") != at(live, "metadata", "generation"):
-            self.fresh.add(trial.ref)
-        self.live[trial.ref] = live
-        self.written.append(trial.ref)
+        self.dry_runs.note_applied(dry_run)
+        if dry_run.live is None or at(dry_run.live, "metadata", "generation") != at(live, "metadata", "generation"):
+            self.fresh.add(dry_run.ref)
+        self.live[dry_run.ref] = live
+        self.written.append(dry_run.ref)
 
     def _gate(self, wave: int, unhealthy: tuple[tuple[ObjectRef, Health], ...]) -> WaveGate:
         waiting = self._record.waiting

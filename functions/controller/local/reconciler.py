@@ -75,7 +75,7 @@ class Reconciler:
         self._to_converge = asyncio.Event()
         self._failures = 0
 
-    def want(self, revision: str, pools: tuple[Pool, ...]) -> None:
+    def desire(self, revision: str, pools: tuple[Pool, ...]) -> None:
         """Another revision, or the same one once more."""
         self.declared = pools
         self.wanted.revision, self.wanted.pools = revision, self._counted(pools)

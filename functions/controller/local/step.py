@@ -38,7 +38,7 @@ Step = tuple[ProcessState, tuple[Action, ...]]
 def step(state: ProcessState, event: Event, now_s: float, timing: Timing, backoff: BackoffPolicy) -> Step:
     match event:
         case Spawned() | Adopted() | SpawnFailed() | Exited() | GroupSwept():
-            return _process_news(state, event, now_s, timing, backoff)
+            return _process_event(state, event, now_s, timing, backoff)
         case ReadinessProbed(ok=ok, detail=detail):
             return _readiness(state, ok, detail, now_s), ()
         case LivenessProbed():
@@ -46,10 +46,10 @@ def step(state: ProcessState, event: Event, now_s: float, timing: Timing, backof
         case Ticked():
             return _tick(state, now_s, timing)
         case _:
-            return _wish(state, event, now_s, timing)
+            return _request(state, event, now_s, timing)
 
 
-def _process_news(
+def _process_event(
     state: ProcessState,
     event: Spawned | Adopted | SpawnFailed | Exited | GroupSwept,
     now_s: float,
@@ -70,7 +70,7 @@ def _process_news(
             return _swept(state, now_s, backoff)
 
 
-def _wish(
+def _request(
     state: ProcessState,
     event: Permitted | StopRequested | StartRequested | TakeoverBegan | HandedOver | TakeoverFailed,
     now_s: float,

@@ -1,10 +1,10 @@
-"""Room for a surge on one machine: seats that SHOAL_MAX_ENGINES sets, and the memory of accelerators.
+"""Room for a surge on one machine: slots that SHOAL_MAX_ENGINES sets, and the memory of accelerators.
 
-An engine that runs, and does not sleep, has a seat, and on each of its accelerators the part of the memory that its
+An engine that runs, and does not sleep, has a slot, and on each of its accelerators the part of the memory that its
 `--gpu-memory-utilization` says. Its accelerators are the first that it can see, as many as its ranks: those of its
 pool's CUDA_VISIBLE_DEVICES, else of the controller's own, else the machine's. Simulated engines have none.
 
-Seats that nobody has set bound the autoscaler, not a surge: what is declared is started in any case.
+Slots that nobody has set bound the autoscaler, not a surge: what is declared is started in any case.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from pathlib import Path
 from functions.api.kinds.inference_service import accelerators_by_arguments, last_argument
 from functions.controller.local.pools import EngineKind, Pool
 from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO
-from functions.decisions.rollout.surge_room import Room, without_room
+from functions.decisions.rollout.surge_room import Headroom, without_room
 
 DEVICES = Path("/dev")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -30,17 +30,17 @@ class Machine:
 
     def no_room(self, pool: Pool, awake: Mapping[str, int], pools: Collection[Pool], kind: EngineKind) -> str:
         """Why no replica more of it may start; "" where one may. `awake` are the engines that run and do not sleep, by
-        pool; one of a pool that is declared no more has a seat."""
-        rooms = []
+        pool; one of a pool that is declared no more has a slot."""
+        headrooms = []
         if self.max_engines is not None:
-            rooms.append(Room("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))
+            headrooms.append(Headroom("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))
         if kind == "vllm":
             for device in self._of(pool):
                 used = sum(
                     awake.get(each.name, 0) * utilization_ratio(each) for each in pools if device in self._of(each)
                 )
-                rooms.append(Room(f"the memory of accelerator {device}", 1.0, used, utilization_ratio(pool)))
-        return without_room(rooms)
+                headrooms.append(Headroom(f"the memory of accelerator {device}", 1.0, used, utilization_ratio(pool)))
+        return without_room(headrooms)
 
     def _of(self, pool: Pool) -> tuple[str, ...]:
         visible = visible_devices(dict(pool.env).get(_VISIBLE))

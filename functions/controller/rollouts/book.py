@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from functions.api.ids import KeyId, ModelId, RolloutId
-from functions.controller.rollouts.wire import ApiKey, ApiModel, Changes
+from functions.controller.rollouts.client import ApiKey, ApiModel, Changes
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.steering import ChannelOf, Rows
 
@@ -113,8 +113,8 @@ def _with(
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
     kept = {
-        channel: _kept(channels.get(channel, ()), news, numbers_are_guessed=numbers_are_guessed)
-        for channel, news in by_channel.items()
+        channel: _kept(channels.get(channel, ()), new, numbers_are_guessed=numbers_are_guessed)
+        for channel, new in by_channel.items()
     }
     return {**channels, **kept} if kept else channels
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from functions.api.ids import RolloutId, engine_name
 from functions.api.snapshot import ModelEntry
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command
 from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, evaluate
@@ -79,7 +79,7 @@ class RolloutDriver:
     def __init__(
         self,
         rows: RowsFollower,
-        wire: Callable[[], Awaitable[RowsWire]],
+        client: Callable[[], Awaitable[RolloutClient]],
         fleet: Callable[[], Awaitable[tuple[LastHeartbeat, ...] | str]],
         *,
         patience: RolloutTimeouts | None = None,
@@ -96,7 +96,7 @@ class RolloutDriver:
         self.trouble = ""
         self._aims: dict[RolloutId, int] = {}  # of bases' rollouts: replicas of the new version that are to come
         self._rows = rows
-        self._wire = wire
+        self._client = client
         self._fleet = fleet
         self._patience = patience or RolloutTimeouts()
         self._interval_s = interval_s
@@ -133,12 +133,12 @@ class RolloutDriver:
             self._failed(heard)
             return
         heartbeats = [each.heartbeat for each in heard if not each.is_silent]
-        wire, limit, troubles = await self._wire(), asyncio.Semaphore(_CONCURRENT), list[str]()
+        client, limit, troubles = await self._client(), asyncio.Semaphore(_CONCURRENT), list[str]()
 
         async def one(row: Rollout) -> None:
             async with limit:
                 try:
-                    await self._judge(row, heartbeats, wire)
+                    await self._judge(row, heartbeats, client)
                 except (RegistryUnavailable, RegistryRefused) as error:
                     troubles.append(str(error))
 
@@ -147,8 +147,8 @@ class RolloutDriver:
                 group.create_task(one(row))
         self._failed(troubles[0] if troubles else "")
 
-    async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], wire: RowsWire) -> None:
-        evidence = await wire.evidence(row.id) if row.percent else Evidence()
+    async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], client: RolloutClient) -> None:
+        evidence = await client.evidence(row.id) if row.percent else Evidence()
         where = self._with_time(row, residency_of(row, heartbeats))
         where = replace(where, aim=self._aims.get(row.id, 1))
         verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
@@ -159,7 +159,7 @@ class RolloutDriver:
         if event is None or not (verdict.kind == "halt" or self._may_go_on()):
             return
         try:
-            after = await wire.post_event(row.id, Command(event, row.lock_version))
+            after = await client.post_event(row.id, Command(event, row.lock_version))
         except RowMoved as error:
             _log.info("somebody was faster: %s", error)
             await self._rows.look()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
-from functions.controller.rollouts.wire import RowsWire
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout.lifecycle import Rollout
@@ -26,11 +26,11 @@ RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
 _log = logging.getLogger(__name__)
 
 
-async def read_book(wire: RowsWire) -> Book:
+async def read_book(client: RolloutClient) -> Book:
     """All of the registry's rows, read once."""
     book = Book()
     while not book.is_known:
-        book = folded(book, await wire.changes(book.change, 0.0))
+        book = folded(book, await client.changes(book.change, 0.0))
     return book
 
 
@@ -39,7 +39,7 @@ class RowsFollower:
 
     def __init__(
         self,
-        wire: Callable[[], Awaitable[RowsWire]],
+        client: Callable[[], Awaitable[RolloutClient]],
         copy: Path | None,
         on_change: Callable[[], None] = lambda: None,
         *,
@@ -49,7 +49,7 @@ class RowsFollower:
         self.book = Book()
         self.trouble = "the registry was not asked yet"
         self.contradiction = ""  # why the registry is not believed
-        self._wire = wire
+        self._client = client
         self._copy = copy
         self._on_change = on_change
         self._wait_s = wait_s
@@ -84,13 +84,13 @@ class RowsFollower:
     async def look(self, wait_s: float = 0.0) -> bool:
         """Read what changed; whether that worked. Raises nothing that may pass."""
         try:
-            wire = await self._wire()
+            client = await self._client()
             if self.contradiction:
-                await self._learn_anew(wire)
+                await self._learn_anew(client)
             more = True
             while more:
                 after = self.book.change
-                page = await wire.changes(after, wait_s)
+                page = await client.changes(after, wait_s)
                 more = page.more
                 if self.book.change == after:  # else somebody else looked meanwhile, and knows more
                     await self._take(folded(self.book, page))
@@ -111,11 +111,11 @@ class RowsFollower:
                 async with asyncio.timeout(SURE_S):
                     await self.look()
 
-    async def _learn_anew(self, wire: RowsWire) -> None:
+    async def _learn_anew(self, client: RolloutClient) -> None:
         """After a contradiction: a database that was restored counts on from its backup, so that what is written by the
         time it has caught up is not all above what we knew. Where it has, all is read; Contradiction where not."""
-        folded(self.book, await wire.changes(self.book.change, 0.0))
-        await self._take(await read_book(wire))
+        folded(self.book, await client.changes(self.book.change, 0.0))
+        await self._take(await read_book(client))
 
     async def received(self, *rows: Rollout) -> None:
         """Answers about rollouts, ahead of the feed; kept before anything is published by them."""

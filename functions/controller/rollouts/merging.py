@@ -26,7 +26,7 @@ from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES, full_lines
 from functions.api.snapshot_tree import line_of
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.wire import ApiKey, ApiModel
+from functions.controller.rollouts.client import ApiKey, ApiModel
 from functions.decisions.rollout.lifecycle import Rollout
 
 _SHOWN = 3

@@ -15,10 +15,10 @@ from functions.api.ids import ModelId
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.model import Model
 from functions.api.snapshot import Snapshot
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.merging import held_back, merged
-from functions.controller.rollouts.wire import RowsWire
-from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire, RowMoved
+from functions.controller.snapshot.registry_client import RegistryClient, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command as EventCommand
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.steering import Command, Create, steer
@@ -47,7 +47,7 @@ async def place(
     objects: Iterable[Declared[AnyObject]],
     previous: Snapshot | None,
     rows: RowsFollower,
-    wire: RegistryWire,
+    registry: RegistryClient,
     *,
     bases: Collection[ModelId] | None,
 ) -> Placed:
@@ -61,7 +61,7 @@ async def place(
     declared = {id_: channels for id_, channels in declared_channels(objects).items() if id_ not in is_apis}
     for last_round in (False,) * (_ROUNDS - 1) + (True,):
         steered = steer(previous, wanted, declared, rows.book.rows, bases=bases)
-        if last_round or not steered.commands or not await _carry_out(steered.commands, rows, RowsWire(wire)):
+        if last_round or not steered.commands or not await _carry_out(steered.commands, rows, RolloutClient(registry)):
             break
     contradiction = (f"the registry is not followed: {rows.contradiction}",) if rows.contradiction else ()
     return Placed(steered.snapshot, contradiction, left_out, refused, steered.held, steered.rollouts)
@@ -71,16 +71,16 @@ def declared_channels(objects: Iterable[Declared[AnyObject]]) -> Mapping[ModelId
     return {ModelId(model.value.spec.id): model.value.spec.channels for model in of_kind(objects, Model)}
 
 
-async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: RowsWire) -> bool:
+async def _carry_out(commands: Iterable[Command], rows: RowsFollower, client: RolloutClient) -> bool:
     """In order, since a channel has one active rollout at a time; whether the rows are others now. The answers are
     taken in together: a thousand rollouts that begin at once are one copy on the disk, not a thousand."""
     moved, answers = False, list[Rollout]()
     for command in commands:
         try:
             if isinstance(command, Create):
-                row = await wire.create(command.spec)
+                row = await client.create(command.spec)
             else:
-                row = await wire.post_event(command.rollout, EventCommand(command.event, command.lock_version))
+                row = await client.post_event(command.rollout, EventCommand(command.event, command.lock_version))
         except RowMoved as error:
             _log.info("decided anew: %s", error)
             moved = await rows.look() or moved

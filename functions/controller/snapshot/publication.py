@@ -20,17 +20,17 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import DEFAULT_BUCKET, S3Settings, S3Store, load_credentials
-from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier, agents_http
+from functions.controller.autoscaling.clients import PoolsClient, RoleNotifier, agents_http
 from functions.controller.local.context import PlanContext
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
 from functions.controller.snapshot.registry_client import (
     EpochTaken,
     LastHeartbeat,
+    RegistryClient,
     RegistryRefused,
     RegistryUnavailable,
-    RegistryWire,
     registry_http,
 )
 from functions.controller.snapshot.resolve import DigestReader, Resolver
@@ -129,7 +129,7 @@ class SnapshotSource:
     def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
         """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
         self._context = context
-        self.rows = RowsFollower(self.rows_wire, rows_file, on_rows)
+        self.rows = RowsFollower(self.rollout_client, rows_file, on_rows)
         self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
@@ -147,20 +147,23 @@ class SnapshotSource:
     async def replicas(self) -> tuple[LastHeartbeat, ...] | str:
         """What every replica said last, or why the registry does not tell."""
         try:
-            return await (await self._wire()).fleet()
+            return await (await self.registry()).fleet()
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
             return str(error)
         except OSError as error:
             return f"the registry cannot be asked: {error}"
 
-    async def wire(self) -> RegistryWire:
-        return await self._wire()
+    async def registry(self) -> RegistryClient:
+        context = self._context()
+        if self._client is None:
+            self._client = registry_http(context.layout.ca_file)
+        return RegistryClient(self._client, context.registry_url, (await self._credentials(context)).bearer("publish"))
 
-    async def rows_wire(self) -> RowsWire:
-        return RowsWire(await self._wire())
+    async def rollout_client(self) -> RolloutClient:
+        return RolloutClient(await self.registry())
 
-    async def pools_wire(self) -> PoolsWire:
-        return PoolsWire(await self._wire())
+    async def pools_client(self) -> PoolsClient:
+        return PoolsClient(await self.registry())
 
     async def role_notifier(self) -> RoleNotifier:
         """For agents on this machine, whose ports are open to who has a credential."""
@@ -176,13 +179,7 @@ class SnapshotSource:
     async def _make(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
         resolver = Resolver(DigestReader(store, context.models_root))
-        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows, shares=self.shares)
-
-    async def _wire(self) -> RegistryWire:
-        context = self._context()
-        if self._client is None:
-            self._client = registry_http(context.layout.ca_file)
-        return RegistryWire(self._client, context.registry_url, (await self._credentials(context)).bearer("publish"))
+        return Publisher(registry=await self.registry(), resolver=resolver, rows=self.rows, shares=self.shares)
 
     async def _credentials(self, context: PlanContext) -> RoleCredentials:
         return await asyncio.to_thread(read_for, "controller", context.layout.credentials("controller"))

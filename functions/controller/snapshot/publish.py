@@ -2,8 +2,8 @@
 
 The one entry for a controller process; call it at the start, for each new revision, and now and then besides:
 
-    wire = RegistryWire(http_client, registry_url, token)
-    publisher = Publisher(wire=wire, resolver=Resolver(DigestReader(s3_store, models_root)))
+    registry = RegistryClient(http_client, registry_url, token)
+    publisher = Publisher(registry=registry, resolver=Resolver(DigestReader(s3_store, models_root)))
     outcome = await publisher.publish(loaded, "main@0123…")
     outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
     outcome.problems      # file and line each: versions left out
@@ -41,10 +41,10 @@ from functions.controller.snapshot.compile import Compiled, compile_snapshot, un
 from functions.controller.snapshot.holding import flips, hold, serving_of
 from functions.controller.snapshot.registry_client import (
     EpochTaken,
+    RegistryClient,
     RegistryRefused,
     RegistryState,
     RegistryUnavailable,
-    RegistryWire,
 )
 from functions.controller.snapshot.resolve import Resolved, Resolver
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
@@ -90,7 +90,7 @@ class Publisher:
     def __init__(
         self,
         *,
-        wire: RegistryWire,
+        registry: RegistryClient,
         resolver: Resolver,
         rows: RowsFollower | None = None,
         shares: Callable[[], Mapping[RolloutId, int]] | None = None,
@@ -100,7 +100,7 @@ class Publisher:
     ) -> None:
         """`shares` are the percents of bases' rollouts, as their replicas bear them; without it no base goes by stages.
         `staged` tells which do of those that are declared; without it, all."""
-        self._wire = wire
+        self._registry = registry
         self._resolver = resolver
         self._rows = rows
         self._staged = staged if shares is not None else no_bases
@@ -151,13 +151,13 @@ class Publisher:
 
     async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         async with self._lock:
-            await self._learn_the_past(await self._wire.state())
+            await self._learn_the_past(await self._registry.state())
         resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
         async with self._lock:
             return await self._publish_resolved(loaded, revision, resolved)
 
     async def _publish_resolved(self, loaded: Loaded, revision: str, resolved: Resolved) -> PublishOutcome:
-        state = await self._wire.state()
+        state = await self._registry.state()
         await self._learn_the_past(state)
         compiled = await asyncio.to_thread(
             compile_snapshot,
@@ -187,7 +187,7 @@ class Publisher:
         )
         if _holds(state, snapshot_hash):
             return outcome
-        await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+        await self._registry.put(content, self._past if self._past_hash == state.snapshot_hash else None)
         self._past, self._past_hash = content, snapshot_hash
         message = f"published epoch {snapshot.epoch}: {_counts(snapshot, len(compiled.problems))}"
         return replace(outcome, kind="published", message=message, epoch=snapshot.epoch)
@@ -199,7 +199,7 @@ class Publisher:
         if self._rows.trouble:
             return PublishOutcome("unavailable", f"where rollouts are is not known: {self._rows.trouble}")
         async with self._lock:
-            state = await self._wire.state()
+            state = await self._registry.state()
             await self._learn_the_past(state)
             if self._past is None:
                 return PublishOutcome("unchanged", "nothing is published yet")
@@ -211,7 +211,7 @@ class Publisher:
             if content.content_hash == state.snapshot_hash:
                 message = f"unchanged: the registry holds this content as epoch {state.epoch}"
                 return PublishOutcome("unchanged", message, state.epoch, state.snapshot_hash, held=held)
-            await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+            await self._registry.put(content, self._past if self._past_hash == state.snapshot_hash else None)
             self._past, self._past_hash = content, content.content_hash
         message = f"published epoch {later.epoch}: channels are where their rollouts are, revoked keys are out"
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
@@ -222,14 +222,14 @@ class Publisher:
             return Placed(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
         staged = self._staged(loaded.objects) if self._staged is not None else None
-        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire, bases=staged)
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._registry, bases=staged)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """What to publish now. Nobody is asked what is loaded where no channel moves."""
         past = self._past.snapshot if self._past is not None else None
         if not flips(past, wanted):
             return wanted, ()
-        heartbeats = [heard.heartbeat for heard in await self._wire.fleet() if not heard.is_silent]
+        heartbeats = [heard.heartbeat for heard in await self._registry.fleet() if not heard.is_silent]
         held = hold(past, wanted, serving_of(heartbeats))
         return held.snapshot, held.flips
 
@@ -238,7 +238,7 @@ class Publisher:
         takes no model away."""
         if self._knows_the_past and state.snapshot_hash == self._past_hash:
             return
-        content = await self._wire.content() if state.epoch else None
+        content = await self._registry.content() if state.epoch else None
         if content is not None:
             self._resolver.remember(_digests_in(content.snapshot))
         self._past, self._past_hash = content, state.snapshot_hash

@@ -85,7 +85,7 @@ def registry_http(ca_file: Path | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(verify=verify, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
 
 
-class RegistryWire:
+class RegistryClient:
     """`fence` gives the number that says who leads, where several publishers may believe that they do.
 
     `outranked` hears of the highest number where ours is below it.

@@ -95,9 +95,9 @@ def _without_tokenizer(
 def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], report: PoolReport) -> Iterator[Unobeyed]:
     for pool in pools:
         ready = [each for each in replicas_of(report, pool) if each.phase == "ready"]
-        deaf = sum(each.prefix_events is False for each in ready)
-        if deaf:
-            who = f"no replica of {pool} gets" if deaf == len(ready) else f"some replicas of {pool} do not get"
+        lacking = sum(each.prefix_events is False for each in ready)
+        if lacking:
+            who = f"no replica of {pool} gets" if lacking == len(ready) else f"some replicas of {pool} do not get"
             message = (
                 f"{who} KV events, so that what their engines cache is not known; start the engine with "
                 "--kv-events-config and its agent with SHOAL_REPLICA_KV_EVENTS_ENDPOINT, or write source: sent"

@@ -13,11 +13,11 @@ everyone.
 
 Where all of a pool's adapters fit, all are loaded and none leaves. Where they do not:
 
-    1 wants      what a gateway waits for, first come first served, into any room there is
-    2 pinned     a rollout's versions; every channel's too, where these leave a place free
-    3 the rest   by rank, while the headroom stays free
-    4 victims    for wants and pins without room, and for the headroom, the least recently used idle adapters leave;
-                 never used ones first, the longest loaded before the others; none used within `hold_s`
+    1 cold loads   what a gateway waits for, first come first served, into any room there is
+    2 pinned       a rollout's versions; every channel's too, where these leave a place free
+    3 the rest     by rank, while the headroom stays free
+    4 victims      for cold loads and pins without room, and for the headroom, the least recently used idle adapters
+                   leave; never used ones first, the longest loaded before the others; none used within `hold_s`
 
 The order of victims is the engine's own: it drops weights from its host memory, least recently used first, when others
 come, whoever was unloaded by name. Were it another order, it would drop what it still has to serve.
@@ -35,9 +35,9 @@ from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter, wa
 from functions.decisions.adapters.state import (
     AdapterPolicy,
     AdapterState,
+    ColdLoad,
     EngineAdapters,
     Failure,
-    Want,
     ask,
     failed,
     observe,
@@ -48,9 +48,9 @@ __all__ = [
     "AdapterPlan",
     "AdapterPolicy",
     "AdapterState",
+    "ColdLoad",
     "EngineAdapters",
     "Failure",
-    "Want",
     "WantedAdapter",
     "ask",
     "failed",
@@ -69,7 +69,7 @@ class AdapterPlan:
     unload: tuple[EngineName, ...]
     advertise: tuple[EngineName, ...]
     awaited: tuple[EngineName, ...]  # pinned, not loaded yet, and not known to fail
-    refused: Mapping[EngineName, str]  # wants that find no room now, with the reason
+    refused: Mapping[EngineName, str]  # cold loads that find no room now, with the reason
     left_out: Mapping[EngineName, str]  # pinned or failed, not loaded, with the reason
     without_room: tuple[EngineName, ...]  # a rollout's, not loaded, and too many for this engine; by rank
     room: int  # places free now that nobody waits for
@@ -92,12 +92,12 @@ def plan(
     pinned, over = _pinned(demand, policy)
     state = _withdraw(_without_pins(observe(demand, engine, state, now_s, policy), pinned), engine, now_s, policy)
     pass_ = _Pass(demand, engine, state, now_s, policy, pinned)
-    pass_.serve_wants()
+    pass_.serve_cold_loads()
     pass_.prefetch()
     victims = pass_.victims()
     state = _withdraw(replace(state, leaving_since_s={**state.leaving_since_s, **victims}), engine, now_s, policy)
     refused = pass_.without_room()
-    state = replace(state, wants={name: want for name, want in state.wants.items() if name not in refused})
+    state = replace(state, cold_loads={name: load for name, load in state.cold_loads.items() if name not in refused})
     limit = f"over this replica's limit of {policy.max_adapters} adapters"
     without_room = tuple(name for name in over if name not in engine.loaded)
     left_out = dict.fromkeys(without_room, limit)
@@ -112,7 +112,7 @@ def plan(
         refused=refused,
         left_out=left_out,
         without_room=without_room,
-        room=max(0, pass_.room - len(pass_.wants_waiting)),
+        room=max(0, pass_.room - len(pass_.cold_loads_waiting)),
         cold=len(demand.by_name) - sum(name in demand.by_name for name in present),
         state=state,
     )
@@ -129,7 +129,7 @@ class _Pass:
     policy: AdapterPolicy
     pinned: Mapping[EngineName, None]
     load: list[WantedAdapter] = field(default_factory=list)
-    wants_waiting: list[EngineName] = field(default_factory=list)
+    cold_loads_waiting: list[EngineName] = field(default_factory=list)
     pins_waiting: list[EngineName] = field(default_factory=list)
     room: int = 0
 
@@ -140,21 +140,21 @@ class _Pass:
     def headroom(self) -> int:
         return self.policy.headroom if len(self.demand.by_name) > self.policy.max_adapters else 0
 
-    def serve_wants(self) -> None:
-        wants = self.state.wants
-        for name in sorted(wants, key=lambda name: (wants[name].asked_s, name)):
+    def serve_cold_loads(self) -> None:
+        loads = self.state.cold_loads
+        for name in sorted(loads, key=lambda name: (loads[name].asked_s, name)):
             if name in self.engine.loading:
                 continue
             if self.room > 0:
                 self._take(self.demand.by_name[name])
             else:
-                self.wants_waiting.append(name)
+                self.cold_loads_waiting.append(name)
 
     def prefetch(self) -> None:
         """Pins into any room, the rest while the headroom stays free; a few at a time."""
-        ahead = self.policy.max_prefetches - len(self.engine.loading - self.state.wants.keys())
+        ahead = self.policy.max_prefetches - len(self.engine.loading - self.state.cold_loads.keys())
         for name in self.pinned:
-            if name in self.state.wants or not self._loadable(name):
+            if name in self.state.cold_loads or not self._loadable(name):
                 continue
             if self.room <= 0:
                 self.pins_waiting.append(name)
@@ -164,13 +164,13 @@ class _Pass:
         for adapter in self.demand.ranked:
             if self.room <= self.headroom or ahead <= 0:
                 return
-            if self._loadable(adapter.name) and adapter.name not in self.state.wants:
+            if self._loadable(adapter.name) and adapter.name not in self.state.cold_loads:
                 self._take(adapter)
                 ahead -= 1
 
     def victims(self) -> dict[EngineName, float]:
         """Who begins to leave now."""
-        missing = len(self.wants_waiting) + len(self.pins_waiting)
+        missing = len(self.cold_loads_waiting) + len(self.pins_waiting)
         missing += max(0, self.headroom - max(0, self.room))
         missing -= self._going
         if missing <= 0:
@@ -180,11 +180,11 @@ class _Pass:
         return dict.fromkeys(idle[:missing], self.now_s)
 
     def without_room(self) -> dict[EngineName, str]:
-        """The wants for which nobody leaves now or in a moment: those who are idle and only used too lately may yet."""
+        """Cold loads for which nobody leaves now or in a moment: who is idle and only used too lately may yet."""
         leaving = self._going
-        soon = sum(self._idle(name) for name in self.engine.loaded) if len(self.wants_waiting) > leaving else 0
+        soon = sum(self._idle(name) for name in self.engine.loaded) if len(self.cold_loads_waiting) > leaving else 0
         reason = f"all {self.policy.max_adapters} adapters of this replica are busy or part of a rollout"
-        return dict.fromkeys(self.wants_waiting[leaving + soon :], reason)
+        return dict.fromkeys(self.cold_loads_waiting[leaving + soon :], reason)
 
     @property
     def _going(self) -> int:

@@ -25,7 +25,7 @@ class AdapterPolicy:
     """Three heartbeats: every gateway has heard that the adapter is no longer advertised."""
     hold_s: float = 2.0
     """An adapter that was used this lately is nobody's victim: what was just loaded serves the requests behind it."""
-    max_wants: int = 64
+    max_cold_loads: int = 64
     """Cold loads that wait at once; the next is sent to another replica."""
     max_prefetches: int = 4
     """Loads ahead of need at once: enough to fill a link, and a cold load still finds the engine free."""
@@ -76,7 +76,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ColdLoad:
     """A cold load that somebody waits for; forgotten at `until_s`, unless it has begun."""
 
     asked_s: float
@@ -93,7 +93,7 @@ class AdapterState:
     loaded_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it was first seen in the engine
     busy_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it last ran or waited
     asked_s: Mapping[EngineName, float] = field(default_factory=dict)  # when a gateway last asked for it
-    wants: Mapping[EngineName, Want] = field(default_factory=dict)
+    cold_loads: Mapping[EngineName, ColdLoad] = field(default_factory=dict)
     failures: Mapping[EngineName, Failure] = field(default_factory=dict)
 
     def used_s(self, name: EngineName) -> float:
@@ -102,18 +102,18 @@ class AdapterState:
 
 
 # What `ask` answers: it will be loaded; it is; no snapshot names it; it failed lately, for good or not; too many wait.
-Asked = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
+LoadVerdict = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
 
 
 def ask(
     demand: AdapterDemand,
     engine: EngineAdapters,
     state: AdapterState,
-    wanted: tuple[EngineName, Want],
+    request: tuple[EngineName, ColdLoad],
     policy: AdapterPolicy,
-) -> tuple[Asked, AdapterState]:
+) -> tuple[LoadVerdict, AdapterState]:
     """A gateway needs the adapter now. One that is leaving stays: it is asked for again."""
-    name, want = wanted
+    name, load = request
     if name not in demand.by_name:
         return ("loaded" if name in engine.loaded and name not in state.withdrawn_since_s else "unknown"), state
     if name in engine.loaded:
@@ -121,18 +121,18 @@ def ask(
             state,
             leaving_since_s=_without(state.leaving_since_s, name),
             withdrawn_since_s=_without(state.withdrawn_since_s, name),
-            asked_s={**state.asked_s, name: want.asked_s},
+            asked_s={**state.asked_s, name: load.asked_s},
         )
         return "loaded", kept
     failure = state.failures.get(name)
-    if failure is not None and want.asked_s < failure.retry_at_s:
+    if failure is not None and load.asked_s < failure.retry_at_s:
         return ("refused" if failure.refused else "failed"), state
-    former = state.wants.get(name)
-    if former is None and len(state.wants) >= policy.max_wants:
+    former = state.cold_loads.get(name)
+    if former is None and len(state.cold_loads) >= policy.max_cold_loads:
         return "full", state
-    first_s = former.asked_s if former is not None else want.asked_s
-    last_s = max(former.until_s, want.until_s) if former is not None else want.until_s
-    return "accepted", replace(state, wants={**state.wants, name: Want(first_s, last_s)})
+    first_s = former.asked_s if former is not None else load.asked_s
+    last_s = max(former.until_s, load.until_s) if former is not None else load.until_s
+    return "accepted", replace(state, cold_loads={**state.cold_loads, name: ColdLoad(first_s, last_s)})
 
 
 def failed(
@@ -147,7 +147,7 @@ def failed(
     """The state after a load failed: whoever waited is told, and the next try waits twice as long as the last."""
     count = state.failures[name].count + 1 if name in state.failures else 1
     failure = Failure(count, now_s + delay_s(count, policy.backoff), reason, refused)
-    return replace(state, failures={**state.failures, name: failure}, wants=_without(state.wants, name))
+    return replace(state, failures={**state.failures, name: failure}, cold_loads=_without(state.cold_loads, name))
 
 
 def observe(
@@ -160,24 +160,24 @@ def observe(
     def kept_busy(name: EngineName, leaving_since_s: float) -> bool:
         return name in engine.busy and now_s - leaving_since_s >= policy.leave_s
 
-    arrived = {name: want.asked_s for name, want in state.wants.items() if name in loaded}
-    wants = {
-        name: want
-        for name, want in state.wants.items()
-        if name not in loaded and name in known and (now_s < want.until_s or name in engine.loading)
+    arrived = {name: load.asked_s for name, load in state.cold_loads.items() if name in loaded}
+    cold_loads = {
+        name: load
+        for name, load in state.cold_loads.items()
+        if name not in loaded and name in known and (now_s < load.until_s or name in engine.loading)
     }
     return AdapterState(
         unwanted_since_s={n: state.unwanted_since_s.get(n, now_s) for n in loaded if n not in known},
         leaving_since_s={
             n: since_s
             for n, since_s in state.leaving_since_s.items()
-            if n in loaded and n in known and not all_fit and n not in state.wants and not kept_busy(n, since_s)
+            if n in loaded and n in known and not all_fit and n not in state.cold_loads and not kept_busy(n, since_s)
         },
         withdrawn_since_s={n: since_s for n, since_s in state.withdrawn_since_s.items() if n in loaded},
         loaded_s={n: state.loaded_s.get(n, now_s) for n in loaded},
         busy_s=_only(state.busy_s, loaded) | dict.fromkeys(engine.busy & loaded, now_s),
         asked_s=_only(state.asked_s, loaded) | dict.fromkeys(arrived, now_s),
-        wants=wants,
+        cold_loads=cold_loads,
         failures={n: failure for n, failure in state.failures.items() if n in known and n not in loaded},
     )
 

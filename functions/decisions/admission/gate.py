@@ -1,16 +1,16 @@
 """Capacity of a pool for one gateway: three limits on what it has running there, and how they are learnt.
 
     KV tokens   90 % of the blocks of the ready replicas, less what others hold
-    requests    the seats that were learnt, less what others have there
+    requests    the slots that were learnt, less what others have there
     reading     prompt tokens before their first token (`window`)
 
-A request reserves what it will hold at its end (prompt and expected output), so that it need not be preempted. Seats
+A request reserves what it will hold at its end (prompt and expected output), so that it need not be preempted. Slots
 are not announced by engines; they are learnt per replica from its own queue, which is to stay short:
 
-    waiting > 2 + running / 16                          ->  seats = running + 2
-    waiting = 0, and seats are what limits us           ->  seats = seats x 1.25 + 1
+    waiting > 2 + running / 16                          ->  slots = running + 2
+    waiting = 0, and slots are what limits us           ->  slots = slots x 1.25 + 1
 
-Worked example (test_worked_example_of_seats): a heartbeat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A
+Worked example (test_worked_example_of_slots): a heartbeat says 32 running and 9 waiting: 9 > 4, so the slots are 34. A
 heartbeat says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during
 a step.)
 
@@ -19,7 +19,7 @@ one that could never fit would have the whole pool emptied for it.
 Worked example (test_worked_example_of_a_request_larger_than_a_replica): 4 replicas of 10,000 tokens, 9,000 of each to
 be used: one that expects 300,000 waits until 9,000 are free, and counts for 9,000.
 
-What is not known does not limit: without block counts the KV limit is open, without a long queue the seats are. A pool
+What is not known does not limit: without block counts the KV limit is open, without a long queue the slots are. A pool
 always takes one request. Heartbeats are a second old, our own counts are exact: other gateways' part is what the
 heartbeats say beyond our own, the least of three looks, since ours rises and falls between heartbeats. So several
 gateways, which do not talk, overlook of each other's requests what was dispatched since the last heartbeat, and of
@@ -38,7 +38,7 @@ Who comes by chance, comes in bursts: a tenant within its part on average is abo
     part + min(part, 0.1, 2 x sqrt(part x one))        one: what part of the pool the next request is
 
 twice the deviation of as many small requests, and no more than its part where one request is as large as that.
-Worked example (test_worked_example_of_bursts): 512 seats for ten tenants, 51 each: one may hold 0.1 + 2 x sqrt(0.1 /
+Worked example (test_worked_example_of_bursts): 512 slots for ten tenants, 51 each: one may hold 0.1 + 2 x sqrt(0.1 /
 512) = 0.128 of them, 65. A prompt that is an eighth of the pool is more than a part, and gets no such room.
 """
 
@@ -74,8 +74,8 @@ class Gate:
         "_hold_s",
         "_looked_s",
         "_reading_was_full",
-        "_seats",
         "_seen",
+        "_slots",
         "easy_kv_tokens",
         "easy_reading_tokens",
         "easy_requests",
@@ -99,7 +99,7 @@ class Gate:
         self.window = ReadingWindow(now_s)
         self._crowded_s = -inf  # when an engine last had a long queue, or somebody who has little found no room
         self._hold_s = CROWDED_S
-        self._seats: dict[ReplicaId, float] = {}
+        self._slots: dict[ReplicaId, float] = {}
         self._seen: dict[ReplicaId, ReplicaView] = {}
         self._foreign: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # requests, KV tokens
         self._looked_s = now_s - _LOOK_S
@@ -165,10 +165,10 @@ class Gate:
         rate = fmean(rates) if rates else 0.0  # no replica says: the window goes by what passed
         self.window.tick(now_s, len(ready), rate, slo_s, self._reading_was_full)
         self._reading_was_full = False
-        has_seats = 2 * len(self._seats) >= len(ready)  # else it is one replica's own trouble, and routing's affair
-        seats = _total([self._seats.get(replica.id) for replica in ready]) if has_seats else inf
+        has_slots = 2 * len(self._slots) >= len(ready)  # else it is one replica's own trouble, and routing's affair
+        slots = _total([self._slots.get(replica.id) for replica in ready]) if has_slots else inf
         self._limit(
-            max(1.0, seats - foreign_requests),
+            max(1.0, slots - foreign_requests),
             max(1.0, KV_FILL_RATIO * capacity_tokens - foreign_kv_tokens),
             self.window.per_replica_tokens * len(ready),
         )
@@ -184,16 +184,16 @@ class Gate:
 
     def _learn_slots(self, ready: Sequence[ReplicaView], now_s: float) -> None:
         limited = self.running >= _LIMITED_RATIO * self.request_limit
-        seats = {}
+        slots = {}
         for replica in ready:
-            known = self._seats.get(replica.id)
-            is_news = self._seen.get(replica.id) is not replica
-            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_news else known
+            known = self._slots.get(replica.id)
+            is_update = self._seen.get(replica.id) is not replica
+            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_update else known
             if has_long_queue(replica.running, replica.waiting):
                 self.crowd(now_s)
             if learnt is not None:
-                seats[replica.id] = learnt
-        self._seats = seats
+                slots[replica.id] = learnt
+        self._slots = slots
         self._seen = {replica.id: replica for replica in ready}
 
     def _note_foreign(self, ready: Sequence[ReplicaView], capacity_tokens: float) -> None:
@@ -217,7 +217,7 @@ def has_long_queue(running: int, waiting: int) -> bool:
 
 
 def learnt_slots(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
-    """A replica's seats after one more heartbeat; None while nothing has limited it."""
+    """A replica's slots after one more heartbeat; None while nothing has limited it."""
     if has_long_queue(running, waiting):
         return float(running + _QUEUE)
     if known is None or not limited or waiting:

@@ -1,22 +1,22 @@
 """Accelerator slots of a node: which of its engines may be awake. Pure.
 
-An engine that is awake has a seat (an accelerator; where there is none, one of as many as the machine may run). A warm
-one that sleeps has none, only host memory, so that sleeping warm replicas of several pools share the seats that nobody
+An engine that is awake has a slot (an accelerator; where there is none, one of as many as the machine may run). A warm
+one that sleeps has none, only host memory, so that sleeping warm replicas of several pools share the slots that nobody
 serves on: each may be woken, and not all of them.
 
-    1  who serves keeps the seat, and what a pool's YAML asks for is its own whatever the number of seats
-    2  who is to serve comes before who is to be warm. A warm one that is awake has its seat already; waking one that
-       sleeps, or starting one, takes a free seat: it goes to the pool that has got the smallest part of what it wants.
+    1  who serves keeps the slot, and what a pool's YAML asks for is its own whatever the number of slots
+    2  who is to serve comes before who is to be warm. A warm one that is awake has its slot already; waking one that
+       sleeps, or starting one, takes a free slot: it goes to the pool that has got the smallest part of what it wants.
        Promoting one of which nothing is heard does too: it may well sleep, and is then woken
-    3  where somebody still lacks a seat, warm ones that are awake give theirs up (they end); so do those too many
-    4  a warm one loads awake, on a free seat. Of the pools whose engines sleep afterwards one loads at a time, before
-       those of pools that keep the seat. For one that takes longer than a start may take nobody waits
+    3  where somebody still lacks a slot, warm ones that are awake give theirs up (they end); so do those too many
+    4  a warm one loads awake, on a free slot. Of the pools whose engines sleep afterwards one loads at a time, before
+       those of pools that keep the slot. For one that takes longer than a start may take nobody waits
 
-    free = seats - (serving + warm and awake + ending)            an engine that is being ended has its seat until then
+    free = slots - (serving + warm and awake + ending)            an engine that is being ended has its slot until then
 
-Worked example (test_worked_example_of_a_spare_seat): 3 seats; A and B serve with one each and want a warm one. A's is
-loaded first, B's when A's sleeps: then one seat is free and two sleep. Both are to serve with two: A is woken, and B's
-waits until A gives a seat up.
+Worked example (test_worked_example_of_a_spare_slot): 3 slots; A and B serve with one each and want a warm one. A's is
+loaded first, B's when A's sleeps: then one slot is free and two sleep. Both are to serve with two: A is woken, and B's
+waits until A gives a slot up.
 
 Neighbours: `functions.controller.autoscaling` counts what there is and does what is allowed.
 """
@@ -42,7 +42,7 @@ class HeldSlots:
     loaded: int = 0  # warm, loaded and awake
     loading: int = 0  # warm and not yet loaded
     unheard: int = 0  # warm, and not known to be awake: as if it were, but for its promotion
-    asleep: int = 0  # warm, without a seat
+    asleep: int = 0  # warm, without a slot
     spared: int = 0  # of those loaded or unheard: not ended for others
     stuck: int = 0  # of those loading or unheard: for longer than a start takes
     sleeps: bool = False  # its warm engines fall asleep once they are loaded
@@ -53,7 +53,7 @@ class HeldSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class SlotAllotment:
     """What a pool may have now."""
 
     serving: int
@@ -61,40 +61,40 @@ class Seated:
     wake: int = 0  # of its sleeping ones, those that may be woken
 
 
-def free_slots(held: Mapping[str, HeldSlots], ending: int, seats: int) -> int:
-    return max(0, seats - ending - sum(each.awake for each in held.values()))
+def free_slots(held: Mapping[str, HeldSlots], ending: int, slots: int) -> int:
+    return max(0, slots - ending - sum(each.awake for each in held.values()))
 
 
-def without_seat(held: Mapping[str, HeldSlots], ending: int, seats: int) -> dict[str, int]:
-    """By pool, the sleeping replicas for which there is no seat to wake on: nobody can borrow them."""
-    free = free_slots(held, ending, seats)
+def without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict[str, int]:
+    """By pool, the sleeping replicas for which there is no slot to wake on: nobody can borrow them."""
+    free = free_slots(held, ending, slots)
     return {name: max(0, each.asleep - free) for name, each in held.items()}
 
 
-def seated(
-    demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, seats: int
-) -> dict[str, Seated]:
-    """What each may have; `held` has every pool that `demands` has, `ending` engines keep seats beside those."""
+def allotted(
+    demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, slots: int
+) -> dict[str, SlotAllotment]:
+    """What each may have; `held` has every pool that `demands` has, `ending` engines keep slots beside those."""
     pools = {name: _Pool(demand, held[name]) for name, demand in sorted(demands.items())}
-    free = free_slots(held, ending, seats)
+    free = free_slots(held, ending, slots)
     for pool in pools.values():
         free -= pool.keep(free)
     free = _let_serve(list(pools.values()), max(0, free))
-    _give_up(list(pools.values()), seats - ending)
+    _give_up(list(pools.values()), slots - ending)
     free = _let_load(list(pools.values()), free)
     for pool in pools.values():
         free -= pool.wake_for_surplus(free)
-    return {name: Seated(pool.serving, pool.warm, pool.woken) for name, pool in pools.items()}
+    return {name: SlotAllotment(pool.serving, pool.warm, pool.woken) for name, pool in pools.items()}
 
 
 @dataclass(slots=True)
 class _Pool:
-    """One pool while it is decided on; what takes seats returns how many."""
+    """One pool while it is decided on; what takes slots returns how many."""
 
     demand: SlotDemand
     held: HeldSlots
     serving: int = 0
-    loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its seat
+    loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its slot
     loading: int = 0
     unheard: int = 0
     asleep: int = 0
@@ -120,7 +120,7 @@ class _Pool:
 
     @property
     def spare(self) -> int:
-        """Warm ones that would give a seat up."""
+        """Warm ones that would give a slot up."""
         return max(0, self.loaded + self.loading + self.unheard - self.spared)
 
     @property
@@ -142,7 +142,7 @@ class _Pool:
         return bool(self.lacks > 0 and (self.loaded or self.loading or free > 0))
 
     def promote(self, free: int) -> int:
-        """One more serves, by the quickest way that `free` seats allow."""
+        """One more serves, by the quickest way that `free` slots allow."""
         self.serving += 1
         if self.loaded:
             self.loaded -= 1
@@ -182,10 +182,10 @@ def _let_serve(pools: Sequence[_Pool], free: int) -> int:
     return free
 
 
-def _give_up(pools: Sequence[_Pool], seats: int) -> None:
+def _give_up(pools: Sequence[_Pool], slots: int) -> None:
     """Step 3."""
     awake = sum(pool.serving + pool.spare for pool in pools)
-    too_many = max(0, awake - seats) + sum(pool.lacks for pool in pools)
+    too_many = max(0, awake - slots) + sum(pool.lacks for pool in pools)
     for _ in range(too_many):
         most = max(pools, key=lambda pool: pool.spare, default=None)
         if most is None or not most.spare:

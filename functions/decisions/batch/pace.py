@@ -39,13 +39,13 @@ class Again:
 Verdict = Again | Literal["done"]
 
 
-def judge(status: int, retry_after_s: float | None, tries: int, dice: float) -> Verdict:
-    """What becomes of a line that was answered so. `tries`: failures of it, this one included; `dice` in [0, 1)."""
+def judge(status: int, retry_after_s: float | None, tries: int, draw: float) -> Verdict:
+    """What becomes of a line that was answered so. `tries`: failures of it, this one included; `draw` in [0, 1)."""
     if status in _WAITS and retry_after_s is not None:
         after_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, retry_after_s))
-        return Again(after_s * (1 + dice / 4), told=True)
+        return Again(after_s * (1 + draw / 4), told=True)
     if status in _TRANSIENT and tries < MAX_TRIES:
-        return Again(2.0 ** (tries - 1) * (1 + dice / 4), told=False)
+        return Again(2.0 ** (tries - 1) * (1 + draw / 4), told=False)
     return "done"
 
 

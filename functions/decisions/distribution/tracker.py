@@ -135,10 +135,10 @@ class Board:
 
     def _excuse(self, now_s: float) -> None:
         """Nobody was heard for long: that does not count as silence, or all would be forgotten with what they have."""
-        deaf_s = now_s - self.heard_s
-        if deaf_s > self._silent_after_s / 2:
+        silent_s = now_s - self.heard_s
+        if silent_s > self._silent_after_s / 2:
             for member in self._members.values():
-                member.heard_s += deaf_s
+                member.heard_s += silent_s
 
     def _settle(self, member: _Member, held: int, now_s: float) -> None:
         """Grants end that are done, that another has got meanwhile, or that were held for too long."""

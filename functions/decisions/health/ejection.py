@@ -8,7 +8,7 @@
 
 Evidence is what a dead machine does (refuses, resets, stays silent, talks nonsense); a fault is an engine's own 500. An
 answer counts only where its request was sent after the ejection: those that were on their way say nothing new. What a
-replica did is forgotten FORGIVEN_AFTER_S after it was well again, so that one which is up for three seconds and down
+replica did is forgotten FORGET_AFTER_S after it was well again, so that one which is up for three seconds and down
 for three is out for longer each time.
 Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe goes out, and at 6 a
 second request is told to go elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
@@ -29,7 +29,7 @@ from functions.api.ids import ReplicaId
 
 EJECTION_BASE_S = 5.0
 EJECTION_CAP_S = 60.0
-FORGIVEN_AFTER_S = 60.0
+FORGET_AFTER_S = 60.0
 FAULTS_MAX = 5
 PROBE_S = 10.0  # after so long without an answer, another probe may go
 REFUSAL_MS = 5_000.0
@@ -63,7 +63,7 @@ class Breaker:
         """There is evidence against it: the seconds for which it is out."""
         if now_s < self._until_s:
             return self._until_s - now_s
-        if not self._is_probation and now_s - self._well_s >= FORGIVEN_AFTER_S:
+        if not self._is_probation and now_s - self._well_s >= FORGET_AFTER_S:
             self._ejections = 0
         duration_s: float = min(EJECTION_CAP_S, EJECTION_BASE_S * 2.0 ** min(self._ejections, _MAX_DOUBLINGS))
         self._ejections += 1
@@ -112,7 +112,7 @@ class Breaker:
         """Whether nothing is left to be remembered of it."""
         if self._is_probation or self._faults or now_s < max(self._refused_until_s, self._rests_until_s):
             return False
-        return now_s - self._well_s >= FORGIVEN_AFTER_S
+        return now_s - self._well_s >= FORGET_AFTER_S
 
 
 # Outlier detection: replicas with many more errors, or much slower, than the others of their pool.

@@ -10,9 +10,9 @@ to the load is the load's, and only what is beyond that is the replica's own. Th
 waits), each with one added. The floor keeps microseconds from being compared. The median is the lower one: with one
 fellow its own, with two the quicker one's, so that one of two to four is found as one of many is.
 
-    doubt        from the first slow look on; two looks in a row that are well end it. Looks without enough work
+    suspect      from the first slow look on; two looks in a row that are well end it. Looks without enough work
                  (REQUESTS_MIN, TOKENS_MIN) say nothing: one that is slow is also asked less
-    condemned    in doubt for `after_s`, with LOOKS_MIN slow looks, the last of them not older than `after_s`
+    condemned    suspect for `after_s`, with LOOKS_MIN slow looks, the last of them not older than `after_s`
     restarted    the slowest of those condemned, and one at a time; not where the pool cannot spare it (`may_spare`),
                  not within `backoff_s` of any start in its pool, and for twice as long after each restart of the last
                  FORGET_S, since what is slow again after one has a reason that a restart does not mend
@@ -74,7 +74,7 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Suspect:
     """About one replica."""
 
     since_s: float
@@ -90,7 +90,7 @@ class PoolWatch:
     """What is remembered of a pool. Evolve it with `look` and `restarting`."""
 
     numbers: Mapping[ReplicaId, int] = field(default_factory=dict)  # of the pace that was looked at last
-    doubts: Mapping[ReplicaId, Doubt] = field(default_factory=dict)
+    suspects: Mapping[ReplicaId, Suspect] = field(default_factory=dict)
     restarts_s: tuple[float, ...] = ()
     under_way: Seen | None = None  # as it was before
 
@@ -107,23 +107,25 @@ class Verdict:
 def look(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
     """After another report; a pace that was seen before says nothing new."""
     numbers = {each.replica_id: each.pace.number for each in state.ready if each.pace is not None}
-    doubts = {id_: doubt for id_, doubt in watch.doubts.items() if id_ in {each.replica_id for each in state.ready}}
+    suspects = {
+        id_: suspect for id_, suspect in watch.suspects.items() if id_ in {each.replica_id for each in state.ready}
+    }
     for each in state.ready:
         if each.pace is None or watch.numbers.get(each.replica_id) == each.pace.number:
             continue
         fellows = [other.pace for other in state.ready if other is not each and other.pace is not None]
-        doubt = _judged(doubts.get(each.replica_id), each.pace, fellows, now_s)
-        doubts.pop(each.replica_id, None)
-        if doubt is not None:
-            doubts[each.replica_id] = doubt
+        suspect = _judged(suspects.get(each.replica_id), each.pace, fellows, now_s)
+        suspects.pop(each.replica_id, None)
+        if suspect is not None:
+            suspects[each.replica_id] = suspect
     restarts_s = tuple(each for each in watch.restarts_s if now_s - each < FORGET_S)
     under_way = watch.under_way if watch.under_way is not None and not _is_back(watch, state, now_s) else None
-    return PoolWatch(numbers, doubts, restarts_s, under_way)
+    return PoolWatch(numbers, suspects, restarts_s, under_way)
 
 
 def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float, now_unix_s: float) -> Verdict | None:
     """Of the slowest that is condemned; None where nobody is."""
-    condemned = {id_: doubt for id_, doubt in watch.doubts.items() if _is_condemned(doubt, policy, now_s)}
+    condemned = {id_: suspect for id_, suspect in watch.suspects.items() if _is_condemned(suspect, policy, now_s)}
     if not condemned:
         return None
     worst = max(sorted(condemned), key=lambda id_: condemned[id_].excess)
@@ -132,9 +134,9 @@ def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float
 
 
 def restarting(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
-    """It is being drained: its doubts are over, and nobody else's turn comes meanwhile."""
-    doubts = {id_: doubt for id_, doubt in watch.doubts.items() if id_ != replica.replica_id}
-    return replace(watch, doubts=doubts, restarts_s=(*watch.restarts_s, now_s), under_way=replica)
+    """It is being drained: its suspects are over, and nobody else's turn comes meanwhile."""
+    suspects = {id_: suspect for id_, suspect in watch.suspects.items() if id_ != replica.replica_id}
+    return replace(watch, suspects=suspects, restarts_s=(*watch.restarts_s, now_s), under_way=replica)
 
 
 def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
@@ -155,18 +157,18 @@ def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
 # inside
 
 
-def _judged(doubt: Doubt | None, pace: Pace, fellows: Sequence[Pace], now_s: float) -> Doubt | None:
+def _judged(suspect: Suspect | None, pace: Pace, fellows: Sequence[Pace], now_s: float) -> Suspect | None:
     found = [each for each in (_excess(measure, pace, fellows) for measure in _MEASURES) if each is not None]
     if not found:
-        return doubt
+        return suspect
     excess, why = max(found)
     if excess > FACTOR:
-        if doubt is None:
-            return Doubt(now_s, now_s, excess=excess, why=why)
-        return Doubt(doubt.since_s, now_s, doubt.slow_looks + 1, 0, excess, why)
-    if doubt is None or doubt.well_looks + 1 >= WELL_LOOKS:
+        if suspect is None:
+            return Suspect(now_s, now_s, excess=excess, why=why)
+        return Suspect(suspect.since_s, now_s, suspect.slow_looks + 1, 0, excess, why)
+    if suspect is None or suspect.well_looks + 1 >= WELL_LOOKS:
         return None
-    return replace(doubt, well_looks=doubt.well_looks + 1)
+    return replace(suspect, well_looks=suspect.well_looks + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,9 @@ def _excess(measure: _Measure, pace: Pace, fellows: Sequence[Pace]) -> tuple[flo
     return value_ms / explained_ms, f"{value_ms:.3g} ms {measure.name}, where its fellows explain {explained_ms:.3g} ms"
 
 
-def _is_condemned(doubt: Doubt, policy: SlowPolicy, now_s: float) -> bool:
-    is_fresh = now_s - doubt.slow_s <= policy.after_s
-    return is_fresh and doubt.slow_looks >= LOOKS_MIN and now_s - doubt.since_s >= policy.after_s
+def _is_condemned(suspect: Suspect, policy: SlowPolicy, now_s: float) -> bool:
+    is_fresh = now_s - suspect.slow_s <= policy.after_s
+    return is_fresh and suspect.slow_looks >= LOOKS_MIN and now_s - suspect.since_s >= policy.after_s
 
 
 def _too_soon(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float, now_unix_s: float) -> str:

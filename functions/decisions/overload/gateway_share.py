@@ -32,7 +32,7 @@ _LEAST_RATIO = 0.02  # that is worth a detour
 _INTERACTIVE = 0
 
 
-class RoomLadder:
+class QueueLadder:
     """Owned by one event loop. Times are monotonic seconds."""
 
     __slots__ = (

@@ -29,7 +29,7 @@ from functions.decisions.quota.dimensions import (
     OUTPUT,
     PERIODS_S,
     REQUESTS,
-    WIRE_GRAINS,
+    UNITS_PER_MICRO,
     Costs,
     OverLimit,
 )
@@ -136,7 +136,7 @@ class QuotaAccount:
         """Whether forgetting this would change no decision: nothing is under way, held or owed.
 
         What is leased the bus has charged. It is kept until a round has given it back, 2 s after the last use; what is
-        left then is less than the wire can say.
+        left then is less than the millionth that the bus counts in.
         """
         if self.in_flight:
             return False
@@ -147,7 +147,7 @@ class QuotaAccount:
             return False
         for index, bucket in self.limited:
             bucket.advance(now_us)
-            if not -WIRE_GRAINS[index] < bucket.level <= 0:
+            if not -UNITS_PER_MICRO[index] < bucket.level <= 0:
                 return False
         return True
 

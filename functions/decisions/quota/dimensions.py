@@ -38,7 +38,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     "gpu_seconds_per_hour",
 )
 PERIODS_S = (60, 60, 60, 60, 3600)
-WIRE_GRAINS = PERIODS_S  # units in a millionth, which is the least that the bus is told
+UNITS_PER_MICRO = PERIODS_S  # quota units in a millionth of one: the least that a lease request can say
 UNITS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, token or second
 NO_COST = (0, 0, 0, 0, 0)
 FREES_UP_S = 1.0  # when one of a tenant's own requests ends is its own doing: a second is as good a guess as any

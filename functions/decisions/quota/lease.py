@@ -77,7 +77,7 @@ class RateLease:
         self._left = 0  # at the bus, for everybody
         self._left_us: int | None = None  # as it said then; None: it never did
 
-    def want(self, bucket: TokenBucket, idle: bool) -> int:
+    def to_request(self, bucket: TokenBucket, idle: bool) -> int:
         """How much more to ask for, negative: to give back. Once a round: it forgets what was asked for."""
         headroom = -bucket.level
         self.demand = _KEEP_RATIO * self.demand + (1 - _KEEP_RATIO) * self.asked
@@ -219,11 +219,11 @@ class AccountLease:
         """The bus has none before then."""
         self.denied_until_us[index] = now_us + wait_us
 
-    def wants_places(self, account: LimitedAccount) -> int:
+    def places_to_request(self, account: LimitedAccount) -> int:
         """How many more places to ask for, negative: to give back. Once a round."""
-        wished = max(account.in_flight, self.peak) + 1
+        desired = max(account.in_flight, self.peak) + 1
         self.peak = account.in_flight
-        return wished - self.places
+        return desired - self.places
 
     def is_idle(self, now_us: int) -> bool:
         return now_us - self.used_us >= IDLE_US

@@ -71,7 +71,7 @@ class Evidence:
     heard_unix_s: float | None = None  # the last word of any gateway about this trial; None: none yet
 
 
-class GroupWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EncodedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One group in a message."""
 
     requests: Count = 0
@@ -82,14 +82,14 @@ class GroupWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap_shares: Buckets = {}
 
 
-class EvidenceWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    candidate: GroupWire
-    control: GroupWire
+class EncodedEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    candidate: EncodedGroup
+    control: EncodedGroup
     heard_unix_s: float | None = None
 
 
-def wire_of(group: GroupStats) -> GroupWire:
-    return GroupWire(
+def encoded_group(group: GroupStats) -> EncodedGroup:
+    return EncodedGroup(
         requests=group.requests,
         errors=group.errors,
         ttft_ms=group.ttft_ms.buckets(),
@@ -98,28 +98,28 @@ def wire_of(group: GroupStats) -> GroupWire:
     )
 
 
-def group_of(wire: GroupWire) -> GroupStats:
+def group_of(encoded: EncodedGroup) -> GroupStats:
     """EvidenceInvalid where the numbers contradict each other."""
-    if wire.errors > wire.requests:
-        raise EvidenceInvalid(f"{wire.errors} errors among {wire.requests} requests")
+    if encoded.errors > encoded.requests:
+        raise EvidenceInvalid(f"{encoded.errors} errors among {encoded.requests} requests")
     group = GroupStats(
-        wire.requests,
-        wire.errors,
-        QuantileSketch.of(wire.ttft_ms),
-        QuantileSketch.of(wire.gap_shares),
-        QuantileSketch.of(wire.total_ms),
+        encoded.requests,
+        encoded.errors,
+        QuantileSketch.of(encoded.ttft_ms),
+        QuantileSketch.of(encoded.gap_shares),
+        QuantileSketch.of(encoded.total_ms),
     )
-    for bucket, count in wire.inter_token_ms.items():
+    for bucket, count in encoded.inter_token_ms.items():
         group.inter_token_ms.add_to(bucket, count * STREAM_SHARES)
     streams = group.inter_token_ms.count / STREAM_SHARES
-    if max(group.ttft_ms.count, streams, group.total_ms.count) > wire.requests:
-        raise EvidenceInvalid(f"more latencies than the {wire.requests} requests")
+    if max(group.ttft_ms.count, streams, group.total_ms.count) > encoded.requests:
+        raise EvidenceInvalid(f"more latencies than the {encoded.requests} requests")
     return group
 
 
 def encode(evidence: Evidence) -> bytes:
-    wire = EvidenceWire(wire_of(evidence.candidate), wire_of(evidence.control), evidence.heard_unix_s)
-    return msgspec.json.encode(wire)
+    encoded = EncodedEvidence(encoded_group(evidence.candidate), encoded_group(evidence.control), evidence.heard_unix_s)
+    return msgspec.json.encode(encoded)
 
 
 def to_builtins(evidence: Evidence) -> Any:
@@ -132,7 +132,7 @@ def decode(document: bytes) -> Evidence:
     if len(document) > EVIDENCE_MAX_BYTES:
         raise EvidenceInvalid(f"{len(document)} bytes is over the limit of {EVIDENCE_MAX_BYTES}")
     try:
-        wire = msgspec.json.decode(document, type=EvidenceWire)
+        encoded = msgspec.json.decode(document, type=EncodedEvidence)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EvidenceInvalid(str(error)) from error
-    return Evidence(group_of(wire.candidate), group_of(wire.control), wire.heard_unix_s)
+    return Evidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)

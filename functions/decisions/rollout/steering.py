@@ -47,7 +47,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class PostEvent:
     """An event for a row; nothing happens where the row has moved on."""
 
     rollout: RolloutId
@@ -55,7 +55,7 @@ class Tell:
     event: AnyEvent
 
 
-Command = Create | Tell
+Command = Create | PostEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +204,12 @@ class _Model:
 
     def _under_way(self, channel: str, target: VersionEntry, row: Rollout) -> _ChannelState:
         if row.pool != self.entry.pool or self._is_another(_start_of(row)) or self._is_another(_end_of(row)):
-            return _ChannelState(target, commands=(_tell(row, Superseded()),))
+            return _ChannelState(target, commands=(_post(row, Superseded()),))
         if self.declared is None or (row.to_digest == target.digest and row.to_version == target.name):
             return _at(row)
         if row.from_digest == target.digest:
             reason = f"{self.entry.declared_in or 'git'} points {channel} at {target.name} again"
-            return _ChannelState(target, commands=(_tell(row, Withdrawn(reason)),))
+            return _ChannelState(target, commands=(_post(row, Withdrawn(reason)),))
         was = self._previous(channel)
         start = was if was is not None and was.digest not in {row.from_digest, row.to_digest} else _start_of(row)
         place = self._moved(channel, start, target, row.id)
@@ -299,9 +299,9 @@ def _withdrawn(declared: Mapping[ModelId, Mapping[str, str]], rows: Rows) -> Ite
     for (model_id, channel), row in sorted(rows.latest.items()):
         if row.origin == "git" and channel not in declared.get(model_id, {}):
             if row.is_active:
-                yield _tell(row, Withdrawn(f"{model_id}:{channel} is not declared any more"))
+                yield _post(row, Withdrawn(f"{model_id}:{channel} is not declared any more"))
             elif row.state == "rolled_back":
-                yield _tell(row, Superseded())
+                yield _post(row, Superseded())
 
 
 def _to_tell(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
@@ -314,11 +314,11 @@ def _to_tell(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
 def _after_superseding(row: Rollout, place: _ChannelState) -> _ChannelState:
     """The channel goes elsewhere than the rollout: one is over before the other begins."""
     created = next((id_of(command.spec) for command in place.commands if isinstance(command, Create)), "")
-    return replace(place, commands=(_tell(row, Superseded(created)), *place.commands))
+    return replace(place, commands=(_post(row, Superseded(created)), *place.commands))
 
 
-def _tell(row: Rollout, event: AnyEvent) -> Tell:
-    return Tell(row.id, row.lock_version, event)
+def _post(row: Rollout, event: AnyEvent) -> PostEvent:
+    return PostEvent(row.id, row.lock_version, event)
 
 
 def _start_of(row: Rollout) -> VersionEntry:

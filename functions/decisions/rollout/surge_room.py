@@ -22,7 +22,7 @@ _ROUNDING = 1e-6  # 0.3 + 0.3 + 0.4 is not 1
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Headroom:
     """Of one thing that bounds the engines."""
 
     what: str  # in words: "2 engines at most (SHOAL_MAX_ENGINES)"
@@ -35,12 +35,12 @@ class Room:
         return self.used + self.needed <= self.limit + _ROUNDING
 
 
-def without_room(rooms: Iterable[Room]) -> str:
+def without_room(headrooms: Iterable[Headroom]) -> str:
     """Why there is no place for one replica more, by the first that has none; "" where there is."""
     return next(
         (
             f"{room.what}: {room.used:.3g} of {room.limit:.3g} in use, one more takes {room.needed:.3g}"
-            for room in rooms
+            for room in headrooms
             if not room.suffices
         ),
         "",

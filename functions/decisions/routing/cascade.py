@@ -38,7 +38,7 @@ def token_entropy(logprobs: Iterable[float]) -> float:
     return entropy - rest * log(rest) if rest > 1e-9 else entropy
 
 
-def doubt(entropies: Sequence[float], measure: Measure) -> float | None:
+def answer_entropy(entropies: Sequence[float], measure: Measure) -> float | None:
     """How unsure the answer is; None where nothing is known of it."""
     if not entropies:
         return None
@@ -61,18 +61,18 @@ class Escalations(NamedTuple):
     ratio: float
 
 
-def escalations(doubts: Sequence[float], thresholds: Iterable[float]) -> list[Escalations]:
+def escalations(entropies: Sequence[float], thresholds: Iterable[float]) -> list[Escalations]:
     """For each threshold, which share of the recorded answers it would have escalated."""
     rows = []
     for threshold in thresholds:
-        escalated = sum(one > threshold for one in doubts)
-        rows.append(Escalations(threshold, escalated, escalated / len(doubts) if doubts else 0.0))
+        escalated = sum(one > threshold for one in entropies)
+        rows.append(Escalations(threshold, escalated, escalated / len(entropies) if entropies else 0.0))
     return rows
 
 
-def quantile_thresholds(doubts: Sequence[float], ratios: Iterable[float]) -> list[float]:
+def quantile_thresholds(entropies: Sequence[float], ratios: Iterable[float]) -> list[float]:
     """The thresholds that would have escalated about these shares."""
-    ranked = sorted(doubts)
+    ranked = sorted(entropies)
     if not ranked:
         return []
     return [ranked[min(len(ranked) - 1, max(0, ceil((1.0 - ratio) * len(ranked)) - 1))] for ratio in ratios]

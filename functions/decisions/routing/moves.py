@@ -16,7 +16,7 @@ What is computed again within less is not worth a hold: where prompts are short,
 each turn held, 1.00 with those of 100 ms and more).
 
 `prediction` takes each stranger that waits for one that waits until another has ended (`service_ms`); where few run,
-that is most of an answer, and it has a seat with the next step. The pool's median is of what was measured: who tells
+that is most of an answer, and it has a slot with the next step. The pool's median is of what was measured: who tells
 the rates that agents begin with has measured nothing.
 Worked example (test_a_glimpse_of_prompts_that_wait_moves_no_conversation): 1,500 tokens, 1,400 of them cached at the
 home, where 1 runs and 3 wait, at 400 ms between two ends and 0.2 ms a token. It stays for 3 x 300 + 80 + 20 =

@@ -85,7 +85,7 @@ class Acceptor:
         messages = spoken(body.messages)
         text = self.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
         prompt = self._tokenized(text, add_special_tokens=False)
-        reply = plan.chat_reply(messages, mark=self._mark(adapter), wants_json=body.wants_json)
+        reply = plan.chat_reply(messages, mark=self._mark(adapter), json_mode=body.json_mode)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._work(
             body, headers, adapter, [(prompt, reply)], wanted_tokens=body.wanted_tokens, logprobs=logprobs
@@ -96,7 +96,7 @@ class Acceptor:
         self._check_output_length(body.wanted_tokens, "max_tokens")
         prompts = self._completion_prompts(body)
         mark = self._mark(adapter)
-        replies = [(p, plan.completion_reply(p.text, mark=mark, wants_json=body.wants_json)) for p in prompts]
+        replies = [(p, plan.completion_reply(p.text, mark=mark, json_mode=body.json_mode)) for p in prompts]
         wanted_tokens = 1 if body.echo and body.wanted_tokens == 0 else body.wanted_tokens
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)
 

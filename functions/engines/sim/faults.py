@@ -77,7 +77,7 @@ class Faults(BaseModel):
 
 
 class FaultBox:
-    """The switches in force, and the dice."""
+    """The switches in force, and the random numbers by which they strike."""
 
     def __init__(self, faults: Faults, rng: Random) -> None:
         self.now = faults

@@ -82,7 +82,7 @@ class GenerationBody(Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
-    def wants_json(self) -> bool:
+    def json_mode(self) -> bool:
         return self.response_format is not None and self.response_format.type in ("json_object", "json_schema")
 
 

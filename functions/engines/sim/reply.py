@@ -121,17 +121,17 @@ _MARK_BYTES = 1 << 20
 """Enough of the weights to tell two adapters apart, little enough to load a large one at once."""
 
 
-def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, wants_json: bool) -> str:
+def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, json_mode: bool) -> str:
     spoken = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
     heard = spoken[-1]
     answer = "The capital of France is Paris." if _CAPITAL_OF_FRANCE.search(heard) else heard
-    return _say(answer, mark=mark, wants_json=wants_json)
+    return _say(answer, mark=mark, json_mode=json_mode)
 
 
-def completion_reply(prompt: str, *, mark: str | None, wants_json: bool) -> str:
+def completion_reply(prompt: str, *, mark: str | None, json_mode: bool) -> str:
     """What follows the prompt: the prompt again, after a space."""
     answer = "Paris." if _CAPITAL_OF_FRANCE.search(prompt) else prompt.lstrip()
-    return " " + _say(answer, mark=mark, wants_json=wants_json)
+    return " " + _say(answer, mark=mark, json_mode=json_mode)
 
 
 def adapter_mark(name: str, directory: Path) -> str:
@@ -146,6 +146,6 @@ def adapter_mark(name: str, directory: Path) -> str:
     return f"[{name}#{digest.hexdigest()[:8]}]"
 
 
-def _say(answer: str, *, mark: str | None, wants_json: bool) -> str:
+def _say(answer: str, *, mark: str | None, json_mode: bool) -> str:
     text = f"{mark} {answer}" if mark else answer
-    return json.dumps({"reply": text}, ensure_ascii=False) if wants_json else text
+    return json.dumps({"reply": text}, ensure_ascii=False) if json_mode else text

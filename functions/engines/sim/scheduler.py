@@ -4,7 +4,7 @@ One pass of `schedule` is vLLM's (v1/core/sched/scheduler.py):
 
     1. running sequences first, in order of admission: one decode token each, or the next chunk of their prompt
     2. no KV block left: the one served last goes back to waiting and will compute everything again
-    3. then waiting sequences, by (priority, arrival), while seats, token budget and blocks last
+    3. then waiting sequences, by (priority, arrival), while slots, token budget and blocks last
     4. a waiting sequence whose adapter would be one too many is passed over ("deferred"); others overtake it
     5. a cached prefix is not computed again, except for the last prompt token
     6. who finds more of its prompt in host memory holds its blocks and is passed over until they have come

@@ -47,10 +47,10 @@ _DEATH_NOTICE_S = 1.0
 
 
 def assemble(settings: Settings, clock: Clock) -> EngineParts:
-    jitter, dice = Random(settings.seed), Random(settings.seed + 1)  # noqa: S311 - reproducible, not secret
+    jitter, rng = Random(settings.seed), Random(settings.seed + 1)  # noqa: S311 - reproducible, not secret
     model = ServedModel.load(settings.model, settings.served_model_names)
     adapters = AdapterTable(base_names=model.names, max_rank=settings.limits.max_lora_rank)
-    faults = FaultBox(settings.faults, dice)
+    faults = FaultBox(settings.faults, rng)
     publisher = KvEventPublisher(settings.kv_events, clock.wall_s) if settings.kv_events.is_on else None
     engine = LiveEngine(EngineCore(settings.limits, settings.costs, jitter), clock, faults, publisher)
     limit = settings.limits.max_model_len_tokens

@@ -21,7 +21,7 @@ from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import BANDS, OVER, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
-from functions.decisions.overload.gateway_share import RoomLadder, shiftable_ratio
+from functions.decisions.overload.gateway_share import QueueLadder, shiftable_ratio
 from functions.decisions.overload.ladder import Rungs
 from functions.decisions.routing.fallback import shift_targets
 from functions.fleet.view import FleetView
@@ -66,7 +66,7 @@ class _PoolQueue:
 
     __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
 
-    def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float, ladder: RoomLadder) -> None:
+    def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float, ladder: QueueLadder) -> None:
         self.admission = Admission(DEFAULT_ADMISSION, now_s)
         self.ladder = ladder
         self.waits = WaitTimes()
@@ -92,7 +92,7 @@ class AdmissionQueues:
     """Owned by one event loop. Times are monotonic seconds."""
 
     def __init__(
-        self, clock: Callable[[], float], fleet: FleetView, new_ladder: Callable[[], RoomLadder] = RoomLadder
+        self, clock: Callable[[], float], fleet: FleetView, new_ladder: Callable[[], QueueLadder] = QueueLadder
     ) -> None:
         self._clock = clock
         self._new_ladder = new_ladder

@@ -33,7 +33,7 @@ class Collecting:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(self._shared.limits.collect_s * (0.5 + self._shared.dice()))
+            await asyncio.sleep(self._shared.limits.collect_s * (0.5 + self._shared.uniform()))
             await self.collect()
 
     async def collect(self) -> int:

@@ -47,7 +47,7 @@ class Conductor:
         while not self._is_leaving:
             await self._look()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._shared.limits.look_s * (0.75 + self._shared.dice() / 2)):
+                async with asyncio.timeout(self._shared.limits.look_s * (0.75 + self._shared.uniform() / 2)):
                     await self._wake.wait()
             self._wake.clear()
 

@@ -39,5 +39,5 @@ class BatchLimits:
 
     # How often
     look_s: float = 5.0  # for batches that nobody works on: one listing
-    watch_s: float = 2.0  # for somebody's wish to cancel: one HEAD a running batch
+    watch_s: float = 2.0  # for somebody's request to cancel: one HEAD a running batch
     collect_s: float = 3600.0

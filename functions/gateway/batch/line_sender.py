@@ -52,7 +52,7 @@ class LineSender:
     pace: BatchPace
     pacer: LinePacer
     metrics: BatchMetrics
-    dice: Callable[[], float]
+    uniform: Callable[[], float]
 
     async def ask(self, line: LineRequest) -> LineResult:
         """Its result, however long that takes; cancelled, the engine is told at once."""
@@ -74,7 +74,7 @@ class LineSender:
                 self.pacer.was_answered(len(answer.body))
             now_s = self.clock()
             self._heed_limits(answer.headers, now_s)
-            verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.dice())
+            verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.uniform())
             if verdict == "done":
                 self.pace.answered()
                 return self._result(line, request_id, answer)

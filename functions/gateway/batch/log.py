@@ -43,7 +43,7 @@ class TooManyOpen(Exception):
     """The tenant may have no more batches that are not over: wait for one, or cancel one."""
 
 
-class InDoubt(StoreUnavailable):
+class OutcomeUnknown(StoreUnavailable):
     """A first record may be there, or be there later: write another in its place, or find that it came first."""
 
 
@@ -62,8 +62,8 @@ class BatchLog:
 
     async def open(self, record: BatchRecord, most: int | None = None) -> None:
         """The first record. Its marker comes before it: a batch without one would never be worked on. And once more
-        after it: a record that took long may have been given up, marker and all. Raises InDoubt, and TooManyOpen where
-        the tenant has more than `most` with it: then there is none of it.
+        after it: a record that took long may have been given up, marker and all. Raises OutcomeUnknown, and TooManyOpen
+        where the tenant has more than `most` with it: then there is none of it.
         """
         await self.touch(record, BatchProgress(record.input_file_id))
         if most is not None:
@@ -71,7 +71,7 @@ class BatchLog:
         try:
             await self.append(record)
         except StoreUnavailable as error:
-            raise InDoubt(str(error)) from error
+            raise OutcomeUnknown(str(error)) from error
         try:
             await self.touch(record, BatchProgress(record.input_file_id))
         except StoreUnavailable as error:

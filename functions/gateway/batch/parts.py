@@ -15,7 +15,7 @@ from functions.decisions.batch.record import BatchRecord
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
-from functions.telemetry.news import News, kind_of
+from functions.telemetry.repeats import Repeats, kind_of
 
 _log = logging.getLogger(__name__)
 PART_MAX_BYTES = 128 * 1024 * 1024  # one answer may be 32 MiB, and longer as JSON within JSON
@@ -36,7 +36,7 @@ class ResultParts:
         self._claim = record.number
         self._limits = limits
         self._clock = clock
-        self._news = News()
+        self._repeats = Repeats()
         self._waiting: list[LineResult] = []
         self._waiting_bytes = 0
         self._oldest_s = 0.0
@@ -115,7 +115,7 @@ class ResultParts:
                 await self._store.put(key, body)
                 break
             except StoreUnavailable as error:
-                if self._news.is_new(kind_of(error), self._clock()):
+                if self._repeats.is_new(kind_of(error), self._clock()):
                     _log.warning("batch %s: a part waits for the store: %s", self._record.id, error)
                 await asyncio.sleep(_AGAIN_S)
         self.keys.append(key)

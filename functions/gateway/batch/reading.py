@@ -8,7 +8,7 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.decisions.batch.lines import LineCutter, RawLine
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import FileStore
-from functions.telemetry.news import News, kind_of
+from functions.telemetry.repeats import Repeats, kind_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
@@ -17,7 +17,7 @@ _CUT_BYTES = 8 * 1024  # cut at a time: of line ends alone, 8192 of them, about 
 
 async def lines_of(store: FileStore, tenant: str, file_id: str, max_line_bytes: int) -> AsyncIterator[RawLine]:
     """ArtifactMissing where the file was deleted. Gives way to the loop whatever the blocks hold."""
-    cutter, read_bytes, is_whole, news = LineCutter(max_line_bytes), 0, False, News()
+    cutter, read_bytes, is_whole, repeats = LineCutter(max_line_bytes), 0, False, Repeats()
     while not is_whole:
         try:
             async for block in store.blocks(names.content_key(tenant, file_id), read_bytes):
@@ -30,7 +30,7 @@ async def lines_of(store: FileStore, tenant: str, file_id: str, max_line_bytes: 
                     return
             is_whole = True
         except StoreUnavailable as error:
-            if news.is_new(kind_of(error), asyncio.get_running_loop().time()):
+            if repeats.is_new(kind_of(error), asyncio.get_running_loop().time()):
                 _log.warning("file %s: the store is waited for: %s", file_id, error)
             await asyncio.sleep(_AGAIN_S)
     for line in cutter.end():

@@ -23,7 +23,7 @@ from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
 from functions.gateway.batch.files.store import refused
 from functions.gateway.batch.files.upload import checked_expiry_s
-from functions.gateway.batch.log import BatchProgress, InDoubt, LogBroken, Overtaken, TooManyOpen
+from functions.gateway.batch.log import BatchProgress, LogBroken, OutcomeUnknown, Overtaken, TooManyOpen
 from functions.gateway.batch.service import Batches
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import check_json_body
@@ -188,7 +188,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
     """
     try:
         await batches.log.open(record, batches.limits.open_per_tenant)
-    except InDoubt:
+    except OutcomeUnknown:
         problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
         given_up = batch_moves.failed(record, (problem,), int(batches.services.wall_clock()))
         try:

@@ -5,7 +5,7 @@
                   '-------------'--> cancelled, or its time is over: what is there is put together
 
 While it runs it touches the batch's marker, so that nobody takes the batch for abandoned, and looks whether somebody
-wrote a record after its own: a wish to cancel is heeded, another owner makes it stop at once and write no more. It
+wrote a record after its own: a request to cancel is heeded, another owner makes it stop at once and write no more. It
 may be killed at any line: whoever goes on finds the log and the parts. What is asked again then is what was not yet
 durable, at most `undurable_lines`.
 """
@@ -32,7 +32,7 @@ from functions.gateway.batch.shared import BatchServices
 from functions.gateway.batch.validation import Validation, line_bytes
 from functions.gateway.errors import Refused
 from functions.gateway.intake.routes import Route
-from functions.telemetry.news import kind_of
+from functions.telemetry.repeats import kind_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
@@ -65,7 +65,7 @@ class BatchRun:
         )
         self._pace = pace
         self._moving = asyncio.Lock()
-        self._is_looked_for, self._has_news = asyncio.Event(), asyncio.Event()
+        self._is_looked_for, self._has_update = asyncio.Event(), asyncio.Event()
         self._is_recalled = self._is_cancelled = self._is_leaving = False
         self._leave_by_s = 0.0
 
@@ -116,7 +116,7 @@ class BatchRun:
     async def _recall(self) -> None:
         await self._parts.recall()
         self._is_recalled = True
-        self._has_news.set()
+        self._has_update.set()
 
     async def _close(self) -> None:
         await self._shared.store.delete(self._parts.keys)
@@ -196,7 +196,7 @@ class BatchRun:
             self._pace,
             self.pacer,
             shared.metrics,
-            shared.dice,
+            shared.uniform,
         )
         return LineRound(
             shared,
@@ -217,8 +217,8 @@ class BatchRun:
                 self._tell("its marker could not be touched", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await self._has_news.wait()
-            self._has_news.clear()
+                    await self._has_update.wait()
+            self._has_update.clear()
 
     async def _progress(self) -> BatchProgress:
         """Until it is known what is done: as far as the holder before said."""
@@ -247,7 +247,7 @@ class BatchRun:
                 self._heed(latest)
 
     def _heed(self, latest: BatchRecord) -> None:
-        """Somebody wrote after us: a wish to cancel leaves the batch ours."""
+        """Somebody wrote after us: a request to cancel leaves the batch ours."""
         if latest.owner != self._record.owner or latest.claims != self._record.claims:
             raise Overtaken(latest)
         self._record = latest
@@ -265,7 +265,7 @@ class BatchRun:
                 try:
                     await self._shared.log.append(following)
                     self._record = following
-                    self._has_news.set()
+                    self._has_update.set()
                 except Overtaken as overtaken:
                     self._heed(overtaken.latest)
 
@@ -282,7 +282,7 @@ class BatchRun:
 
     def _tell(self, what: str, error: Exception) -> None:
         """Once of each kind, by whichever batch meets it first."""
-        if self._shared.news.is_new(f"{what} {kind_of(error)}", self._services.clock()):
+        if self._shared.repeats.is_new(f"{what} {kind_of(error)}", self._services.clock()):
             _log.warning("batch %s: %s: %s; others that meet the same say nothing", self._record.id, what, error)
 
     def _now(self) -> int:

@@ -52,7 +52,7 @@ class Batches:
             bodies=bodies,
             answers=answers,
             metrics=metrics,
-            dice=random.random,
+            uniform=random.random,
         )
         self.conductor = Conductor(shared)
         self._collecting = Collecting(shared)

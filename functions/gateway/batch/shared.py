@@ -17,7 +17,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantShares
-from functions.telemetry.news import News
+from functions.telemetry.repeats import Repeats
 
 
 class BatchMetrics:
@@ -57,8 +57,8 @@ class BatchServices:
     bodies: TenantShares  # bytes of lines that wait for their answer
     answers: TenantShares  # bytes that those in flight may get
     metrics: BatchMetrics
-    dice: Callable[[], float]  # in [0, 1)
+    uniform: Callable[[], float]  # in [0, 1)
     open_batches: collections.Counter[str] = field(
         default_factory=collections.Counter
     )  # of each tenant, at all gateways: at the last look
-    news: News = field(default_factory=News)  # of a store that fails, which every batch meets
+    repeats: Repeats = field(default_factory=Repeats)  # of a store that fails, which every batch meets

@@ -63,7 +63,7 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
     trace_id: str
     span_id: str  # of the gateway's span; empty: it leaves none
     parent_span_id: str  # the caller's; empty: it sent none
-    wire: bytes  # a `traceparent` for whoever is called next
+    traceparent: bytes  # for whoever is called next
 
 
 NO_TRACE = TraceContext("", "", "", b"00-%032d-%016d-00" % (0, 0))  # which nobody takes for one

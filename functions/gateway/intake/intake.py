@@ -143,7 +143,7 @@ class Intake:
             former_tokens = max(0, prompt_tokens - prompt_tokens * new_bytes // max(1, prompt_bytes))
         stream = route.streams and parsed.get("stream") is True
         options = (parsed.get("stream_options") or {}) if stream and route.stream_options else {}
-        wants_usage = options.get("include_usage") is True
+        include_usage = options.get("include_usage") is True
         return Admitted(
             request_id=raw.request_id,
             caller=caller,
@@ -152,8 +152,8 @@ class Intake:
             routing=routing,
             service_class=service_class,
             stream=stream,
-            wants_usage=wants_usage,
-            wants_counts=wants_usage and options.get("continuous_usage_stats") is True,
+            include_usage=include_usage,
+            continuous_usage=include_usage and options.get("continuous_usage_stats") is True,
             deadline_ms=known.read.deadline_ms,
             features=features,
             upstream_body=_upstream_body(parsed, model, route, stream, salt),

@@ -69,7 +69,7 @@ class ExactPrefixes:
             return None
         found = self._chains.deepest(text_blocks)
         if found is None or found[1] < len(text_blocks) or found[0].block_tokens != block_tokens:
-            self._want(admitted, block_tokens)
+            self._request(admitted, block_tokens)
         if found is None or found[0].block_tokens != block_tokens:
             return None
         learnt, shared = found
@@ -86,11 +86,11 @@ class ExactPrefixes:
             held.in_host[replica_id] *= block_tokens
         return CachedPrompt(held.blocks, held.in_host) if held.blocks else NOT_CACHED
 
-    def _want(self, admitted: Admitted, block_tokens: int) -> None:
+    def _request(self, admitted: Admitted, block_tokens: int) -> None:
         output, features = admitted.route.output, admitted.features
         model_dir = self.tokenizers.directory_of(admitted.model.pool)
         if output is not None and model_dir is not None:
-            self.learner.want(
+            self.learner.request(
                 PromptJob(
                     admitted.caller.tenant,
                     admitted.model.pool,

@@ -146,7 +146,7 @@ class PromptLearner:
             self._queue.close()
             self._thread.join(_JOIN_S)
 
-    def want(self, job: PromptJob) -> bool:
+    def request(self, job: PromptJob) -> bool:
         """False where there is no room for it now."""
         put = self._queue.put(job)
         self.left_out_total += not put

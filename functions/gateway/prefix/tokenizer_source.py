@@ -8,7 +8,7 @@ policy asks replicas for their caches need one.
 No request waits for any of this. Until a tokenizer is there the gateway goes by its own record, a metric and one log
 line say why, and it is tried again:
 
-    delay after the n-th failure in a row = min(300 s, 2 s * 2**(n - 1)) * (0.75 to 1.25, by dice)
+    delay after the n-th failure in a row = min(300 s, 2 s * 2**(n - 1)) * (0.75 to 1.25, at random)
     worked example (test_a_store_that_is_away_is_asked_less_and_less): 2, 4, 8 s … so that gateways that lost a store
     together do not come back to it together
 
@@ -48,12 +48,12 @@ class TokenizerSource:
         folder: Path | None,
         fetch: FetchTokenizer | None,
         clock: Callable[[], float],
-        dice: Callable[[], float],
+        uniform: Callable[[], float],
     ) -> None:
         self._folder = folder
         self._fetch = fetch
         self._clock = clock
-        self._dice = dice
+        self._uniform = uniform
         self._fetched: dict[PoolName, tuple[Digest, Path]] = {}
         self._failed: dict[Digest, _Failed] = {}
         self._wanted: dict[PoolName, Digest | None] = {}
@@ -119,7 +119,7 @@ class TokenizerSource:
 
     def _next_try(self, failed: "_Failed | None", why: str) -> "_Failed":
         times = 1 + (failed.times if failed is not None else 0)
-        jitter = 1.0 + _JITTER_RATIO * (2.0 * self._dice() - 1.0)
+        jitter = 1.0 + _JITTER_RATIO * (2.0 * self._uniform() - 1.0)
         return _Failed(times, self._clock() + delay_s(times, _BACKOFF) * jitter, why)
 
 

@@ -195,7 +195,7 @@ class RequestQuota:
         self._give_back(now_us)
         accounts = self.accounts
         headers = refusals.request_headers(accounts) + refusals.token_headers(accounts)
-        refused = refusals.over_quota(over, _whose(over, accounts, self._tier), self._quotas.dice(), headers)
+        refused = refusals.over_quota(over, _whose(over, accounts, self._tier), self._quotas.uniform(), headers)
         self.headers = refused.headers
         raise refused
 
@@ -212,7 +212,7 @@ class TenantQuotas:
         self.leasing: Leasing | None = None
         self.settled_by_engine = Settled()  # as a usage said
         self.settled_by_count = Settled()  # as was counted here, where no usage came
-        self._dice = -_GOLDEN_RATIO
+        self._last_uniform = -_GOLDEN_RATIO
 
     @property
     def gateways(self) -> int:
@@ -256,10 +256,10 @@ class TenantQuotas:
         account = self.accounts.get(tenant)
         return account.in_flight if account is not None else 0
 
-    def dice(self) -> float:
+    def uniform(self) -> float:
         """Between 0 and 1, evenly spread over those who are refused."""
-        self._dice = (self._dice + _GOLDEN_RATIO) % 1.0
-        return self._dice
+        self._last_uniform = (self._last_uniform + _GOLDEN_RATIO) % 1.0
+        return self._last_uniform
 
     def forget_idle(self, now_s: float) -> None:
         """Drop accounts that are as good as new; the rest of those looked at go to the end of the line."""
@@ -282,7 +282,7 @@ class TenantQuotas:
         over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
         if over is not None:
             whose = _whose(over, accounts, quota.name if quota is not None else "")
-            raise refusals.over_quota(over, whose, self.dice(), refusals.request_headers(accounts))
+            raise refusals.over_quota(over, whose, self.uniform(), refusals.request_headers(accounts))
         return keys, accounts
 
     def _account(self, key: str, limits: QuotaLimits, now_us: int) -> QuotaAccount:

@@ -4,7 +4,7 @@
     a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
 
 Amounts here are quota units, on the wire millionths. Neighbours: `leases` asks; `functions.decisions.quota.lease`
-knows what to want; `functions.fleet.quota_leases` has the messages.
+knows what to ask for; `functions.fleet.quota_leases` has the messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,14 +28,14 @@ def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseReque
     rates = []
     for index, bucket in account.limited:
         period_s = PERIODS_S[index]
-        wanted_micro = -(-lease.rate(index).want(bucket, idle) // period_s)  # debt is paid to the last of it
+        wanted_micro = -(-lease.rate(index).to_request(bucket, idle) // period_s)  # debt is paid to the last of it
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
         rates.append(_rate(account, index, bucket, wanted_micro))
     limit = account.limits.concurrent_requests
     if limit is None:
         return LeaseRequest(key, NO_LIMIT, 0, 0, tuple(rates))
-    places = -lease.places if idle and not account.in_flight else lease.wants_places(account)
+    places = -lease.places if idle and not account.in_flight else lease.places_to_request(account)
     if places < 0:
         account.slots = max(0, lease.places + places)
     return LeaseRequest(key, limit, lease.places, places, tuple(rates))

@@ -69,7 +69,7 @@ class QuotaLeases:
         *,
         clock: Callable[[], float],
         tasks: Supervised,
-        dice: Callable[[], float],
+        uniform: Callable[[], float],
         expected_gateways: int = 1,
     ) -> None:
         """`expected_gateways` share the limits until the bus is reached for the first time."""
@@ -77,7 +77,7 @@ class QuotaLeases:
         self._gateway_id = gateway_id
         self._clock = clock
         self._tasks = tasks
-        self._dice = dice
+        self._uniform = uniform
         self.asks: dict[str, int] = dict.fromkeys(get_args(AskOutcome), 0)
         self.gateways = expected_gateways
         self._lost_s: float | None = None  # since when; None: in touch, or not yet
@@ -122,7 +122,7 @@ class QuotaLeases:
     async def run(self) -> None:
         while True:
             await self.round()
-            await asyncio.sleep(ROUND_S * (1.0 + ROUND_JITTER_RATIO * (2.0 * self._dice() - 1.0)))
+            await asyncio.sleep(ROUND_S * (1.0 + ROUND_JITTER_RATIO * (2.0 * self._uniform() - 1.0)))
 
     async def round(self) -> None:
         """Tell that this gateway lives, and have what its accounts want.

@@ -27,9 +27,9 @@ _WORDS = {
 _JITTER_RATIO = 0.1
 
 
-def over_quota(over: OverLimit, whose: str, dice: float, headers: MoreHeaders = ()) -> OverQuota:
-    """429. `whose` limit it is; `dice` in 0..1 spreads those who come back: up to 10 % later than they could."""
-    wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * dice)
+def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = ()) -> OverQuota:
+    """429. `whose` limit it is; `draw` in 0..1 spreads those who come back: up to 10 % later than they could."""
+    wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * draw)
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
         message = (
@@ -43,7 +43,7 @@ def over_quota(over: OverLimit, whose: str, dice: float, headers: MoreHeaders = 
         )
     kind = _TYPES.get(over.dimension, "tokens")
     answer = ErrorAnswer(
-        429, kind, "rate_limit_exceeded", message, retry_after_s=max(1, ceil(over.retry_after_s + _spread(over, dice)))
+        429, kind, "rate_limit_exceeded", message, retry_after_s=max(1, ceil(over.retry_after_s + _spread(over, draw)))
     )
     return OverQuota(answer, over.dimension, (*headers, (b"retry-after-ms", b"%d" % max(1, ceil(wait_s * 1000)))))
 
@@ -117,6 +117,6 @@ def duration(us: int) -> bytes:
     return b"%dm%ds" % (minutes, seconds)
 
 
-def _spread(over: OverLimit, dice: float) -> float:
+def _spread(over: OverLimit, draw: float) -> float:
     """None for waits below ten seconds: a whole second more would be far more than a tenth."""
-    return over.retry_after_s * _JITTER_RATIO * dice if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0
+    return over.retry_after_s * _JITTER_RATIO * draw if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0

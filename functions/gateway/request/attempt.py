@@ -210,7 +210,7 @@ class Attempt:
             elif stream:
                 admitted, limits = self._admitted, self._services.limits
                 self._relay = admitted.route.dialect.relay(
-                    self._renaming, admitted.wants_usage, admitted.wants_counts, limits.event_bytes
+                    self._renaming, admitted.include_usage, admitted.continuous_usage, limits.event_bytes
                 )
 
     def on_body(self, data: bytes) -> None:

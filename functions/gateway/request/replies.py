@@ -35,7 +35,7 @@ def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float
             admitted.route.upstream_path,
             netloc(replica.host, replica.port).encode(),
             admitted.request_id.encode(),
-            admitted.trace.wire,
+            admitted.trace.traceparent,
             engine_priority(admitted.service_class, int(now_unix_s * 1000)),
             len(admitted.upstream_body),
             admitted.upstream_body,
@@ -67,7 +67,7 @@ def headers(
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
     """What every answer to an admitted request says besides: its trace, what was dropped, its rollout, its quota."""
-    quota = ((b"traceresponse", admitted.trace.wire), *quota)
+    quota = ((b"traceresponse", admitted.trace.traceparent), *quota)
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
     if admitted.ignored_fields:

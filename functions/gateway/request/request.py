@@ -40,7 +40,7 @@ class Admitted(msgspec.Struct, frozen=True):
     routing: RoutingEntry
     service_class: ServiceClass
     stream: bool
-    wants_usage: bool  # the caller asked for the usage event of a stream
+    include_usage: bool  # the caller asked for the usage event of a stream
     deadline_ms: int | None
     features: RequestFeatures
     upstream_body: bytes
@@ -51,7 +51,7 @@ class Admitted(msgspec.Struct, frozen=True):
     former_tokens: int | None = None  # of the prompt, that the conversation's last turn has had; None: not known
     trace: TraceContext = NO_TRACE
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
-    wants_counts: bool = False  # the caller asked for the usage so far with every event
+    continuous_usage: bool = False  # the caller asked for the usage so far with every event
     ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent
 
     def let_go_of_body(self) -> None:

@@ -36,7 +36,7 @@ def after_failure(exchange: Retried, attempt: Attempt, failure: Failure) -> None
     if tries.goes_on_without(attempt):
         return
     if exchange.split is not None and exchange.split.decode_failed(attempt, failure):
-        tries.forgive(attempt, failure)
+        tries.disregard(attempt, failure)
         exchange.route()
         return
     held = services.quarantine.after_failures(exchange, now_s)

@@ -369,8 +369,8 @@ def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedMode
         features=features,
         upstream_body=orjson.dumps(asking),
         stream=False,
-        wants_usage=False,
-        wants_counts=False,
+        include_usage=False,
+        continuous_usage=False,
         split=None,
     )
 

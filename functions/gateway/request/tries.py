@@ -99,7 +99,7 @@ class Tries(msgspec.Struct, eq=False):
             out_s,
         )
 
-    def forgive(self, attempt: Attempt, failure: Failure) -> None:
+    def disregard(self, attempt: Attempt, failure: Failure) -> None:
         """It failed by what the gateway has put into the request: that replica may be asked again, without it."""
         self.failures = self.failures[:-1]
         if failure not in EVIDENCE and failure is not Failure.REPLICA_LOST:

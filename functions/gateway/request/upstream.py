@@ -149,9 +149,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
-        wire = transport.get_extra_info("socket")
-        if wire is not None:  # of a played one there is none
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:  # of a played one there is none
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:

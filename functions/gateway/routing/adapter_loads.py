@@ -237,7 +237,7 @@ class ColdLoads:
         return chosen
 
     def _holder(self, load: _AdapterLoad) -> ReplicaView | None:
-        """Whoever has loaded it meanwhile, by itself or at somebody else's wish."""
+        """Whoever has loaded it meanwhile, by itself or at somebody else's request."""
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | load.lacking
         for replica in self._fleet.pool(load.pool).replicas:
             if replica.phase == "ready" and replica.id not in out and load.request.engine_name in replica.adapters:

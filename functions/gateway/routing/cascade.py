@@ -4,7 +4,7 @@ The small model is asked for log probabilities beside its answer. A `CascadeJudg
 exchange while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly
 what it would have seen without a cascade: the log probabilities are taken out again.
 
-    judging --(sampled enough, or the end)--> kept: passed on       doubt <= threshold, or nobody is there to ask
+    judging --(sampled enough, or the end)--> kept: passed on       entropy <= threshold, or nobody is there to ask
                                           |-> unjudged: passed on   there are no log probabilities
                                           `-> escalated: dropped, the larger pool is asked
 
@@ -59,7 +59,7 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
     model = admitted.model
     tier = catalogue.tenants[admitted.caller.tenant].tier
     step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
-    if step is None or admitted.wants_counts or admitted.route not in (CHAT, COMPLETIONS):
+    if step is None or admitted.continuous_usage or admitted.route not in (CHAT, COMPLETIONS):
         return None
     parsed = orjson.loads(admitted.upstream_body)
     if not _may_be_judged(parsed):
@@ -71,14 +71,14 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
         parsed |= {"logprobs": True, "top_logprobs": decisions.TOP_LOGPROBS}
     else:
         parsed["logprobs"] = decisions.TOP_LOGPROBS
-    asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed), wants_counts=admitted.stream)
+    asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed), continuous_usage=admitted.stream)
     return CascadeJudge(exchange, step, plain=admitted, asking=asking, larger=larger)
 
 
 def _may_be_judged(parsed: dict[str, Any]) -> bool:
     """Whether there will be one answer, with figures that only we have asked for."""
-    wishes = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
-    asks_itself = any(wish is not None and wish is not False for wish in wishes)  # 0 is a wish
+    options = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
+    asks_itself = any(each is not None and each is not False for each in options)  # 0 asks for them, too
     prompt = parsed.get("prompt")
     is_one = type(prompt) is not list or type(prompt[0]) is int or len(prompt) == 1
     several = max(parsed.get("n") or 1, parsed.get("best_of") or 1) > 1
@@ -89,7 +89,7 @@ class CascadeJudge:
     """Owner of the small model's attempts; what it learnt stays for the trace."""
 
     __slots__ = (
-        "_entropies", "_exchange", "_held", "_held_bytes", "_step", "asking", "doubt", "first_token_s", "larger",
+        "_entropies", "_exchange", "_held", "_held_bytes", "_step", "asking", "entropy_nats", "first_token_s", "larger",
         "plain", "usage", "verdict",
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ class CascadeJudge:
         self._step = step
         self.plain, self.asking, self.larger = plain, asking, larger
         self.verdict: Verdict = "judging"
-        self.doubt: float | None = None  # nats
+        self.entropy_nats: float | None = None  # nats
         self.first_token_s = 0.0  # monotonic; 0: none came, or none was seen to come
         self.usage: Usage | None = None  # of the answer that is judged, as far as the engine has told
         self._held: list[bytes] = []
@@ -111,7 +111,7 @@ class CascadeJudge:
         """The small model is asked in another version: what `asking` was rewritten to."""
         parsed = orjson.loads(self.plain.upstream_body)
         parsed["model"] = other.model.engine_name
-        self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed), wants_counts=False)
+        self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed), continuous_usage=False)
         self.asking = other
 
     def let_go_of_bodies(self) -> None:
@@ -131,7 +131,7 @@ class CascadeJudge:
             "from": source,
             "to": target,
             "verdict": self.verdict,
-            "doubt_nats": None if self.doubt is None else round(self.doubt, 4),
+            "doubt_nats": None if self.entropy_nats is None else round(self.entropy_nats, 4),
             "threshold_nats": self._step.threshold_nats,
             "prompt_tokens": usage.prompt_tokens if usage is not None else None,
             "completion_tokens": usage.completion_tokens if usage is not None else None,
@@ -203,10 +203,10 @@ class CascadeJudge:
 
     def _is_kept(self, attempt: Attempt) -> bool:
         step = self._step
-        self.doubt = decisions.doubt(self._entropies[: step.sample_tokens], step.measure)
-        if self.doubt is None:
+        self.entropy_nats = decisions.answer_entropy(self._entropies[: step.sample_tokens], step.measure)
+        if self.entropy_nats is None:
             self.verdict = "unjudged"
-        elif self.doubt <= step.threshold_nats or not self._exchange.escalate(self, attempt):
+        elif self.entropy_nats <= step.threshold_nats or not self._exchange.escalate(self, attempt):
             self.verdict = "kept"
         else:
             self.verdict = "escalated"

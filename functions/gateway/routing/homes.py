@@ -46,7 +46,7 @@ MAX_UNPUBLISHED = 65_536  # while the bus is away
 _LOOKED_AT = 1_000  # conversations at once of those that all may assume elsewhere now: 10 ms
 
 _Key = tuple[PoolName, bytes]
-_Place = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
+_BatchKey = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class SessionHomes:
         self._clock = clock
         self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
         self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
-        self._doubtful: deque[_Key] = deque()  # that all may assume elsewhere now
+        self._to_recheck: deque[_Key] = deque()  # that all may assume elsewhere now
         self.told_total = 0  # conversations
         self.heard_total = 0
         self.lost_total = 0  # never told: the bus was away for too long
@@ -108,19 +108,19 @@ class SessionHomes:
         now_s = self._clock()
         self._homes.expire(lambda held: held.until_s <= now_s)
 
-    def doubt(self, pool: PoolName, names: Collection[EngineName]) -> None:
+    def recheck(self, pool: PoolName, names: Collection[EngineName]) -> None:
         """More replicas of the pool can answer these: `look_again` at their conversations."""
-        known = set(self._doubtful)
+        known = set(self._to_recheck)
         for key, held in self._homes.items():
             is_meant = key[0] == pool and (held.name in names or EVERY in names)
             if is_meant and held.is_seen and not held.is_told and key not in known:
-                self._doubtful.append(key)
+                self._to_recheck.append(key)
 
     def look_again(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
-        """Tell of those in doubt that all would assume elsewhere; some of them at each call."""
+        """Tell of those to recheck that all would assume elsewhere; some of them at each call."""
         now_s = self._clock()
-        for _ in range(min(len(self._doubtful), _LOOKED_AT)):
-            pool, conversation = key = self._doubtful.popleft()
+        for _ in range(min(len(self._to_recheck), _LOOKED_AT)):
+            pool, conversation = key = self._to_recheck.popleft()
             held = self.home_of(pool, conversation)
             if held is None or held.is_told or assumed(pool, conversation, held.name) == held.replica_id:
                 continue
@@ -131,7 +131,7 @@ class SessionHomes:
 
     def to_publish(self) -> list[SessionsAt]:
         """The next batch's content, taken from what is still to be told; empty where there is none."""
-        alike: dict[_Place, list[bytes]] = {}
+        alike: dict[_BatchKey, list[bytes]] = {}
         for _ in range(min(len(self._unpublished), MAX_SESSIONS_PER_BATCH)):
             (pool, conversation), (replica_id, ttl_s) = self._unpublished.popitem(last=False)
             place = (pool, replica_id, ttl_s)

@@ -58,7 +58,7 @@ class Waiter(Protocol):
 
 
 @dataclass(slots=True)
-class Place:
+class WakeSlot:
     """One request's."""
 
     pool: PoolName
@@ -73,7 +73,7 @@ class Place:
 class _Pool:
     asked_s: float  # the first request since it last served
     last_s: float  # the last one
-    waiters: dict[Waiter, Place] = field(default_factory=dict)  # in the order in which they came
+    waiters: dict[Waiter, WakeSlot] = field(default_factory=dict)  # in the order in which they came
 
 
 class PoolWakes:
@@ -119,7 +119,7 @@ class PoolWakes:
         is_full = self.waiting >= limits.wake_waiting or mine >= half
         if is_full or self._held_bytes + size_bytes > limits.wake_waiting_bytes:
             return NotAwake("too_many", left_s)
-        self._pools[pool].waiters[waiter] = Place(pool, tenant, size_bytes, now_s, until_s, now_s + TELL_AFTER_S)
+        self._pools[pool].waiters[waiter] = WakeSlot(pool, tenant, size_bytes, now_s, until_s, now_s + TELL_AFTER_S)
         self._by_tenant[tenant] = mine + 1
         self._held_bytes += size_bytes
         self.waiting += 1
@@ -194,7 +194,7 @@ class PoolWakes:
             self._left(place)
             asyncio.get_running_loop().call_soon(waiter.pool_serves)
 
-    def _left(self, place: Place) -> None:
+    def _left(self, place: WakeSlot) -> None:
         self.waiting -= 1
         self._held_bytes -= place.size_bytes
         self._by_tenant[place.tenant] -= 1

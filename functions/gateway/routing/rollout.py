@@ -37,7 +37,7 @@ from typing import Literal, NamedTuple
 
 from functions.api.ids import ModelId, ReplicaId, RolloutId, TenantId
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, encoded_group
 from functions.decisions.rollout.losses import LOST, Losses
 from functions.decisions.rollout.split import Group
 from functions.decisions.routing.retry import Failure
@@ -269,7 +269,7 @@ class RolloutEvidence:
 
     def _said(self, key: tuple[RolloutId, int], stage: _Stage) -> StageStats:
         stage.changed = False
-        return StageStats(key[0], key[1], wire_of(stage.candidate), wire_of(stage.control))
+        return StageStats(key[0], key[1], encoded_group(stage.candidate), encoded_group(stage.control))
 
     def _heartbeat(self, said: tuple[StageStats, ...]) -> RolloutHeartbeat:
         self._sequence += 1
@@ -367,5 +367,5 @@ def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
         yield tuple(part)
 
 
-def _buckets(group: GroupWire) -> int:
+def _buckets(group: EncodedGroup) -> int:
     return len(group.ttft_ms) + len(group.gap_shares) + len(group.total_ms)

@@ -217,7 +217,7 @@ class Router:
         """Who has become ready takes its share of the homes once it was told who is at home elsewhere."""
         for pool, index in self._fleet.indexes():
             if index.changed:
-                self.homes.doubt(pool, index.changed)
+                self.homes.recheck(pool, index.changed)
                 index.changed = set()
             for replica_id, until_s in list(index.fresh.items()):
                 if not until_s:

@@ -31,7 +31,7 @@ from functions.fleet.regions import RegionAddress, read_regions
 from functions.fleet.tasks import Supervised
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
-from functions.registry.metrics import RegionStanding
+from functions.registry.metrics import RegionStatus
 from functions.registry.regions import taking
 from functions.registry.regions.client import WAIT_S, RegionAccess, RegionAway, RegionClient, RegionContent
 from functions.registry.regions.declared_content import DeclaredContent
@@ -63,7 +63,7 @@ class OtherRegion:
     change: int = 0
     heard_s: float | None = None  # monotonic
     waiting: dict[str, ModelFacts] = field(default_factory=dict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    updated: asyncio.Event = field(default_factory=asyncio.Event)
     held: dict[str, tuple[Held, ...]] = field(default_factory=dict)  # by model, or key
     tried_again: dict[str, ModelFacts] = field(default_factory=dict)
     keys_again: dict[str, KeyFact] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class RegionsFollower:
     def is_connected(self, other: OtherRegion) -> bool:
         return other.heard_s is not None and self._clock() - other.heard_s < SILENT_S
 
-    def standings(self) -> list[RegionStanding]:
+    def statuses(self) -> list[RegionStatus]:
         return [
-            RegionStanding(other.name, self.is_connected(other), len(other.held), other.taken)
+            RegionStatus(other.name, self.is_connected(other), len(other.held), other.taken)
             for other in self.others.values()
         ]
 
@@ -173,14 +173,14 @@ class RegionsFollower:
             for key in page.keys:
                 await self._take_key(other, key)
             other.waiting |= {model.id: model for model in page.models}
-            other.news.set()
+            other.updated.set()
             other.lineage, other.change = page.lineage, page.change
             wait_s = 0.0 if page.more else WAIT_S
 
     async def _take_waiting(self, other: OtherRegion) -> None:
         while True:
-            await other.news.wait()
-            other.news.clear()
+            await other.updated.wait()
+            other.updated.clear()
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(AT_ONCE):
@@ -195,7 +195,7 @@ class RegionsFollower:
                 held = await self._take_model(other, model)
             except BaseException:
                 other.waiting.setdefault(model.id, model)
-                other.news.set()
+                other.updated.set()
                 raise
             self._note(other, model.id, held)
             if held:
@@ -210,7 +210,7 @@ class RegionsFollower:
             for key in keys.values():
                 await self._take_key(other, key)
             if again:
-                other.news.set()
+                other.updated.set()
 
     def _note(self, other: OtherRegion, subject: str, held: tuple[Held, ...]) -> None:
         if held and held != other.held.get(subject):

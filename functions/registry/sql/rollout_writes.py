@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import insert, update
 
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.codec import RolloutInvalid
 from functions.decisions.rollout.events import AnyEvent, Resumed
@@ -99,9 +99,9 @@ def _indexed(write: Write, rollout: Rollout) -> dict[str, Any]:
 
 def _row_of(rollout: Rollout) -> str:
     """What is within each field's bounds may be beyond a row's; nobody could read the feed past such a row."""
-    text = rollout_wire.encode(rollout).decode()
+    text = rollout_codec.encode(rollout).decode()
     try:
-        rollout_wire.decode_rollout(text)
+        rollout_codec.decode_rollout(text)
     except RolloutInvalid as error:
         message = f"the rollout could not be read again, so nothing was written: {error}"
         raise Refused("invalid", "rollout_unreadable", message, rollout.id) from error
@@ -109,7 +109,7 @@ def _row_of(rollout: Rollout) -> str:
 
 
 def _enter(write: Write, after: Rollout, event: AnyEvent) -> None:
-    text = rollout_wire.encode(event).decode()
+    text = rollout_codec.encode(event).decode()
     write.connection.execute(
         insert(rollout_events).values(
             rollout=after.id,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.registry.sql.tables import rollout_events, rollouts
 
@@ -90,10 +90,10 @@ def active_digests(connection: Connection) -> set[str]:
     """Both versions of every rollout that may still go either way."""
     found: set[str] = set()
     for text in connection.scalars(select(rollouts.c.row).where(rollouts.c.active)):
-        rollout = rollout_wire.decode_rollout(text)
+        rollout = rollout_codec.decode_rollout(text)
         found |= {rollout.from_digest, rollout.to_digest}
     return found
 
 
 def _stored(row: Row[Any]) -> StoredRollout:
-    return StoredRollout(rollout_wire.decode_rollout(row.row), row.seq, row.change, row.tenant)
+    return StoredRollout(rollout_codec.decode_rollout(row.row), row.seq, row.change, row.tenant)

@@ -151,8 +151,8 @@ async def together(engine: Engine, plan: Plan, say: Callable[[str], None]) -> li
             say(f"gaps among {streams} streams after {context} tokens each")
             medians = []
             for _ in range(plan.repetitions):
-                asked = (engine.ask(context, plan.answer_tokens) for _ in range(streams))
-                medians.append(_gap_s(await asyncio.gather(*asked)))
+                requests = (engine.ask(context, plan.answer_tokens) for _ in range(streams))
+                medians.append(_gap_s(await asyncio.gather(*requests)))
             found.append(Gap(streams, context + plan.answer_tokens / 2, median(medians) * 1000))
     return found
 

@@ -65,7 +65,7 @@ class AdapterAgents:
             done("loaded" if replica.answers else "unreachable")
 
     def _refuse(self, replica: Replica, adapters: AdapterTiers) -> None:
-        """Those whose wish found no room."""
+        """Those whose request found no room."""
         waiting = self._waiting.get(replica.id)
         if waiting is None:
             return

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName
 from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter
 from functions.decisions.adapters.plan import ask, plan
-from functions.decisions.adapters.state import AdapterPolicy, AdapterState, Asked, EngineAdapters, Want
+from functions.decisions.adapters.state import AdapterPolicy, AdapterState, ColdLoad, EngineAdapters, LoadVerdict
 from functions.decisions.distribution.bloom import build
 from functions.simulator.fleet.setting import AdapterTimes
 
@@ -126,10 +126,12 @@ class AdapterTiers:
 
     # the agent
 
-    def ask(self, name: EngineName, until_s: float, now_s: float) -> tuple[Asked, list[Loading]]:
+    def ask(self, name: EngineName, until_s: float, now_s: float) -> tuple[LoadVerdict, list[Loading]]:
         """A gateway needs it: what it is told, and what begins to load because of that."""
         self._is_settled = False
-        answer, self._state = ask(self._demand, self._engine(), self._state, (name, Want(now_s, until_s)), self._policy)
+        answer, self._state = ask(
+            self._demand, self._engine(), self._state, (name, ColdLoad(now_s, until_s)), self._policy
+        )
         return answer, self.tick(now_s) if answer == "accepted" else []
 
     def loaded(self, name: EngineName, now_s: float) -> list[Loading]:
@@ -142,7 +144,7 @@ class AdapterTiers:
         return self.tick(now_s)
 
     def is_wanted(self, name: EngineName) -> bool:
-        return name in self._loading or name in self._state.wants
+        return name in self._loading or name in self._state.cold_loads
 
     def tick(self, now_s: float) -> list[Loading]:
         """A second has passed, or something has changed: what is to be done now; gives what begins to load."""
@@ -179,7 +181,7 @@ class AdapterTiers:
     def _nothing_moves(self) -> bool:
         """Whether the next plan would be this one: a plan a second for each of 5,000 replicas took a core's third."""
         state = self._state
-        if self._loading or state.wants or state.leaving_since_s or state.withdrawn_since_s:
+        if self._loading or state.cold_loads or state.leaving_since_s or state.withdrawn_since_s:
             return False
         return self.room >= self._policy.headroom or len(self._demand.by_name) <= self._policy.max_adapters
 

@@ -22,7 +22,7 @@ from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.decisions.routing.placement import Placed
 from functions.simulator.fleet.adapter_tiers import engine_name_of
 from functions.simulator.fleet.setting import PoolSetting, Setting
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 BASE = EngineName("base")
 _MAX_MODELS = 100_000
@@ -84,12 +84,12 @@ class SettingCatalogue(Catalogue):
         model = self._bases[pool] if adapter is None else self._adapter(adapter, self.pools[pool])
         return model if self._is_plain else self.in_first_pool(model, tenant)
 
-    def placed_by_rules(self, model: ResolvedModel, asked: Asked) -> ResolvedModel:
+    def placed_by_rules(self, model: ResolvedModel, request: WorkloadRequest) -> ResolvedModel:
         """Where a gateway's intake sends it; the rules on predicted time are the exchange's."""
         if not model.other_pools:
             return model
-        tier = self.tenants[asked.tenant].tier
-        return self.placed(model, Placed(asked.tenant, tier, BANDS[asked.band], asked.prompt_tokens))
+        tier = self.tenants[request.tenant].tier
+        return self.placed(model, Placed(request.tenant, tier, BANDS[request.band], request.prompt_tokens))
 
     def is_tenants_own(self, model_pool: PoolName) -> bool:
         return model_pool in self._own

@@ -13,7 +13,7 @@ from functions.gateway.http.sink import Headers
 from functions.gateway.request.exchange import Exchange
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.signals import Second
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 _BATCH = BANDS.index("batch")
 _OVER_QUOTA = 429
@@ -43,22 +43,24 @@ class Client:
     __slots__ = (
         "_adapters_blocks",
         "_gateway",
-        "asked",
         "exchange",
         "first_s",
         "home",
         "is_over",
         "key",
         "pool",
+        "request",
         "steered",
     )
 
-    def __init__(self, gateway: Frontend, key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]) -> None:
+    def __init__(
+        self, gateway: Frontend, key: str, request: WorkloadRequest, pool: PoolName, blocks: tuple[int, ...]
+    ) -> None:
         """`blocks`: of its prompt in an adapter's cache."""
         self._gateway = gateway
         self._adapters_blocks = blocks
         self.key = key
-        self.asked = asked
+        self.request = request
         self.pool = pool  # that it asked: the one that bears its model's name
         self.home = pool  # of its model's, the one where rules place it: a controller counts it there
         self.steered = False  # to another one, before it came to a gateway's admission
@@ -68,7 +70,7 @@ class Client:
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
         """Of the prompt, by the names under which an engine caches them."""
-        return self._adapters_blocks if is_adapter else self.asked.blocks
+        return self._adapters_blocks if is_adapter else self.request.blocks
 
     @property
     def serving_pool(self) -> PoolName:
@@ -88,12 +90,12 @@ class Client:
             self._first_token()
 
     def _first_token(self) -> None:
-        gateway, asked, exchange = self._gateway, self.asked, self.exchange
+        gateway, request, exchange = self._gateway, self.request, self.exchange
         self.first_s = gateway.now_s
-        ttft_s = self.first_s - asked.at_s
-        band = gateway.outcome.band(self.pool, asked.band)
+        ttft_s = self.first_s - request.at_s
+        band = gateway.outcome.band(self.pool, request.band)
         band.began(ttft_s, exchange.timeline.queued_s if exchange is not None else 0.0)
-        gateway.outcome.pools[self.serving_pool].answering[asked.band].add(ttft_s * 1000)
+        gateway.outcome.pools[self.serving_pool].answering[request.band].add(ttft_s * 1000)
         gateway.figures(self.serving_pool).ttft.add(ttft_s * 1000)
         band.degraded += self.is_degraded
         if self._has_moved:
@@ -108,11 +110,11 @@ class Client:
         if last:
             self._lost(last.decode())
             return
-        gateway, asked = self._gateway, self.asked
-        gateway.outcome.pools[self.serving_pool].answered_tokens += asked.prompt_tokens + asked.output_tokens
-        if asked.output_tokens > 1:
-            gap_s = (gateway.now_s - self.first_s) / (asked.output_tokens - 1)
-            gateway.outcome.band(self.pool, asked.band).answer_gaps.add(gap_s * 1000)
+        gateway, request = self._gateway, self.request
+        gateway.outcome.pools[self.serving_pool].answered_tokens += request.prompt_tokens + request.output_tokens
+        if request.output_tokens > 1:
+            gap_s = (gateway.now_s - self.first_s) / (request.output_tokens - 1)
+            gateway.outcome.band(self.pool, request.band).answer_gaps.add(gap_s * 1000)
         self._over()
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -132,7 +134,7 @@ class Client:
     # how it ends
 
     def refused(self, reason: str) -> None:
-        band, figures = self.asked.band, self._gateway.figures(self.home)
+        band, figures = self.request.band, self._gateway.figures(self.home)
         self._gateway.outcome.band(self.pool, band).shed[reason] += 1
         figures.shed += 1
         figures.overflow += is_overflow(self._why_it_left() or reason, is_batch=band == _BATCH)
@@ -140,9 +142,9 @@ class Client:
 
     def _lost(self, reason: str) -> None:
         reason = self._gateway.stopping or reason
-        band = self._gateway.outcome.band(self.pool, self.asked.band)
+        band = self._gateway.outcome.band(self.pool, self.request.band)
         if self.first_s:
-            band.broke(self.first_s - self.asked.at_s, reason)
+            band.broke(self.first_s - self.request.at_s, reason)
         else:
             band.lost[reason] += 1
         self._over()
@@ -168,8 +170,8 @@ class Client:
             return
         self.is_over = True
         if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
-            self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+            self._gateway.outcome.band(self.pool, self.request.band).cold_starts += 1
         if self.exchange is not None and self.exchange.timeline.wake_s > 0.0:
-            self._gateway.outcome.band(self.pool, self.asked.band).woke += 1
+            self._gateway.outcome.band(self.pool, self.request.band).woke += 1
         self.exchange = None  # it knows this client: a circle would keep both for the collector
         self._gateway.over(self)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.admission.queue import Admission
-from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.overload.gateway_share import QueueLadder
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict
@@ -61,7 +61,7 @@ class OtherRouter:
 
     def _question(self, request: RouteRequest, replica: ReplicaView) -> Question:
         client = self._client_of(request.tie_key)
-        asked = client.asked
+        asked = client.request
         return Question(
             client.key, replica.pool, request.engine_name, client.blocks_for(is_adapter=request.is_adapter),
             self._block_tokens, asked.prompt_tokens, asked.output_tokens, asked.session,
@@ -100,7 +100,7 @@ class ModelledEngines:
         return engine
 
 
-class NoLadder(RoomLadder):
+class NoLadder(QueueLadder):
     """Nothing is shed, shifted or borrowed."""
 
     def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:

@@ -10,13 +10,13 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.catalogue import SettingCatalogue
-from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.engine_driver import EngineDriver
 from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.signals import PoolFigures
 from functions.simulator.fleet.steering import Steering
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 LoadAdapter = Callable[[ReplicaId, EngineName, float, Callable[[LoadAnswer], None]], None]
 
@@ -27,12 +27,12 @@ class Context:
     catalogue: SettingCatalogue
     events: Events
     outcome: Outcome
-    engines: EngineRoom
-    told: Mapping[PoolName, ToldPrefixes]
+    engines: EngineDriver
+    told: Mapping[PoolName, ReportedPrefixes]
     """By pool, where its policy goes by the engines' events."""
     figures: Mapping[PoolName, PoolFigures]
     load_adapter: LoadAdapter
     """Ask the replica's agent for so many seconds at most; the last argument is called once, within them."""
-    over: Callable[[Asked], None]
+    over: Callable[[WorkloadRequest], None]
     """Once for each that came."""
     steering: Steering | None = None

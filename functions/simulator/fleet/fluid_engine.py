@@ -11,7 +11,7 @@ more tokens ends when m more steps are done, whoever comes or goes meanwhile. So
 a request costs a few events however many tokens it has.
 
 Exact are the number of steps, the order of service (prompts by priority and arrival, decodes beside them), the token
-budget, seats and memory, and that a first token comes at the end of a step. Smoothed: who comes within a step waits for
+budget, slots and memory, and that a first token comes at the end of a step. Smoothed: who comes within a step waits for
 half of one; what several prompts read in one step counts for the first of them first.
 `test_agrees_with_the_engine_that_steps` holds the error.
 
@@ -161,7 +161,7 @@ class FluidEngine:
             self._plan()
 
     def drop(self, work: Work, now_s: float) -> None:
-        """Nobody waits for it any more: its seat and memory are free at once. Does nothing where it is over."""
+        """Nobody waits for it any more: its slot and memory are free at once. Does nothing where it is over."""
         self.advance(now_s)
         if work.is_over:
             return
@@ -215,7 +215,7 @@ class FluidEngine:
 
     @property
     def unscheduled(self) -> int:
-        """Who waits for a seat, or found the step's token budget used up: vLLM's num_requests_waiting."""
+        """Who waits for a slot, or found the step's token budget used up: vLLM's num_requests_waiting."""
         left = self._profile.step_budget_tokens - len(self._slots)
         late = 0
         for work in self._reading:
@@ -320,7 +320,7 @@ class FluidEngine:
         self.over.append(work)
 
     def _release(self, work: Work) -> None:
-        """Seat and memory of one that decodes; its entry in the heap is passed over later."""
+        """Slot and memory of one that decodes; its entry in the heap is passed over later."""
         del self._slots[work.number]
         self.kv_tokens -= work.holds_tokens + self._steps - work.joined_steps
 

@@ -41,7 +41,7 @@ from functions.simulator.fleet.signals import Second
 from functions.simulator.fleet.steering import Shed
 from functions.simulator.fleet.upstream import ROUTE, ModelledRequest
 from functions.simulator.router_port import SimulatedRouter
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 _BATCH = BANDS.index("batch")
 _HALF_INT = (1 << 62) - 1
@@ -67,7 +67,7 @@ class SimulatedGateway:
         self._context = context
         self._events = context.events
         self._setting = context.setting
-        self._deaf_until_s = 0.0
+        self._bus_down_until_s = 0.0
         self._metrics = OutcomeMetrics(context)
         self._other: OtherRouter | None = None
         if router is not None:
@@ -86,7 +86,7 @@ class SimulatedGateway:
                 name,
                 clock=self._clock,
                 tasks=self.services.tasks,
-                dice=self.services.quotas.dice,
+                uniform=self.services.quotas.uniform,
                 expected_gateways=context.setting.gateways,
             )
             self.services.quotas.leasing = self._leases
@@ -117,11 +117,11 @@ class SimulatedGateway:
     def cut_off(self, until_s: float) -> None:
         """The bus is out of its reach."""
         self.services.state.bus_down = True
-        self._deaf_until_s = max(self._deaf_until_s, until_s)
+        self._bus_down_until_s = max(self._bus_down_until_s, until_s)
 
     def may_hear_again(self) -> bool:
-        """Whether it has been deaf for long enough: then it hears from now on."""
-        if self.services.state.bus_down and self._events.now_s >= self._deaf_until_s:
+        """Whether the bus has been out of its reach for long enough: then it hears from now on."""
+        if self.services.state.bus_down and self._events.now_s >= self._bus_down_until_s:
             self.core.bus_recovered()
             return True
         return False
@@ -132,25 +132,25 @@ class SimulatedGateway:
 
     # a request
 
-    def come(self, asked: Asked) -> None:
+    def come(self, request: WorkloadRequest) -> None:
         now_s, catalogue = self._events.now_s, self._context.catalogue
         self.count += 1
-        pool = PoolName(asked.pool) if asked.pool is not None else catalogue.first
-        model = catalogue.model(pool, asked.adapter, asked.tenant)
-        client = Client(self, f"{self.name}{self.count}", asked, pool, _adapters_blocks(asked))
+        pool = PoolName(request.pool) if request.pool is not None else catalogue.first
+        model = catalogue.model(pool, request.adapter, request.tenant)
+        client = Client(self, f"{self.name}{self.count}", request, pool, _adapters_blocks(request))
         self.clients[client.key] = client
         if model is None:
-            self.outcome.band(pool, asked.band).asked += 1
+            self.outcome.band(pool, request.band).asked += 1
             client.refused("model_not_found")
             return
-        model = catalogue.placed_by_rules(model, asked)
+        model = catalogue.placed_by_rules(model, request)
         client.home = model.pool
-        expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, asked.tenant)
+        expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, request.tenant)
         self._note(client, expected_tokens)
-        caller = Caller(asked.tenant, _KEY, _SCOPES, BANDS[asked.band])
+        caller = Caller(request.tenant, _KEY, _SCOPES, BANDS[request.band])
         entry = None
         try:
-            entry = self.services.quotas.enter(asked.tenant, catalogue.quota_of(asked.tenant), now_s)
+            entry = self.services.quotas.enter(request.tenant, catalogue.quota_of(request.tenant), now_s)
             steered = self._steered(client)
             if isinstance(steered, Shed):
                 entry.leave(now_s)
@@ -170,19 +170,19 @@ class SimulatedGateway:
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
         steering = self._context.steering
-        steered = steering.steer(client.asked, client.pool, self._events.now_s) if steering is not None else None
+        steered = steering.steer(client.request, client.pool, self._events.now_s) if steering is not None else None
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
             return steered if isinstance(steered, Shed) else None
         client.steered = True
         catalogue = self._context.catalogue
-        model = catalogue.model(steered, None, client.asked.tenant)
-        return catalogue.placed_by_rules(model, client.asked) if model is not None else None
+        model = catalogue.model(steered, None, client.request.tenant)
+        return catalogue.placed_by_rules(model, client.request) if model is not None else None
 
     def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
-        asked, block_tokens = client.asked, self._setting.block_tokens
+        request, block_tokens = client.request, self._setting.block_tokens
         features = RequestFeatures(
-            prompt_bytes=_TEXT_BYTES * asked.prompt_tokens,
-            prompt_tokens=asked.prompt_tokens,
+            prompt_bytes=_TEXT_BYTES * request.prompt_tokens,
+            prompt_tokens=request.prompt_tokens,
             prompt_exact=True,
             max_output_tokens=_MOST_OUTPUT_TOKENS,
             expected_output_tokens=expected_tokens,
@@ -195,27 +195,27 @@ class SimulatedGateway:
             route=ROUTE,
             model=model,
             routing=self._context.catalogue.routing_for(model.pool),
-            service_class=BANDS[asked.band],
+            service_class=BANDS[request.band],
             stream=True,
-            wants_usage=False,
+            include_usage=False,
             deadline_ms=None,
             features=features,
             upstream_body=_requests.encode(ModelledRequest(model.engine_name, client.key)),
-            session=asked.session,
-            conversation=session_hash(asked.tenant, asked.session) if asked.session is not None else None,
+            session=request.session,
+            conversation=session_hash(request.tenant, request.session) if request.session is not None else None,
             is_first_turn=False,
         )
 
     def _note(self, client: Client, expected_tokens: int) -> None:
         """For the outcome, and for what a controller will know of the pool."""
-        asked = client.asked
-        self.outcome.band(client.pool, asked.band).asked += 1
+        request = client.request
+        self.outcome.band(client.pool, request.band).asked += 1
         figures = self.figures(client.home)
         figures.arrivals += 1
-        figures.prompt_tokens += asked.prompt_tokens
+        figures.prompt_tokens += request.prompt_tokens
         figures.output_tokens += expected_tokens
-        if asked.band == _BATCH:
-            figures.deferrable_tokens += asked.prompt_tokens + expected_tokens
+        if request.band == _BATCH:
+            figures.deferrable_tokens += request.prompt_tokens + expected_tokens
 
     # what clients say
 
@@ -243,7 +243,7 @@ class SimulatedGateway:
         del self.clients[client.key]
         if self._other is not None:
             self._other.router.ended(client.key)
-        self._context.over(client.asked)
+        self._context.over(client.request)
 
     # inside
 
@@ -251,9 +251,9 @@ class SimulatedGateway:
         return self._events.now_s
 
 
-def _adapters_blocks(asked: Asked) -> tuple[int, ...]:
+def _adapters_blocks(request: WorkloadRequest) -> tuple[int, ...]:
     """An adapter's KV is none of its base's, nor of another's."""
-    if asked.adapter is None:
+    if request.adapter is None:
         return ()
-    own = xxh3_64_intdigest(asked.adapter.encode()) & _HALF_INT
-    return tuple(block ^ own for block in asked.blocks)
+    own = xxh3_64_intdigest(request.adapter.encode()) & _HALF_INT
+    return tuple(block ^ own for block in request.blocks)

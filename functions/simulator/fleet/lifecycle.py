@@ -18,13 +18,13 @@ from functions.decisions.adapters.demand import AdapterDemand
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_tiers import AdapterTiers, demand_of
-from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.engine_driver import EngineDriver
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.replica import Counts, Life, Replica
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import PoolSetting, Setting, Zone
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
 
 _LIVE = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
 _GOODBYE_AFTER_S = 1.0  # a heartbeat: by then whoever routes has heard that it drains
@@ -63,14 +63,14 @@ class ReplicaLifecycle:
         self._promoting: set[ReplicaId] = set()
         self._spent_s = {pool.name: 0.0 for pool in setting.all_pools}
         self.told = {
-            pool.name: ToldPrefixes()
+            pool.name: ReportedPrefixes()
             for pool in setting.all_pools
             if setting.router is None and (pool.routing or setting.routing).prefix_source == "events"
         }
         self.past = {pool.name: Past() for pool in setting.all_pools}
         self.replicas: dict[ReplicaId, Replica] = {}
         self.members: dict[PoolName, dict[ReplicaId, Replica]] = {pool.name: {} for pool in setting.all_pools}
-        self.engines = EngineRoom(events, outcome, self.replicas, connect_s=setting.timeouts.connect_s)
+        self.engines = EngineDriver(events, outcome, self.replicas, connect_s=setting.timeouts.connect_s)
         self.condemn: Callable[[Replica], None] = lambda replica: None
         self.adapters_tick: Callable[[Replica], None] = lambda replica: None
 

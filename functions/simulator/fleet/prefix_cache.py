@@ -2,7 +2,7 @@
 
 A prompt's cached part is its longest beginning of which every block is there. With host memory behind it
 (`host_tokens`), what enters is copied there, too, and found there when it has left the accelerator: for the time of a
-reload, which whoever sends the prompt waits for (`engine_room`). Neighbours: the gateway only believes
+reload, which whoever sends the prompt waits for (`engine_driver`). Neighbours: the gateway only believes
 (`decisions.prefix.record`); this is what turns out to be true.
 """
 

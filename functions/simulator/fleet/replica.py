@@ -25,9 +25,9 @@ from functions.simulator.fleet.adapter_tiers import AdapterTiers
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
 from functions.simulator.fleet.prefix_cache import PrefixCache
+from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import PoolSetting, Zone
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
 
 _KV_BLOCK_TOKENS = 16
 _HEALTH = HealthPolicy()
@@ -109,7 +109,7 @@ class Replica:
         block_tokens: int,
         gaps: TokenGaps,
         adapters: AdapterTiers | None,
-        told: ToldPrefixes | None = None,
+        told: ReportedPrefixes | None = None,
     ) -> None:
         self.id = replica_id
         self.pool = pool

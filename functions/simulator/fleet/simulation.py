@@ -40,7 +40,7 @@ from functions.simulator.fleet.signals import Look, PoolFigures
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.virtual_loop import VirtualLoop, quiet_gateways, seldom_collected
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
 
@@ -50,7 +50,7 @@ _SECOND_S = 1.0
 _FOREGROUND = (0, 1)  # bands that do not wait by design
 
 
-def simulate(setting: Setting, workload: Iterable[Asked]) -> Outcome:
+def simulate(setting: Setting, workload: Iterable[WorkloadRequest]) -> Outcome:
     return Simulation(setting, workload).run()
 
 
@@ -59,13 +59,13 @@ def _pool_outcome(admission: AdmissionEntry | None) -> PoolOutcome:
 
 
 class Simulation:
-    def __init__(self, setting: Setting, workload: Iterable[Asked], actors: Iterable["Actor"] = ()) -> None:
+    def __init__(self, setting: Setting, workload: Iterable[WorkloadRequest], actors: Iterable["Actor"] = ()) -> None:
         self.setting = setting
         self.catalogue = SettingCatalogue(setting)
         self.events = Events()
         self._loop = VirtualLoop(self.events)  # type: ignore[abstract]  # no sockets, processes or signals
         self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
-        self._workload: Iterator[Asked] = iter(workload)
+        self._workload: Iterator[WorkloadRequest] = iter(workload)
         self._actors = tuple(actors)
         pools = setting.all_pools
         self.outcome = Outcome({pool.name: _pool_outcome(pool.admission or setting.admission) for pool in pools})
@@ -129,9 +129,9 @@ class Simulation:
         """Requests that have come and are not over."""
         return self._under_way
 
-    def requests_under_way(self) -> Iterator[Asked]:
+    def requests_under_way(self) -> Iterator[WorkloadRequest]:
         """The same, each of them, by gateway and in the order in which they came."""
-        return (client.asked for gateway in self.gateways for client in gateway.clients.values())
+        return (client.request for gateway in self.gateways for client in gateway.clients.values())
 
     def pools(self) -> tuple[PoolName, ...]:
         return tuple(self._figures)
@@ -224,48 +224,48 @@ class Simulation:
 
     def _expect(self) -> None:
         """The next request, when its time comes."""
-        asked = next(self._workload, None)
-        if asked is None:
+        request = next(self._workload, None)
+        if request is None:
             self._has_ended = True
             self._stop_if_over()
             self.events.after(self.setting.extra_s, self.events.stop)
             return
-        self.events.at(asked.at_s, partial(self._come_next, asked))
+        self.events.at(request.at_s, partial(self._come_next, request))
 
-    def _come_next(self, asked: Asked) -> None:
+    def _come_next(self, request: WorkloadRequest) -> None:
         self._under_way += 1
-        self._come(asked)
+        self._come(request)
         self._expect()
 
-    def _come(self, asked: Asked) -> None:
-        gateway = self._gateway_of(asked)
+    def _come(self, request: WorkloadRequest) -> None:
+        gateway = self._gateway_of(request)
         if gateway is None:
-            band = self.outcome.band(self._pool_of(asked), asked.band)
+            band = self.outcome.band(self._pool_of(request), request.band)
             band.asked += 1
             band.lost["no_gateway"] += 1
-            self._over(asked)
+            self._over(request)
             return
-        if asked.region and gateway.zone.region != asked.region:
+        if request.region and gateway.zone.region != request.region:
             # There and back again, both at once: what the client waits for is the same.
-            self.events.after(self.setting.cross_region_s, partial(self._come_from_afar, gateway, asked))
+            self.events.after(self.setting.cross_region_s, partial(self._come_from_afar, gateway, request))
             return
-        gateway.come(asked)
+        gateway.come(request)
 
-    def _pool_of(self, asked: Asked) -> PoolName:
-        found = PoolName(asked.pool) if asked.pool is not None else None
+    def _pool_of(self, request: WorkloadRequest) -> PoolName:
+        found = PoolName(request.pool) if request.pool is not None else None
         return found if found in self._figures else next(iter(self._figures))
 
-    def _come_from_afar(self, gateway: SimulatedGateway, asked: Asked) -> None:
+    def _come_from_afar(self, gateway: SimulatedGateway, request: WorkloadRequest) -> None:
         if gateway.is_up:
-            gateway.come(asked)
+            gateway.come(request)
         else:
-            self._come(asked)
+            self._come(request)
 
-    def _over(self, asked: Asked) -> None:
+    def _over(self, request: WorkloadRequest) -> None:
         """Once for each that came."""
         self._under_way -= 1
-        if asked.then is not None:
-            for follower in asked.then(self.events.now_s):
+        if request.then is not None:
+            for follower in request.then(self.events.now_s):
                 self._under_way += 1
                 self.events.at(follower.at_s, partial(self._come, follower))
         self._stop_if_over()
@@ -274,15 +274,15 @@ class Simulation:
         if self._has_ended and not self._under_way:
             self.events.stop()
 
-    def _gateway_of(self, asked: Asked) -> SimulatedGateway | None:
+    def _gateway_of(self, request: WorkloadRequest) -> SimulatedGateway | None:
         """A client's connection stays where it is; a request without a session may come to anybody."""
         if len(self.gateways) == 1 and self.gateways[0].is_up:
             return self.gateways[0]
         up = [gateway for gateway in self.gateways if gateway.is_up]
-        near = [gateway for gateway in up if gateway.zone.region == asked.region] if asked.region else up
+        near = [gateway for gateway in up if gateway.zone.region == request.region] if request.region else up
         if not near:
             near = up
-        key = asked.session or f"{asked.tenant}{asked.at_s}"
+        key = request.session or f"{request.tenant}{request.at_s}"
         return near[crc32(key.encode()) % len(near)] if near else None
 
     # what happens by itself

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from functions.api.ids import PoolName
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 
 class Shed(NamedTuple):
@@ -13,5 +13,5 @@ class Shed(NamedTuple):
 
 
 class Steering(Protocol):
-    def steer(self, asked: Asked, pool: PoolName, now_s: float) -> Shed | PoolName | None:
+    def steer(self, request: WorkloadRequest, pool: PoolName, now_s: float) -> Shed | PoolName | None:
         """None: it goes where it is to go."""

@@ -5,7 +5,7 @@
 What an attempt of the gateway (`functions.gateway.request.attempt`) reads is an answer's head, its first event, and a
 last one that carries the usage; the tokens between are the engine model's affair. `ROUTE` is how such an answer speaks.
 
-Neighbours: `engine_room` has the engines; `client` asks.
+Neighbours: `engine_driver` has the engines; `client` asks.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from functions.gateway.request.relay import Sign
 from functions.gateway.request.upstream import AnswerReceiver
 from functions.simulator.fleet.catalogue import BASE
 from functions.simulator.fleet.fluid_engine import Work
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 _FIRST = b"first"
 _END_OF_HEAD = b"\r\n\r\n"
@@ -86,7 +86,7 @@ class _Relay:
         return data
 
 
-def _relay(renaming: Renaming, wants_usage: bool, wants_counts: bool, event_bytes: int) -> _Relay:
+def _relay(renaming: Renaming, include_usage: bool, continuous_usage: bool, event_bytes: int) -> _Relay:
     return _Relay()
 
 
@@ -123,7 +123,7 @@ class Asking(Protocol):
     """Whoever a request is for."""
 
     @property
-    def asked(self) -> Asked: ...
+    def request(self) -> WorkloadRequest: ...
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
         """Of the prompt, by the names under which an engine caches them."""
@@ -195,19 +195,19 @@ class Connection:
             self._answer.on_body(_FIRST)
 
     def over(self, computed_tokens: int) -> None:
-        answer, asked = self._answer, self.asking.asked
+        answer, request = self._answer, self.asking.request
         if answer is None:
             return
-        cached_tokens = asked.prompt_tokens - computed_tokens
+        cached_tokens = request.prompt_tokens - computed_tokens
         if self.is_prefill:
             self._answer = None
             answer.on_head(200, b"application/json")
-            answer.on_body(msgspec.json.encode(self._prefilled(asked.prompt_tokens, cached_tokens)))
+            answer.on_body(msgspec.json.encode(self._prefilled(request.prompt_tokens, cached_tokens)))
             answer.on_end()
             return
         if self.handed_over.do_remote_prefill:
             cached_tokens = self.handed_over.remote_prefill_cached_tokens
-        answer.on_body(b"%d %d %d" % (asked.prompt_tokens, max(1, asked.output_tokens), cached_tokens))
+        answer.on_body(b"%d %d %d" % (request.prompt_tokens, max(1, request.output_tokens), cached_tokens))
         self._answer = None
         answer.on_end()
 

@@ -1,7 +1,7 @@
-"""What a configuration would do to the fleet: two worlds from two sets of objects, the same traffic, one comparison.
+"""What a configuration would do: two planned fleets from two sets of objects, the same traffic, one comparison.
 
 profiles        which engine an InferenceService is, from its accelerators, its model and its arguments
-world           objects -> what the simulator is told
+planned_fleet   objects -> what the simulator is told
 unsimulated     what a change touches that no simulated figure can show
 traffic         requests for both sides: a trace at its pace, or traffic that nobody recorded
 entry           those of them that reach an admission queue at all, and where rules place them

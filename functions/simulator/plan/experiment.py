@@ -16,22 +16,22 @@ from functions.simulator.plan.comparison import Compared, all_compared
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured, with_several
+from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.world import World
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 _LEAST_EVERY_S = 1.0
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Side:
+class Variant:
     """One configuration, in every window."""
 
-    world: World
+    fleet: PlannedFleet
     runs: list[dict[Key, float | None]] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)  # of the first window
     requests: int = 0
@@ -39,8 +39,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    before: Side
-    after: Side
+    before: Variant
+    after: Variant
     compared: dict[Key, Compared]
     promises: tuple[Promise, ...]
     verdict: Verdict
@@ -57,50 +57,50 @@ class _Window:
     def __init__(self, traffic: PlanTraffic, window: int) -> None:
         self._fresh = partial(traffic.requests, window)
         self._rows = list(self._fresh())
-        self._is_open = all(asked.then is None for asked in self._rows)
+        self._is_open = all(request.then is None for request in self._rows)
 
-    def __call__(self) -> Iterable[Asked]:
+    def __call__(self) -> Iterable[WorkloadRequest]:
         return self._rows if self._is_open else self._fresh()
 
 
-def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) -> Played:
-    sides = Side(before), Side(after)
+def play(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic, progress: Progress) -> Played:
+    variants = Variant(before), Variant(after)
     several = with_several(before, after)
     for window in range(traffic.windows):
         progress(f"window {window + 1} of {traffic.windows}, requests")
         requests = _Window(traffic, window)
-        for name, side in zip(("before", "after"), sides, strict=True):
+        for name, variant in zip(("before", "after"), variants, strict=True):
             progress(f"window {window + 1} of {traffic.windows}, {name}")
-            _run(side, traffic, requests, window, several)
-    compared = all_compared(figures_for(before, after), sides[0].runs, sides[1].runs)
+            _run(variant, traffic, requests, window, several)
+    compared = all_compared(figures_for(before, after), variants[0].runs, variants[1].runs)
     promises = tuple(_promises(after, before, compared))
     in_time = [each.marked for key, each in compared.items() if key.figure == IN_TIME]
     others = [each.marked for key, each in compared.items() if key.figure != IN_TIME]
-    return Played(*sides, compared, promises, verdict(promises, in_time, others))
+    return Played(*variants, compared, promises, verdict(promises, in_time, others))
 
 
-def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int, several: Collection[PoolName]) -> None:
+def _run(variant: Variant, traffic: PlanTraffic, requests: _Window, window: int, several: Collection[PoolName]) -> None:
     is_own = traffic.kind == "recorded"
-    entry = Entry(side.world, is_own)
-    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()), entry.place)
+    entry = Entry(variant.fleet, is_own)
+    beginning = Beginning.of(Entry(variant.fleet, is_own).entering(requests()), entry.place)
     actors: list[Actor] = []
-    for pool in side.world.generating:
+    for pool in variant.fleet.generating:
         scaler = scaler_of(pool, StartTimes().of(traffic.start))
         if scaler is not None:
             actors.append((scaler.every_s, scaler))
     if window == 0:
-        actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), side.timeline))
+        actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), variant.timeline))
     meter = Meter()
     actors.append((beginning.last_s, meter))
-    setting = setting_of(side.world, traffic, beginning, window)
+    setting = setting_of(variant.fleet, traffic, beginning, window)
     simulation = Simulation(setting, entry.entering(requests()), actors)
     simulation.run()
-    side.requests += sum(band.asked for band in simulation.outcome.bands)
-    side.requests += entry.no_pool.total() + entry.too_long.total()
-    side.runs.append(measured(simulation, side.world, entry, meter, several))
+    variant.requests += sum(band.asked for band in simulation.outcome.bands)
+    variant.requests += entry.no_pool.total() + entry.too_long.total()
+    variant.runs.append(measured(simulation, variant.fleet, entry, meter, several))
 
 
-def _promises(after: World, before: World, compared: dict[Key, Compared]) -> list[Promise]:
+def _promises(after: PlannedFleet, before: PlannedFleet, compared: dict[Key, Compared]) -> list[Promise]:
     """By pool and band; the promise that is told is the one that would hold."""
     found = []
     for key, each in compared.items():

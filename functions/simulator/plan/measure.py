@@ -29,14 +29,14 @@ from functions.simulator.plan.figures import (
     OF_PREFILL,
     Key,
 )
-from functions.simulator.plan.world import PlannedPool, World
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 
 OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
 
 
-def figures_for(before: World, after: World) -> dict[Key, Figure]:
-    """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
-    pools = {pool.name: pool for world in (before, after) for pool in world.generating}
+def figures_for(before: PlannedFleet, after: PlannedFleet) -> dict[Key, Figure]:
+    """All that may be told of two fleets, by pool, then class; what belongs to a whole pool comes last of it."""
+    pools = {pool.name: pool for fleet in (before, after) for pool in fleet.generating}
     several, answering = with_several(before, after), _several_answer(before, after)
     found: dict[Key, Figure] = {}
     for name, pool in sorted(pools.items(), key=_own_first):
@@ -56,13 +56,13 @@ def _own_first(named: tuple[PoolName, PlannedPool]) -> tuple[str, bool, str]:
     return pool.model, name != pool.model, name
 
 
-def with_several(*worlds: World) -> frozenset[PoolName]:
-    """Models that have several pools in one of these worlds."""
-    return _models(world.generating for world in worlds)
+def with_several(*fleets: PlannedFleet) -> frozenset[PoolName]:
+    """Models that have several pools in one of these fleets."""
+    return _models(fleet.generating for fleet in fleets)
 
 
-def _several_answer(*worlds: World) -> frozenset[PoolName]:
-    return _models(world.answering for world in worlds)
+def _several_answer(*fleets: PlannedFleet) -> frozenset[PoolName]:
+    return _models(fleet.answering for fleet in fleets)
 
 
 def _models(sides: Iterable[Sequence[PlannedPool]]) -> frozenset[PoolName]:
@@ -89,13 +89,13 @@ class Meter:
 
 
 def measured(
-    simulation: Simulation, world: World, entry: Entry, meter: Meter, several: Collection[PoolName] = ()
+    simulation: Simulation, fleet: PlannedFleet, entry: Entry, meter: Meter, several: Collection[PoolName] = ()
 ) -> dict[Key, float | None]:
     """Of one run that is over. `several`: models whose pools are told apart, on both sides of a plan the same."""
     found: dict[Key, float | None] = {}
     outcomes = simulation.outcome.pools
-    for name in sorted({*(pool.name for pool in world.generating), *(pool for pool, _ in entry.no_pool)}):
-        pool, outcome = world.pool(name), outcomes.get(PoolName(name))
+    for name in sorted({*(pool.name for pool in fleet.generating), *(pool for pool, _ in entry.no_pool)}):
+        pool, outcome = fleet.pool(name), outcomes.get(PoolName(name))
         for index, band in enumerate(BANDS):
             slo = pool.promised_ms(band) if pool is not None else 0.0
             shown = outcome.bands[index] if outcome is not None else BandOutcome(0.0)
@@ -103,8 +103,8 @@ def measured(
             found |= {Key(name, band, key): value for key, value in _of_band(shown, slo, absent, too_long)}
         if pool is not None and outcome is not None and any(band.asked for band in outcomes[pool.model].bands):
             found |= {Key(name, "", key): value for key, value in _of_pool(simulation, pool, outcome, meter)}
-    for model in sorted({pool.model for pool in world.generating}.intersection(several)):
-        found |= dict(_of_model(simulation, model, world.pools_of(model), meter))
+    for model in sorted({pool.model for pool in fleet.generating}.intersection(several)):
+        found |= dict(_of_model(simulation, model, fleet.pools_of(model), meter))
     return found
 
 
@@ -151,12 +151,12 @@ def _of_pool(
 ) -> Iterator[tuple[str, float | None]]:
     past = simulation.lifecycle.past[pool.name]
     window_s, whole_s = meter.read(simulation, pool.name), simulation.accelerator_seconds(pool.name)
-    asked = sum(band.asked for band in outcome.bands)
+    requests = sum(band.asked for band in outcome.bands)
     gap_s = simulation.gaps(pool.name).quantile_s(0.99)
     yield "gap_p99_ms", gap_s * 1000 if gap_s is not None else None
     yield "hit_ratio", past.hit_tokens / past.asked_tokens if past.asked_tokens else None
-    yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / asked if asked else None
-    yield "wake_ratio", sum(band.woke for band in outcome.bands) / asked if asked else None
+    yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / requests if requests else None
+    yield "wake_ratio", sum(band.woke for band in outcome.bands) / requests if requests else None
     splits = outcome.splits.total()
     yield "prefilled_ratio", outcome.splits["pays"] / splits if splits else None
     yield "accelerator_hours", window_s / 3600 * pool.engine.accelerators

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from functions.gateway.limits import Limits
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.experiment import Played
+from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.world import World
 
 _CHATS_LAST_S = 30.0
 
 
 def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str]:
-    before, after = played.before.world, played.after.world
+    before, after = played.before.fleet, played.after.fleet
     start_s = StartTimes().of(traffic.start)
     if windows == 1:
         yield "one window has no interval: every difference counts that is large enough to matter"
@@ -53,20 +53,20 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
         yield f"the promise itself changes ({', '.join(changed)}): each side is held against its own"
 
 
-def _not_played(world: World) -> Iterator[str]:
+def _not_played(fleet: PlannedFleet) -> Iterator[str]:
     """What stands there, so that figures are those of a fleet without it."""
-    policies = {pool.routing.name: pool.routing for pool in world.generating}
-    standing: dict[str, list[str]] = {
-        "pools that write no text": [pool.name for pool in world.pools if pool.task != "generate"],
-        "KV caches in host memory, of pools": [pool.name for pool in world.generating if pool.entry.kv_host_bytes],
-        "speculative decoding, of pools": [pool.name for pool in world.generating if pool.speculates],
+    policies = {pool.routing.name: pool.routing for pool in fleet.generating}
+    unplayed: dict[str, list[str]] = {
+        "pools that write no text": [pool.name for pool in fleet.pools if pool.task != "generate"],
+        "KV caches in host memory, of pools": [pool.name for pool in fleet.generating if pool.entry.kv_host_bytes],
+        "speculative decoding, of pools": [pool.name for pool in fleet.generating if pool.speculates],
         "accelerator-second limits, of tiers": [
-            quota.name for quota in world.tenants.values() if quota.limits.gpu_seconds_per_hour is not None
+            quota.name for quota in fleet.tenants.values() if quota.limits.gpu_seconds_per_hour is not None
         ],
         "cascades, of routing": [name for name, policy in policies.items() if policy.cascade],
         "classifiers, of routing": [name for name, policy in policies.items() if policy.classifier is not None],
     }
-    for what, names in standing.items():
+    for what, names in unplayed.items():
         if names:
             yield f"{what} {', '.join(sorted(set(names)))}: not played, on neither side"
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
@@ -74,8 +74,8 @@ def _not_played(world: World) -> Iterator[str]:
         yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"
 
 
-def _from_zero(world: World, traffic: PlanTraffic, start_s: float) -> Iterator[str]:
-    sleepers = [pool for pool in world.answering if pool.may_sleep]
+def _from_zero(fleet: PlannedFleet, traffic: PlanTraffic, start_s: float) -> Iterator[str]:
+    sleepers = [pool for pool in fleet.answering if pool.may_sleep]
     if not sleepers:
         return
     named = ", ".join(pool.name for pool in sleepers)

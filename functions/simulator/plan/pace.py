@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.plan.world import PlannedPool
-from functions.simulator.workload.asked import Asked
+from functions.simulator.plan.planned_fleet import PlannedPool
+from functions.simulator.workload.request import WorkloadRequest
 
 CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # of the rate; (0.85 + 1.3 + 0.85) / 3 = 1
 MAX_LOAD = 20.0
@@ -53,7 +53,7 @@ class Share:
 
 
 def shares_of(
-    pools: Sequence[PlannedPool], sample: Sequence[Asked], block_tokens: int, load: Load
+    pools: Sequence[PlannedPool], sample: Sequence[WorkloadRequest], block_tokens: int, load: Load
 ) -> tuple[Share, ...]:
     """Of the pools that may have replicas, and in which anybody's requests begin."""
     return tuple(
@@ -69,18 +69,18 @@ def work_s(prompt_tokens: float, output_tokens: float, profile: EngineProfile) -
     return (prompt_tokens * profile.prefill_ms_per_token + output_tokens * a_token_ms) / 1000
 
 
-def request_work_s(profile: EngineProfile, sample: Sequence[Asked], block_tokens: int) -> float:
+def request_work_s(profile: EngineProfile, sample: Sequence[WorkloadRequest], block_tokens: int) -> float:
     """Seconds of a replica that one request takes, on average."""
     seen: set[int] = set()
     total_s = 0.0
-    for asked in sample:
-        known = next((place for place, block in enumerate(asked.blocks) if block not in seen), len(asked.blocks))
-        seen.update(asked.blocks)
-        cached = min(asked.prompt_tokens - 1, known * block_tokens)
-        context = asked.prompt_tokens + asked.output_tokens
+    for request in sample:
+        known = next((place for place, block in enumerate(request.blocks) if block not in seen), len(request.blocks))
+        seen.update(request.blocks)
+        cached = min(request.prompt_tokens - 1, known * block_tokens)
+        context = request.prompt_tokens + request.output_tokens
         beside = max(1.0, min(profile.max_sequences, profile.kv_tokens / context))  # sequences in the same steps
-        steps_ms = asked.output_tokens * profile.step_ms / beside
-        total_s += work_s(asked.prompt_tokens, asked.output_tokens, profile)
+        steps_ms = request.output_tokens * profile.step_ms / beside
+        total_s += work_s(request.prompt_tokens, request.output_tokens, profile)
         total_s += (steps_ms - cached * profile.prefill_ms_per_token) / 1000
     return max(_LEAST_S, total_s / max(1, len(sample)))
 

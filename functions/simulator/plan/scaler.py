@@ -13,7 +13,7 @@ from functions.decisions.autoscaling.forecast import Demand, foresee, learn
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.plan.world import PlannedPool
+from functions.simulator.plan.planned_fleet import PlannedPool
 
 PERIOD_S = 15.0
 _WAKE_S = 1.0

@@ -17,9 +17,9 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.world import PlannedPool, World
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 
 BEGIN_UTILIZATION = 0.75
 _FIRST_S = 120.0
@@ -27,37 +27,39 @@ _FIRST_REQUESTS = 2_000
 _AT_ONCE = 1e15  # bytes a second, where nothing is said
 
 
-def asked_pool(asked: Asked) -> PoolName:
-    return PoolName(asked.pool or "")
+def requested_pool(request: WorkloadRequest) -> PoolName:
+    return PoolName(request.pool or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
 
-    asked: Mapping[PoolName, tuple[Asked, ...]]  # by where rules place them
+    requests: Mapping[PoolName, tuple[WorkloadRequest, ...]]  # by where rules place them
     seconds: float  # in which these came
     last_s: float  # when the window's last one comes
     adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool that bears the model's name
 
     @classmethod
-    def of(cls, requests: Iterable[Asked], place: Callable[[Asked], PoolName] = asked_pool) -> "Beginning":
-        first: dict[PoolName, list[Asked]] = defaultdict(list)
+    def of(
+        cls, requests: Iterable[WorkloadRequest], place: Callable[[WorkloadRequest], PoolName] = requested_pool
+    ) -> "Beginning":
+        first: dict[PoolName, list[WorkloadRequest]] = defaultdict(list)
         adapters: dict[PoolName, set[EngineName]] = defaultdict(set)
         first_s, last_s, count = 1.0, 1.0, 0
-        for asked in requests:
-            if asked.adapter is not None:
-                adapters[asked_pool(asked)].add(EngineName(asked.adapter))
-            if asked.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
-                first[place(asked)].append(asked)
-                first_s, count = max(1.0, asked.at_s), count + 1
-            last_s = max(1.0, asked.at_s)
+        for request in requests:
+            if request.adapter is not None:
+                adapters[requested_pool(request)].add(EngineName(request.adapter))
+            if request.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
+                first[place(request)].append(request)
+                first_s, count = max(1.0, request.at_s), count + 1
+            last_s = max(1.0, request.at_s)
         kept = {pool: tuple(rows) for pool, rows in first.items()}
         return cls(kept, first_s, last_s, {pool: tuple(sorted(names)) for pool, names in adapters.items()})
 
 
-def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
-    bare = _bare(world, is_own=traffic.kind == "recorded")
+def setting_of(fleet: PlannedFleet, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
+    bare = _bare(fleet, is_own=traffic.kind == "recorded")
     catalogue = SettingCatalogue(bare)
     pools = tuple(
         replace(
@@ -71,22 +73,22 @@ def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: i
             source=traffic.start,
             adapters=_adapters(planned, beginning),
         )
-        for pool, planned in zip(bare.pools, world.generating, strict=True)
+        for pool, planned in zip(bare.pools, fleet.generating, strict=True)
     )
     return replace(bare, pools=pools, block_tokens=traffic.block_tokens, seed=seed)
 
 
-def catalogue_of(world: World, *, is_own: bool) -> SettingCatalogue:
+def catalogue_of(fleet: PlannedFleet, *, is_own: bool) -> SettingCatalogue:
     """By which the side's gateways place requests."""
-    return SettingCatalogue(_bare(world, is_own=is_own))
+    return SettingCatalogue(_bare(fleet, is_own=is_own))
 
 
-def _bare(world: World, *, is_own: bool) -> Setting:
+def _bare(fleet: PlannedFleet, *, is_own: bool) -> Setting:
     """Without a replica."""
     return Setting(
-        pools=tuple(_pool(pool) for pool in world.generating),
-        quotas=_quotas(world, is_own=is_own),
-        pool_use=world.uses,
+        pools=tuple(_pool(pool) for pool in fleet.generating),
+        quotas=_quotas(fleet, is_own=is_own),
+        pool_use=fleet.uses,
     )
 
 
@@ -112,10 +114,10 @@ def _pool(pool: PlannedPool) -> PoolSetting:
 
 
 def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> int:
-    asked = beginning.asked.get(pool.name, ())
-    if pool.least == pool.most or not asked:
+    rows = beginning.requests.get(pool.name, ())
+    if pool.least == pool.most or not rows:
         return pool.least
-    work_per_s = len(asked) * request_work_s(pool.engine.profile, asked, block_tokens) / beginning.seconds
+    work_per_s = len(rows) * request_work_s(pool.engine.profile, rows, block_tokens) / beginning.seconds
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
 
@@ -124,11 +126,11 @@ def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalo
     if pool.least == pool.most:
         return pool.least
     tokens = 0
-    for name, rows in beginning.asked.items():
+    for name, rows in beginning.requests.items():
         reader = catalogue.prefill_of.get(name)
         if reader is not None and reader.name == pool.name:
             least = catalogue.routing_for(name).prefill_min_prompt_tokens
-            tokens += sum(asked.prompt_tokens for asked in rows if asked.prompt_tokens >= least)
+            tokens += sum(request.prompt_tokens for request in rows if request.prompt_tokens >= least)
     work_per_s = tokens * pool.engine.profile.prefill_ms_per_token / 1000 / beginning.seconds
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
@@ -140,11 +142,11 @@ def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
     return AdapterTimes(names=names, gpu_slots=pool.max_loras, cpu_slots=max(pool.max_loras, pool.max_cpu_loras))
 
 
-def _quotas(world: World, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
+def _quotas(fleet: PlannedFleet, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
     """A trace that is not the fleet's own says nothing of its tenants' limits: only tiers and weights hold for it."""
     if is_own:
-        return dict(world.tenants)
+        return dict(fleet.tenants)
     return {
         tenant: QuotaEntry(name=quota.name, weight=quota.weight, limits=QuotaLimits())
-        for tenant, quota in world.tenants.items()
+        for tenant, quota in fleet.tenants.items()
     }

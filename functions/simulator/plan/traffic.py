@@ -29,9 +29,9 @@ from zlib import crc32
 from functions.api.ids import TenantId
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
-from functions.simulator.plan.world import PlannedPool, World
-from functions.simulator.workload.asked import Asked
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.workload.captured import captured
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
 
@@ -62,14 +62,14 @@ class PlanTraffic:
     models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
     start: StartSource = "cold"  # of replicas that are started meanwhile
 
-    def requests(self, window: int) -> Iterator[Asked]:
+    def requests(self, window: int) -> Iterator[WorkloadRequest]:
         """In order of time, beginning at 0; fresh ones at each call."""
         if self.path is None:
             parts = [self._made_up(index, share, window) for index, share in enumerate(self.shares)]
             return merge(*parts, key=attrgetter("at_s"))
         return self._dealt(self._window(window))
 
-    def _window(self, window: int) -> Iterator[Asked]:
+    def _window(self, window: int) -> Iterator[WorkloadRequest]:
         spare = max(0, self.total - self.count)
         first = spare * (window % self.windows) // max(1, self.windows - 1)
         start_s: float | None = None
@@ -78,7 +78,7 @@ class PlanTraffic:
             row.at_s = (row.at_s - start_s) * self.stretch
             yield row
 
-    def _dealt(self, rows: Iterable[Asked]) -> Iterator[Asked]:
+    def _dealt(self, rows: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
         whole = sum(share.requests_per_s for share in self.shares)
         for number, row in enumerate(rows):
             mark = crc32((row.session or str(number)).encode())
@@ -95,7 +95,7 @@ class PlanTraffic:
     def _askers(self, share: Share) -> tuple[TenantId, ...]:
         return self.tenants if share.pool.starts is None else share.pool.starts
 
-    def _made_up(self, index: int, share: Share, window: int) -> Iterator[Asked]:
+    def _made_up(self, index: int, share: Share, window: int) -> Iterator[WorkloadRequest]:
         made = fitting(share.pool.context_window_tokens)
         traffic = replace(made, requests_per_s=share.requests_per_s, seconds=self.seconds, batch_ratio=0.1)
         tenants = self._askers(share)
@@ -120,11 +120,11 @@ def recorded(path: Path, windows: int, requests: int, models: Mapping[str, str] 
     )  # fmt: skip
 
 
-def models_by_pool(*worlds: World) -> dict[str, str]:
-    """Of the pools that serve another one's model, by the first of these worlds that has the pool."""
+def models_by_pool(*fleets: PlannedFleet) -> dict[str, str]:
+    """Of the pools that serve another one's model, by the first of these fleets that has the pool."""
     found: dict[str, str] = {}
-    for world in worlds:
-        for pool in world.pools:
+    for fleet in fleets:
+        for pool in fleet.pools:
             found.setdefault(pool.name, pool.model)
     return {pool: model for pool, model in found.items() if pool != model}
 
@@ -198,7 +198,7 @@ def _measured(path: Path, kind: Kind) -> tuple[int, float]:
     return total, max(_LEAST_S, last_s)
 
 
-def _rows(path: Path | None, kind: Kind) -> Iterator[Asked]:
+def _rows(path: Path | None, kind: Kind) -> Iterator[WorkloadRequest]:
     if path is None:
         return iter(())
     return captured(path, LAST_S) if kind == "recorded" else read_trace(path)

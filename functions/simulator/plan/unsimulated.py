@@ -3,8 +3,8 @@
 Two snapshots are compared field by field, and two InferenceServices leaf by leaf. What is not in the tables of what the
 simulator plays is listed, so that a field that somebody adds tomorrow is listed until it is simulated. Pure.
 
-Neighbours: `world` plays the rest; `notes` says how the figures came about, and what stands there unplayed, changed or
-not; `functions.controller.gitops.changes` has the words for what changed at all.
+Neighbours: `planned_fleet` plays the rest; `notes` says how the figures came about, and what stands there unplayed,
+changed or not; `functions.controller.gitops.changes` has the words for what changed at all.
 """
 
 from collections import Counter

@@ -7,7 +7,7 @@ GenAI conventions (messages, usage, session). Calls to models are replayed; what
                         began, and that no other such call came after (a fan-in waits for each of its branches)
     a pause             from the last of their ends to its beginning: tools, people, the agent's own work
     closed loop         in the simulator a call is made when those before it are over there, plus the pause: a slower
-                        fleet is asked later, never more at once (`Asked.then`)
+                        fleet is asked later, never more at once (`WorkloadRequest.then`)
     lengths             the usage that was recorded, or four bytes a token
     shared prompts      blocks of 16 tokens of the messages' text: a conversation's next call begins as the former one.
                         Each run is another conversation: only a leading system message is shared between runs
@@ -33,7 +33,7 @@ import msgspec
 
 from functions.api.ids import TenantId
 from functions.decisions.prefix.block_names import seed_of, text_blocks
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.trace_text import TraceUnreadable
 
 BLOCK_TOKENS = 16
@@ -78,18 +78,18 @@ class AgentRuns:
     def block_tokens(self) -> int:
         return BLOCK_TOKENS
 
-    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
         """Calls per second on average, as long as the fleet keeps up."""
         rng = Random(seed)  # noqa: S311 - the same seed, the same runs
         calls = sum(len(run) for run in self.runs) / len(self.runs)
-        number, at_s, asked = 0, 0.0, 0
-        begun: list[tuple[float, int, Asked]] = []
-        while asked < self.requests:
+        number, at_s, count = 0, 0.0, 0
+        begun: list[tuple[float, int, WorkloadRequest]] = []
+        while count < self.requests:
             run = self.runs[rng.randrange(len(self.runs))]
             for first in _Run(run, number, at_s).begin():
-                heappush(begun, (first.at_s, len(begun) + asked, first))
+                heappush(begun, (first.at_s, len(begun) + count, first))
             number += 1
-            asked += len(run)
+            count += len(run)
             at_s += rng.expovariate(requests_per_s / calls)
             while begun and begun[0][0] <= at_s:
                 yield heappop(begun)[2]
@@ -110,10 +110,10 @@ def files(path: Path) -> list[Path]:
     return sorted([*path.rglob("*.json"), *path.rglob("*.json.gz")]) if path.is_dir() else [path]
 
 
-def replayed(path: Path) -> Iterator[Asked]:
+def replayed(path: Path) -> Iterator[WorkloadRequest]:
     """All runs, begun at once; each goes on as its calls are answered."""
     firsts = [first for number, run in enumerate(read_runs(path)) for first in _Run(run, number, 0.0).begin()]
-    return iter(sorted(firsts, key=lambda asked: asked.at_s))
+    return iter(sorted(firsts, key=lambda first: first.at_s))
 
 
 class _Run:
@@ -132,24 +132,26 @@ class _Run:
             for former in call.follows:
                 self._followers[former].append(index)
 
-    def begin(self) -> list[Asked]:
+    def begin(self) -> list[WorkloadRequest]:
         return [
             self._asked(index, self._start_s + call.pause_s)
             for index, call in enumerate(self._calls)
             if not call.follows
         ]
 
-    def _asked(self, index: int, at_s: float) -> Asked:
+    def _asked(self, index: int, at_s: float) -> WorkloadRequest:
         call = self._calls[index]
         blocks = tuple(
             block if place < call.common_blocks else block ^ self._variant for place, block in enumerate(call.blocks)
         )
-        asked = Asked(at_s, _TENANT, call.prompt_tokens, call.output_tokens, blocks=blocks, session=self._session)
+        request = WorkloadRequest(
+            at_s, _TENANT, call.prompt_tokens, call.output_tokens, blocks=blocks, session=self._session
+        )
         if self._followers[index]:
-            asked.then = partial(self._over, index)
-        return asked
+            request.then = partial(self._over, index)
+        return request
 
-    def _over(self, index: int, now_s: float) -> list[Asked]:
+    def _over(self, index: int, now_s: float) -> list[WorkloadRequest]:
         ready = []
         for follower in self._followers[index]:
             self._missing[follower] -= 1

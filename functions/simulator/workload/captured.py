@@ -27,7 +27,7 @@ import msgspec
 
 from functions.api.ids import TenantId
 from functions.decisions.admission.ticket import BANDS
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.trace_text import lines, refuse
 
 BLOCK_TOKENS = 64
@@ -57,7 +57,7 @@ class _Row(msgspec.Struct, gc=False):
     decode_tokens: int = 0
 
 
-def captured(path: Path, last_s: float | None = None) -> Iterator[Asked]:
+def captured(path: Path, last_s: float | None = None) -> Iterator[WorkloadRequest]:
     """In order of time, beginning at 0; of the last `last_s` seconds alone; TraceUnreadable."""
     found = sorted(_rows(path), key=attrgetter("ts", "request_id"))
     if last_s is not None and found:
@@ -67,7 +67,7 @@ def captured(path: Path, last_s: float | None = None) -> Iterator[Asked]:
     for row in found:
         adapter, pool = models.asked_for(row)
         prompt, output = lengths.of(row)
-        yield Asked(
+        yield WorkloadRequest(
             row.ts - found[0].ts, TenantId(row.tenant_id), prompt, output,
             band=_BANDS[row.class_], session=row.session_id or None, adapter=adapter, pool=pool,
             blocks=chats.blocks(row, adapter or pool or "", prompt, output),

@@ -24,8 +24,8 @@ from operator import attrgetter
 from random import Random
 
 from functions.api.ids import TenantId
-from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.crowd import Begun, Crowd, Spike, begun, log_normal_tokens
+from functions.simulator.workload.request import WorkloadRequest
 
 BLOCK_TOKENS = 64
 _MOST_TOKENS = 32_000
@@ -67,7 +67,7 @@ class Traffic:
             )
 
 
-def synthetic(traffic: Traffic, seed: int) -> Iterator[Asked]:
+def synthetic(traffic: Traffic, seed: int) -> Iterator[WorkloadRequest]:
     """In order of time."""
     rng = Random(seed)  # noqa: S311 - the same seed, the same traffic
     due: list[tuple[float, int, _Chat]] = []  # next turns
@@ -79,20 +79,20 @@ def synthetic(traffic: Traffic, seed: int) -> Iterator[Asked]:
         yield from _turn(due, traffic)
 
 
-def merged(*parts: Iterable[Asked]) -> Iterator[Asked]:
+def merged(*parts: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
     """Several workloads as one, in order of time."""
     return merge(*parts, key=attrgetter("at_s"))
 
 
-def _turn(due: list[tuple[float, int, "_Chat"]], traffic: Traffic) -> Iterator[Asked]:
+def _turn(due: list[tuple[float, int, "_Chat"]], traffic: Traffic) -> Iterator[WorkloadRequest]:
     at_s, number, chat = heappop(due)
     if at_s > traffic.seconds:
         return
-    asked = chat.ask(at_s)
+    request = chat.ask(at_s)
     if at_s >= 0.0:
-        yield asked
+        yield request
     if chat.turns:
-        heappush(due, (at_s + chat.pause_s(asked), number, chat))
+        heappush(due, (at_s + chat.pause_s(request), number, chat))
 
 
 def _crowd(traffic: Traffic) -> Crowd:
@@ -130,7 +130,7 @@ class _Chat:
         self._prompt_tokens = traffic.system_tokens
         self._common = new.tenant if new.adapter is None else traffic.tenants + new.adapter
 
-    def ask(self, at_s: float) -> Asked:
+    def ask(self, at_s: float) -> WorkloadRequest:
         traffic, adapter = self._traffic, self._adapter
         self._prompt_tokens += self._length(traffic.question_tokens)
         prompt_tokens = self._prompt_tokens
@@ -138,15 +138,15 @@ class _Chat:
         blocks = self._blocks(prompt_tokens)
         self._prompt_tokens += output_tokens
         self.turns = self.turns - 1 if self._prompt_tokens < _MOST_TOKENS else 0
-        return Asked(
+        return WorkloadRequest(
             at_s, TenantId(f"t{self._tenant}"), prompt_tokens, output_tokens,
             band=self._band, blocks=blocks, session=f"chat-{self._name}",
             adapter=None if adapter is None else f"a{adapter}", pool=traffic.pool,
         )  # fmt: skip
 
-    def pause_s(self, asked: Asked) -> float:
+    def pause_s(self, request: WorkloadRequest) -> float:
         """Until the next question: the answer comes, and is read."""
-        return self._rng.expovariate(1 / max(1e-3, self._traffic.thinking_s)) + asked.output_tokens * _TOKEN_S
+        return self._rng.expovariate(1 / max(1e-3, self._traffic.thinking_s)) + request.output_tokens * _TOKEN_S
 
     def _blocks(self, prompt_tokens: int) -> tuple[int, ...]:
         """The system prompt's have negative names."""

@@ -20,7 +20,7 @@ import msgspec
 
 from functions.api.ids import TenantId
 from functions.simulator.workload import agents, captured
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.trace_text import TraceUnreadable, lines, refuse, table
 
 __all__ = ["MOONCAKE_BLOCK_TOKENS", "TraceUnreadable", "block_tokens_of", "read_trace"]
@@ -40,7 +40,7 @@ class _Row(msgspec.Struct):
     hash_ids: tuple[int, ...] = ()
 
 
-def read_trace(path: Path) -> Iterator[Asked]:
+def read_trace(path: Path) -> Iterator[WorkloadRequest]:
     """In order of time, beginning at 0; TraceUnreadable."""
     kind = _kind(path)
     if kind == "captured":
@@ -74,7 +74,7 @@ def _kind(path: Path) -> str:
     )
 
 
-def mooncake(path: Path) -> Iterator[Asked]:
+def mooncake(path: Path) -> Iterator[WorkloadRequest]:
     clumps = _clumps(path)
     former = next(clumps, None)
     if former is None:
@@ -110,7 +110,7 @@ def _mooncake_rows(path: Path) -> Iterator[_Row]:
         yield row
 
 
-def azure(path: Path) -> Iterator[Asked]:
+def azure(path: Path) -> Iterator[WorkloadRequest]:
     start: datetime | None = None
     last_s = 0.0
     for number, (stamp, context, generated) in table(path, _AZURE):
@@ -125,7 +125,7 @@ def azure(path: Path) -> Iterator[Asked]:
         if at_s < last_s:
             refuse(path, number, f"{stamp} comes after a later one: sort the file")
         last_s = at_s
-        yield Asked(at_s, _ANYBODY, max(1, prompt), max(1, output))
+        yield WorkloadRequest(at_s, _ANYBODY, max(1, prompt), max(1, output))
 
 
 def _check(path: Path, number: int, prompt_tokens: int, output_tokens: int) -> None:
@@ -133,10 +133,10 @@ def _check(path: Path, number: int, prompt_tokens: int, output_tokens: int) -> N
         refuse(path, number, f"lengths below 0 or above {_MOST_TOKENS}")
 
 
-def _spread(clump: tuple[float, list[_Row]], start_ms: float, step_s: float) -> Iterator[Asked]:
+def _spread(clump: tuple[float, list[_Row]], start_ms: float, step_s: float) -> Iterator[WorkloadRequest]:
     stamp_ms, rows = clump
     for index, row in enumerate(rows):
         at_s = (stamp_ms - start_ms) / 1000 + step_s * index / len(rows)
         # The last block may be a part of one: it is shared only where the whole is.
         whole = row.hash_ids[: row.input_length // MOONCAKE_BLOCK_TOKENS]
-        yield Asked(at_s, _ANYBODY, max(1, row.input_length), max(1, row.output_length), blocks=whole)
+        yield WorkloadRequest(at_s, _ANYBODY, max(1, row.input_length), max(1, row.output_length), blocks=whole)

@@ -1,7 +1,7 @@
 """Store of request traces: ClickHouse over HTTP, or chDB in a process of its own that answers as ClickHouse does.
 
     schema        tables, their migrations and retention, from the columns of `TraceRow`
-    client        the wire: rows in, questions out
+    client        HTTP: rows in, questions out
     questions     what commands and routes ask, as SQL that is right before merges
     local_server  chDB behind ClickHouse's own HTTP interface: one client speaks to both
 

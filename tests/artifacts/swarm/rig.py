@@ -1,12 +1,12 @@
 """A swarm in one process, without sockets: real downloads, routes and tracker, over transports that call them directly.
 
-world = SwarmWorld(tmp_path)
-digest = world.publish(files=40)
-node = world.node(1)
+rig = SwarmRig(tmp_path)
+digest = rig.publish(files=40)
+node = rig.node(1)
 path = await node.fetch(digest)
 
 Nobody is held silent because the machine is slow: times of silence are an hour, and a test that wants one to pass says
-`world.clock.skip_s += HOUR_S`.
+`rig.clock.skip_s += HOUR_S`.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Switch(httpx.AsyncBaseTransport):
 
 @dataclass
 class SwarmNode:
-    world: "SwarmWorld"
+    rig: "SwarmRig"
     number: int
     shelf: ChunkShelf
     uploads: ChunkUploads
@@ -112,7 +112,7 @@ class SwarmNode:
         return self.shelf.cache
 
     def download(self, digest: Digest, *, tracker: bool = True) -> Download:
-        store = cast(S3Store, self.world.store)
+        store = cast(S3Store, self.rig.store)
         rate = Bandwidth()
         return Download(
             digest,
@@ -120,12 +120,12 @@ class SwarmNode:
             self.cache,
             self.shelf,
             Origin(store, rate),
-            self.world.client("http://10.9.9.9:8444") if tracker else None,
-            self.world.client(),
+            self.rig.client("http://10.9.9.9:8444") if tracker else None,
+            self.rig.client(),
             rate,
             Random(self.number),
             POLICY,
-            self.world.clock,
+            self.rig.clock,
         )
 
     async def fetch(self, digest: Digest, timeout_s: float = 60.0) -> Path:
@@ -133,7 +133,7 @@ class SwarmNode:
             return await self.download(digest).run()
 
 
-class SwarmWorld:
+class SwarmRig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = CountingStore()

@@ -9,7 +9,7 @@ from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing
 from functions.artifacts.manifest import check_digest
 from functions.artifacts.swarm.shelf import ChunkShelf
-from tests.artifacts.swarm.rig import HOUR_S, SwarmWorld, check_whole
+from tests.artifacts.swarm.rig import HOUR_S, SwarmRig, check_whole
 
 
 class CorruptShelf(ChunkShelf):
@@ -32,53 +32,53 @@ class EmptyShelf(ChunkShelf):
 
 
 async def test_a_node_alone_reads_each_chunk_once(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(40)
-    node = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(40)
+    node = rig.node(1)
     check_whole(await node.fetch(digest), digest)
-    assert set(world.chunk_reads().values()) == {1}
-    assert len(world.chunk_reads()) == 40
+    assert set(rig.chunk_reads().values()) == {1}
+    assert len(rig.chunk_reads()) == 40
 
 
 async def test_many_nodes_at_once_read_each_chunk_once_in_all(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(60)
-    nodes = [world.node(number) for number in range(1, 7)]
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(60)
+    nodes = [rig.node(number) for number in range(1, 7)]
     downloads = [node.download(digest) for node in nodes]
     async with asyncio.timeout(90):
         paths = await asyncio.gather(*(download.run() for download in downloads))
     for path in paths:
         check_whole(path, digest)
-    assert set(world.chunk_reads().values()) == {1}
+    assert set(rig.chunk_reads().values()) == {1}
     assert sum(download.progress.from_peers_bytes for download in downloads) == 5 * sum(
         1000 + number for number in range(60)
     )
 
 
 async def test_a_seed_spares_the_store(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(30)
-    seed = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(30)
+    seed = rig.node(1)
     download = seed.download(digest)
     await download.run()
-    world.store.reads.clear()
+    rig.store.reads.clear()
     stopped = asyncio.Event()
     seeding = asyncio.get_running_loop().create_task(download.seed(60.0, stopped))
-    while not world.tracker.reports() or world.tracker.reports()[0].complete == 0:
+    while not rig.tracker.reports() or rig.tracker.reports()[0].complete == 0:
         await asyncio.sleep(0.01)
-    check_whole(await world.node(2).fetch(digest), digest)
-    assert not world.chunk_reads()
+    check_whole(await rig.node(2).fetch(digest), digest)
+    assert not rig.chunk_reads()
     stopped.set()
     await seeding
-    assert [report.nodes for report in world.tracker.reports()] == [1]  # the second; the seed said goodbye
+    assert [report.nodes for report in rig.tracker.reports()] == [1]  # the second; the seed said goodbye
 
 
 async def test_what_is_cached_is_not_fetched(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(3)
-    node = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(3)
+    node = rig.node(1)
     path = await node.fetch(digest)
-    world.store.objects.clear()
+    rig.store.objects.clear()
     assert await node.fetch(digest) == path
 
 
@@ -86,15 +86,15 @@ async def test_what_is_cached_is_not_fetched(tmp_path: Path) -> None:
 async def test_a_corrupt_sender_is_banned_and_its_chunks_come_from_elsewhere(
     tmp_path: Path, shelf: type[ChunkShelf]
 ) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(30)
-    bad = world.node(1, shelf=shelf)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(30)
+    bad = rig.node(1, shelf=shelf)
     seeding = bad.download(digest)
     await seeding.run()
     background = asyncio.get_running_loop().create_task(seeding.seed(60.0, asyncio.Event()))
-    while not world.tracker.reports() or world.tracker.reports()[0].complete == 0:
+    while not rig.tracker.reports() or rig.tracker.reports()[0].complete == 0:
         await asyncio.sleep(0.01)
-    download = world.node(2).download(digest)
+    download = rig.node(2).download(digest)
     async with asyncio.timeout(60):
         check_whole(await download.run(), digest)
     assert 1 <= download.progress.failures["peer corrupt"] <= 4  # what was under way when the first was found out
@@ -103,107 +103,107 @@ async def test_a_corrupt_sender_is_banned_and_its_chunks_come_from_elsewhere(
 
 
 async def test_a_peer_that_has_not_what_it_says_does_not_stop_the_others(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(10)
-    liar = world.node(1, shelf=EmptyShelf)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(10)
+    liar = rig.node(1, shelf=EmptyShelf)
     seeding = liar.download(digest)
     await seeding.run()
     background = asyncio.get_running_loop().create_task(seeding.seed(120.0, asyncio.Event()))
-    while not world.tracker.reports() or world.tracker.reports()[0].complete == 0:
+    while not rig.tracker.reports() or rig.tracker.reports()[0].complete == 0:
         await asyncio.sleep(0.01)
-    check_whole(await world.node(2).fetch(digest, 100.0), digest)
+    check_whole(await rig.node(2).fetch(digest, 100.0), digest)
     background.cancel()
 
 
 async def test_a_dead_peer_is_got_over(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(20)
-    dead = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(20)
+    dead = rig.node(1)
     download = dead.download(digest)
     await download.run()
     background = asyncio.get_running_loop().create_task(download.seed(0.5, asyncio.Event()))
-    while not world.tracker.reports() or world.tracker.reports()[0].complete == 0:
+    while not rig.tracker.reports() or rig.tracker.reports()[0].complete == 0:
         await asyncio.sleep(0.01)
     background.cancel()  # killed: it says no goodbye
-    world.away(dead.address)
-    check_whole(await world.node(2).fetch(digest, 100.0), digest)
+    rig.away(dead.address)
+    check_whole(await rig.node(2).fetch(digest, 100.0), digest)
 
 
 async def test_without_a_tracker_the_store_is_enough(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(20)
-    world.tracker_away()
-    download = world.node(1).download(digest)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(20)
+    rig.tracker_away()
+    download = rig.node(1).download(digest)
     running = asyncio.get_running_loop().create_task(download.run())
     async with asyncio.timeout(60):
         while download.progress.chunks == 0:
             await asyncio.sleep(0.001)
-        world.clock.skip_s += HOUR_S
+        rig.clock.skip_s += HOUR_S
         check_whole(await running, digest)
-    check_whole(await world.node(2).download(digest, tracker=False).run(), digest)
+    check_whole(await rig.node(2).download(digest, tracker=False).run(), digest)
 
 
 async def test_a_tracker_that_goes_away_half_way_leaves_the_known_peers(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(200)
-    nodes = [world.node(number) for number in range(1, 4)]
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(200)
+    nodes = [rig.node(number) for number in range(1, 4)]
     downloads = [node.download(digest) for node in nodes]
     running = [asyncio.get_running_loop().create_task(download.run()) for download in downloads]
     async with asyncio.timeout(100):
         while any(download.progress.have < 5 or download.progress.nodes < 3 for download in downloads):
             await asyncio.sleep(0.001)
-        world.tracker_away()
+        rig.tracker_away()
         for _ in range(50):  # what it had answered before is heard before the hour passes
             await asyncio.sleep(0.001)
-        world.clock.skip_s += HOUR_S
+        rig.clock.skip_s += HOUR_S
         for path in await asyncio.gather(*running):
             check_whole(path, digest)
-    assert len(world.chunk_reads()) == 200
-    assert sum(world.chunk_reads().values()) < 400  # a third each and what had been granted (116); alone, 600
+    assert len(rig.chunk_reads()) == 200
+    assert sum(rig.chunk_reads().values()) < 400  # a third each and what had been granted (116); alone, 600
 
 
 async def test_a_store_that_answers_503_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(10)
-    world.store.broken = 2
-    download = world.node(1).download(digest)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(10)
+    rig.store.broken = 2
+    download = rig.node(1).download(digest)
     async with asyncio.timeout(60):
         check_whole(await download.run(), digest)
     assert download.progress.failures["store broken"] >= 1
 
 
 async def test_a_chunk_that_is_bad_in_the_store_is_said_and_nothing_is_visible(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(5)
-    bad = sorted(key for key in world.store.objects if key.startswith("chunks/"))[0]
-    good = world.store.objects[bad]
-    world.store.objects[bad] = good[:-1] + b"!"
-    node = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(5)
+    bad = sorted(key for key in rig.store.objects if key.startswith("chunks/"))[0]
+    good = rig.store.objects[bad]
+    rig.store.objects[bad] = good[:-1] + b"!"
+    node = rig.node(1)
     with pytest.raises(ArtifactCorrupt, match="publish it again"):
         await node.fetch(digest)
     assert not node.cache.held(digest)
-    world.store.objects[bad] = good
+    rig.store.objects[bad] = good
     check_whole(await node.fetch(digest), digest)
 
 
 async def test_a_chunk_that_the_store_lacks_is_said(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(5)
-    del world.store.objects[sorted(key for key in world.store.objects if key.startswith("chunks/"))[0]]
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(5)
+    del rig.store.objects[sorted(key for key in rig.store.objects if key.startswith("chunks/"))[0]]
     with pytest.raises(ArtifactCorrupt, match="has no chunks/"):
-        await world.node(1).fetch(digest)
+        await rig.node(1).fetch(digest)
 
 
 async def test_what_was_never_published_is_missing(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
+    rig = SwarmRig(tmp_path)
     with pytest.raises(ArtifactMissing):
-        await world.node(1).fetch(check_digest("sha256:" + "0" * 64))
+        await rig.node(1).fetch(check_digest("sha256:" + "0" * 64))
 
 
 async def test_a_fetch_that_was_cancelled_is_gone_on_with(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(100)
-    node = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(100)
+    node = rig.node(1)
     first = node.download(digest)
     running = asyncio.get_running_loop().create_task(first.run())
     while first.progress.have < 20:
@@ -212,19 +212,19 @@ async def test_a_fetch_that_was_cancelled_is_gone_on_with(tmp_path: Path) -> Non
     await asyncio.wait({running})
     assert running.cancelled()
     assert not node.cache.held(digest)
-    read_before = sum(world.chunk_reads().values())
+    read_before = sum(rig.chunk_reads().values())
     second = node.download(digest)
     async with asyncio.timeout(60):
         check_whole(await second.run(), digest)
     assert second.progress.resumed >= 20
-    assert sum(world.chunk_reads().values()) - read_before == 100 - second.progress.resumed
+    assert sum(rig.chunk_reads().values()) - read_before == 100 - second.progress.resumed
 
 
 async def test_two_fetches_of_one_node_are_one(tmp_path: Path) -> None:
-    world = SwarmWorld(tmp_path)
-    digest = world.publish(50)
-    node = world.node(1)
+    rig = SwarmRig(tmp_path)
+    digest = rig.publish(50)
+    node = rig.node(1)
     async with asyncio.timeout(60):
         first, second = await asyncio.gather(node.download(digest).run(), node.download(digest).run())
     assert first == second
-    assert set(world.chunk_reads().values()) == {1}
+    assert set(rig.chunk_reads().values()) == {1}

@@ -36,7 +36,7 @@ from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_
 from tests.fleets import PROJECT
 from tests.gateway.certificates import self_signed
 from tests.ports import free_port
-from tests.registry.catalogue_world import published
+from tests.registry.catalogue_rig import published
 from tests.registry.test_process import TOKEN as REGISTRY_TOKEN
 from tests.registry.test_process import environment, registry
 

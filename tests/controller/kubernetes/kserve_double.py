@@ -187,7 +187,7 @@ class KServe:
     def _is_going(item: Body) -> bool:
         return bool(item["metadata"].get("deletionTimestamp"))
 
-    # -- the wire ----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def _services(self) -> str:
         return f"/apis/serving.kserve.io/v1beta1/namespaces/{self.namespace}/inferenceservices"

@@ -1,4 +1,4 @@
-"""The wire: what is sent, how long it may take, and how often."""
+"""Requests to the API server: what is sent, how long it may take, and how often."""
 
 import threading
 from collections.abc import Iterator

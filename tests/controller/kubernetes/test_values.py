@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from functions.controller.kubernetes.dry_runs import dropped, is_converged
 from functions.controller.kubernetes.errors import Conflict, FieldConflict, Terminal
 from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
@@ -30,7 +31,6 @@ from functions.controller.kubernetes.ownership import (
 )
 from functions.controller.kubernetes.pruning import PrunePlan, plan_prune
 from functions.controller.kubernetes.render import Autoscaled, Desired, DesiredObject
-from functions.controller.kubernetes.trials import dropped, is_converged
 
 NUMBER = {"f:spec": {"f:predictor": {"f:minReplicas": {}}}}
 OURS = "shoal-controller"

@@ -1,4 +1,4 @@
-"""A world for each test."""
+"""A rig for each test."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import SQLITE_FILE, database_url
-from tests.controller.rollouts.world import World
-from tests.controller.rollouts.world import world as made_world
+from tests.controller.rollouts.rig import Rig
+from tests.controller.rollouts.rig import rig as made_rig
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,6 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, empty_database: Path) -> AsyncIterator[World]:
-    async with made_world(tmp_path, empty_database) as made:
+async def rig(tmp_path: Path, empty_database: Path) -> AsyncIterator[Rig]:
+    async with made_rig(tmp_path, empty_database) as made:
         yield made

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import Digest, KeyId, ModelId
 from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
-from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
+from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
 from functions.decisions.rollout.events import Breached, Loaded, Promoted, Resumed
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.decisions.rollout.rollouts import rollout

@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 
 from functions.controller.rollouts.book import Book, decode, folded
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.wire import RowsWire
 from functions.decisions.rollout.events import Loaded
 from functions.decisions.rollout.lifecycle import transition
 from tests.controller.rollouts.test_book import page
 from tests.decisions.rollout.rollouts import rollout
 
 
-async def no_registry() -> RowsWire:
+async def no_registry() -> RolloutClient:
     raise OSError("nobody asks the registry here")
 
 

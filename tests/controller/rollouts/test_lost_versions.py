@@ -35,7 +35,7 @@ class Registry:
 
 
 @dataclass
-class World:
+class Rig:
     registry: Registry = field(default_factory=Registry)
     versions: tuple[str, ...] = ("v1", "v2")
     now_s: float = 1000.0
@@ -45,11 +45,11 @@ class World:
 
     def begin(self) -> None:
         """Another controller."""
-        rows = RowsFollower(self.wire, None)  # type: ignore[arg-type]
+        rows = RowsFollower(self.client, None)  # type: ignore[arg-type]
         rows.book = folded(Book(), page(1, ROW))
-        self.driver = RolloutDriver(rows, self.wire, self.fleet, wall_clock=lambda: 70.0, clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.driver = RolloutDriver(rows, self.client, self.fleet, wall_clock=lambda: 70.0, clock=lambda: self.now_s)  # type: ignore[arg-type]
 
-    async def wire(self) -> Registry:
+    async def client(self) -> Registry:
         return self.registry
 
     async def fleet(self) -> tuple[LastHeartbeat, ...]:
@@ -64,32 +64,32 @@ class World:
 
 
 async def test_it_is_taken_back_when_nobody_has_had_it_for_the_deadline() -> None:
-    world = World()
-    assert "no replica has v2" not in await world.after(0.0, "v1", "v2")
-    assert "no replica has v2: its share is answered by v1" in await world.after(1.0, "v1")
-    await world.after(599.0, "v1")
-    assert world.registry.posted == []
-    await world.after(1.0, "v1")
-    (command,) = world.registry.posted
+    rig = Rig()
+    assert "no replica has v2" not in await rig.after(0.0, "v1", "v2")
+    assert "no replica has v2: its share is answered by v1" in await rig.after(1.0, "v1")
+    await rig.after(599.0, "v1")
+    assert rig.registry.posted == []
+    await rig.after(1.0, "v1")
+    (command,) = rig.registry.posted
     assert command.event == Breached("stage 1 of 4 (1%): no replica has had v2 for 10m 0s")
 
 
 @pytest.mark.parametrize("meanwhile", [("v1", "v2"), ()], ids=["back", "nobody-ready"])
 async def test_the_time_begins_anew_when_one_was_back_and_while_nobody_is_ready(meanwhile: tuple[str, ...]) -> None:
-    world = World()
-    await world.after(0.0, "v1")
-    await world.after(599.0, *meanwhile)
-    await world.after(1.0, "v1")
-    await world.after(599.0, "v1")
-    assert world.registry.posted == []
-    await world.after(1.0, "v1")
-    assert len(world.registry.posted) == 1
+    rig = Rig()
+    await rig.after(0.0, "v1")
+    await rig.after(599.0, *meanwhile)
+    await rig.after(1.0, "v1")
+    await rig.after(599.0, "v1")
+    assert rig.registry.posted == []
+    await rig.after(1.0, "v1")
+    assert len(rig.registry.posted) == 1
 
 
 async def test_a_controller_that_starts_again_takes_it_back_later_never_sooner() -> None:
-    world = World()
-    await world.after(0.0, "v1")
-    world.begin()
-    await world.after(599.0, "v1")
-    await world.after(599.0, "v1")
-    assert world.registry.posted == []
+    rig = Rig()
+    await rig.after(0.0, "v1")
+    rig.begin()
+    await rig.after(599.0, "v1")
+    await rig.after(599.0, "v1")
+    assert rig.registry.posted == []

@@ -9,17 +9,17 @@ from functions.api.snapshot import ModelEntry, QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.artifacts.errors import ArtifactMissing
 from functions.controller.rollouts.book import Book, folded
+from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion
 from functions.controller.rollouts.merging import merged, with_api_of, without_revoked
-from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
 from tests.controller.configs import base, load, lora, pool, tenant
+from tests.controller.rollouts.rig import BOT, Rig, digest_of, fleet, policy
 from tests.controller.rollouts.test_book import api_model, key, page
-from tests.controller.rollouts.world import BOT, World, digest_of, fleet, policy
 from tests.decisions.rollout.rollouts import digest, rollout
-from tests.registry.world import TOKEN
+from tests.registry.rig import TOKEN
 
 
 def compiled() -> Snapshot:
@@ -44,8 +44,8 @@ def test_both_are_in_and_sound() -> None:
 
 
 def test_a_keys_own_limits_reach_the_gateways() -> None:
-    wire = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
-    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(wire, type=ApiKey),)))
+    encoded = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
+    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKey),)))
     assert [entry.limits for entry in whole.keys] == [QuotaLimits(requests_per_minute=60), None]
 
 
@@ -161,135 +161,135 @@ def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None
         assert problems == ("the key ci is left out: it was revoked in the registry",)
 
 
-async def registered(world: World, version: str) -> None:
+async def registered(rig: Rig, version: str) -> None:
     content = digest_of(version)
     row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})
-    world.database.write(Actor("test"), lambda write: artifacts.keep(write, row))
+    rig.database.write(Actor("test"), lambda write: artifacts.keep(write, row))
     body = {"digest": content, "base_model": "base", "adapter_type": "lora", "rollout": "default"}
     path = f"/v1/models/acme/api/versions/{version}"
-    answer = await world.client.put(path, json=body, headers={"authorization": f"Bearer {TOKEN}"})
+    answer = await rig.client.put(path, json=body, headers={"authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 201, answer.text
 
 
-async def pointed(world: World, version: str) -> int:
+async def pointed(rig: Rig, version: str) -> int:
     path = "/v1/models/acme/api/channels/stable"
-    answer = await world.client.post(path, json={"version": version}, headers={"authorization": f"Bearer {TOKEN}"})
+    answer = await rig.client.post(path, json={"version": version}, headers={"authorization": f"Bearer {TOKEN}"})
     return answer.status_code
 
 
-async def test_a_model_of_the_api_is_published_and_rolled_out(world: World) -> None:
-    world.controller()
-    world.declared = fleet("v1", stable="v1")
-    await world.seconds(2)
-    await registered(world, "v1")
-    assert await pointed(world, "v1") in {200, 201}
-    await world.seconds(2)
-    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+async def test_a_model_of_the_api_is_published_and_rolled_out(rig: Rig) -> None:
+    rig.controller()
+    rig.declared = fleet("v1", stable="v1")
+    await rig.seconds(2)
+    await registered(rig, "v1")
+    assert await pointed(rig, "v1") in {200, 201}
+    await rig.seconds(2)
+    api = next(model for model in rig.snapshot.models if model.id == "acme/api")
     assert api.channels == {"stable": "v1"}
-    await registered(world, "v2")
-    assert await pointed(world, "v2") == 202
-    await world.seconds(4)
-    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+    await registered(rig, "v2")
+    assert await pointed(rig, "v2") == 202
+    await rig.seconds(4)
+    api = next(model for model in rig.snapshot.models if model.id == "acme/api")
     (split,) = api.splits
     assert (api.channels, split.candidate, split.percent) == ({"stable": "v1"}, "v2", 10)
-    (row,) = await world.rollouts()
-    assert (await world.order(row.id, "promote")).status_code == 200
-    await world.seconds(2)
-    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+    (row,) = await rig.rollouts()
+    assert (await rig.order(row.id, "promote")).status_code == 200
+    await rig.seconds(2)
+    api = next(model for model in rig.snapshot.models if model.id == "acme/api")
     assert (api.channels, api.splits) == ({"stable": "v2"}, ())
 
 
-async def test_what_the_api_serves_is_not_changed_by_a_declaration(world: World) -> None:
+async def test_what_the_api_serves_is_not_changed_by_a_declaration(rig: Rig) -> None:
     """Versions do not change: the declared model is held, in words, until its content is what is served."""
-    controller = world.controller()
-    world.declared = fleet("v1", stable="v1")
-    await world.seconds(2)
+    controller = rig.controller()
+    rig.declared = fleet("v1", stable="v1")
+    await rig.seconds(2)
     for version in ("v1", "v2"):
-        await registered(world, version)
-    assert await pointed(world, "v1") == 200
-    await world.seconds(2)
-    before = served(world)
-    world.read_digest = lambda uri: digest("other") if uri.endswith("acme/api/v1") else digest_of(uri)
-    changed_to(world, "v1", "v2")
+        await registered(rig, version)
+    assert await pointed(rig, "v1") == 200
+    await rig.seconds(2)
+    before = served(rig)
+    rig.read_digest = lambda uri: digest("other") if uri.endswith("acme/api/v1") else digest_of(uri)
+    changed_to(rig, "v1", "v2")
     outcome = await controller.publish()
-    assert served(world) == before
+    assert served(rig) == before
     assert (outcome.kind, outcome.complete) == ("unchanged", False)
     (why,) = outcome.refused
     assert why.startswith(
         f"5.yaml: acme/api@v1 is {digest('v1')} in the API and {digest('other')} here: versions do not"
     )
-    world.read_digest = digest_of
-    changed_to(world, "v1")
+    rig.read_digest = digest_of
+    changed_to(rig, "v1")
     (why,) = (await controller.publish()).refused
     assert "acme/api@v2" in why, "nor do they go away"
-    assert served(world) == before
-    changed_to(world, "v1", "v2")
+    assert served(rig) == before
+    changed_to(rig, "v1", "v2")
     outcome = await controller.publish()
     assert (outcome.refused, outcome.complete) == ((), True), "the API's rows that are left over hold up nothing"
     assert "acme/api" in outcome.left_out[0]
-    assert served(world).declared_in == "5.yaml"
-    assert [one.digest for one in served(world).versions] == [one.digest for one in before.versions]
+    assert served(rig).declared_in == "5.yaml"
+    assert [one.digest for one in served(rig).versions] == [one.digest for one in before.versions]
 
 
-async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(world: World) -> None:
-    controller = world.controller()
-    world.declared = fleet("v1", stable="v1")
-    await world.seconds(2)
-    await registered(world, "v1")
-    await world.seconds(2)
-    changed_to(world, "v1")
+async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(rig: Rig) -> None:
+    controller = rig.controller()
+    rig.declared = fleet("v1", stable="v1")
+    await rig.seconds(2)
+    await registered(rig, "v1")
+    await rig.seconds(2)
+    changed_to(rig, "v1")
     assert len((await controller.publish()).left_out) == 1
     operator = {"authorization": f"Bearer {TOKEN}"}
-    assert (await world.client.delete("/v1/models/acme/api", headers=operator)).status_code == 204
-    again = await world.client.delete("/v1/models/acme/api", headers=operator)
+    assert (await rig.client.delete("/v1/models/acme/api", headers=operator)).status_code == 204
+    again = await rig.client.delete("/v1/models/acme/api", headers=operator)
     assert (again.status_code, again.json()["error"]["code"]) == (409, "declared_in_git")
     await controller.rows.look()
     assert (await controller.publish()).left_out == ()
-    assert served(world).declared_in == "5.yaml"
+    assert served(rig).declared_in == "5.yaml"
 
 
-async def test_a_declared_models_id_is_taken_while_its_artifact_is_missing(world: World) -> None:
+async def test_a_declared_models_id_is_taken_while_its_artifact_is_missing(rig: Rig) -> None:
     def read(uri: str) -> Digest:
         if "acme/api" in uri:
             raise ArtifactMissing("nothing there")
         return digest_of(uri)
 
-    world.read_digest = read
-    controller = world.controller()
-    changed_to(world, "v1")
+    rig.read_digest = read
+    controller = rig.controller()
+    changed_to(rig, "v1")
     assert not (await controller.publish()).complete
     body = {"digest": digest_of("v1"), "base_model": "base", "adapter_type": "lora"}
     operator = {"authorization": f"Bearer {TOKEN}"}
-    answer = await world.client.put("/v1/models/acme/api/versions/v1", json=body, headers=operator)
+    answer = await rig.client.put("/v1/models/acme/api/versions/v1", json=body, headers=operator)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "declared_in_git")
-    world.read_digest = digest_of
+    rig.read_digest = digest_of
     assert (await controller.publish()).complete
-    assert [version.name for version in served(world).versions] == ["v1"]
+    assert [version.name for version in served(rig).versions] == ["v1"]
 
 
-def changed_to(world: World, *versions: str) -> None:
-    world.declared = fleet("v1", stable="v1", more=(lora("acme/api", *versions),))
+def changed_to(rig: Rig, *versions: str) -> None:
+    rig.declared = fleet("v1", stable="v1", more=(lora("acme/api", *versions),))
 
 
-def served(world: World) -> ModelEntry:
-    return next(model for model in world.snapshot.models if model.id == "acme/api")
+def served(rig: Rig) -> ModelEntry:
+    return next(model for model in rig.snapshot.models if model.id == "acme/api")
 
 
-async def test_a_revocation_does_not_wait_for_what_is_declared(world: World) -> None:
+async def test_a_revocation_does_not_wait_for_what_is_declared(rig: Rig) -> None:
     """Suspended, or with a tip that is refused: who holds the key must not go on using it."""
-    controller = world.controller()
-    world.declared = fleet("v1", stable="v1")
-    await world.seconds(2)
+    controller = rig.controller()
+    rig.declared = fleet("v1", stable="v1")
+    await rig.seconds(2)
     operator = {"authorization": f"Bearer {TOKEN}"}
-    made = await world.client.post(
+    made = await rig.client.post(
         "/v1/tenants/acme/keys", json={"id": "laptop", "scopes": ["inference"]}, headers=operator
     )
     assert made.status_code == 201, made.text
-    await world.seconds(2)
-    assert "laptop" in {entry.key_id for entry in world.snapshot.keys}
-    world.declared = fleet("v1", "v2", stable="v2")
-    assert (await world.client.delete("/v1/tenants/acme/keys/laptop", headers=operator)).status_code in {200, 204}
+    await rig.seconds(2)
+    assert "laptop" in {entry.key_id for entry in rig.snapshot.keys}
+    rig.declared = fleet("v1", "v2", stable="v2")
+    assert (await rig.client.delete("/v1/tenants/acme/keys/laptop", headers=operator)).status_code in {200, 204}
     await controller.rows.look()
     assert (await controller.follow_rows()).kind == "published"
-    assert "laptop" not in {entry.key_id for entry in world.snapshot.keys}
-    assert {one.name for one in world.bot.versions} == {"v1"}
+    assert "laptop" not in {entry.key_id for entry in rig.snapshot.keys}
+    assert {one.name for one in rig.bot.versions} == {"v1"}

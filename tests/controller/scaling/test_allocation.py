@@ -57,7 +57,7 @@ def test_what_sleeps_is_promoted_after_what_is_awake_and_only_as_far_as_it_may_b
     awake_too = toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1}), wake=1))
     assert awake_too.standby == {1, 3, 4}, "2 is loaded and awake"
     assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}), wake=1)).standby == {2, 3, 4}, "sooner than one loads"
-    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}))).standby == {1, 2, 4}, "3 loads, and has a seat"
+    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}))).standby == {1, 2, 4}, "3 loads, and has a slot"
 
 
 def test_what_sleeps_takes_the_place_of_one_that_serves_only_when_it_may_be_woken() -> None:

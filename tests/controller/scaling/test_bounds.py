@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from functions.controller.autoscaling.allocation import SlotDemand, granted
 
-wishes = st.dictionaries(
+demands = st.dictionaries(
     st.sampled_from("abcd"),
     st.builds(SlotDemand, st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
     max_size=4,
@@ -40,12 +40,12 @@ def test_what_is_too_little_for_one_pool_goes_to_another() -> None:
     assert granted(asked, {"large": 1}, 15, {"large": 8}) == {"large": SlotDemand(1), "small": SlotDemand(7)}
 
 
-@given(wishes, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20), costs)
+@given(demands, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20), costs)
 def test_never_more_than_the_bound_beyond_what_was_there(
     asked: dict[str, SlotDemand], present: dict[str, int], most: int, costs: dict[str, int]
 ) -> None:
     allowed = granted(asked, present, most, costs)
-    total = sum((wish.serving + wish.warm) * costs[name] for name, wish in allowed.items())
+    total = sum((demand.serving + demand.warm) * costs[name] for name, demand in allowed.items())
     there = sum(min(asked[name].serving, max(asked[name].least, present.get(name, 0))) * costs[name] for name in asked)
     assert total <= max(most, there)
     assert all(

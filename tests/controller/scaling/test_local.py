@@ -11,7 +11,7 @@ import httpx
 from msgspec.structs import replace
 
 from functions.controller.autoscaling.allocation import Allocation
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.autoscaling.kept import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.autoscaling.scaler import PoolSize
@@ -22,7 +22,7 @@ from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.snapshot.publication import SnapshotSource
-from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.registry_client import RegistryClient
 from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
 from functions.fleet.pool_board import PoolReport
@@ -37,11 +37,11 @@ spec: {{pool: {POOL}, replicas: {{min: 1, max: 20}}, warm: 1, scaleUp: ["queue_s
 """
 
 
-class Hearing(PoolsWire):
+class Hearing(PoolsClient):
     """A registry that answers one report."""
 
     def __init__(self, heard: PoolReport) -> None:
-        super().__init__(RegistryWire(httpx.AsyncClient(), "https://127.0.0.1:1", ""))
+        super().__init__(RegistryClient(httpx.AsyncClient(), "https://127.0.0.1:1", ""))
         self._heard = heard
 
     async def report(self) -> PoolReport:
@@ -52,9 +52,9 @@ class Source(SnapshotSource):
     heard: PoolReport | None = None
     asked = 0  # once at the beginning of each pass
 
-    async def pools_wire(self) -> PoolsWire:
+    async def pools_client(self) -> PoolsClient:
         self.asked += 1
-        return Hearing(self.heard) if self.heard is not None else await super().pools_wire()
+        return Hearing(self.heard) if self.heard is not None else await super().pools_client()
 
 
 class Machine:
@@ -67,14 +67,14 @@ class Machine:
         allocation: Allocation,
         target: Target,
         *others: Pool,
-        seats: int | None = None,
+        slots: int | None = None,
         args: tuple[str, ...] = (),
         warm: int = 1,
     ) -> None:
         layout.make()
         layout.secrets_dir.mkdir(exist_ok=True)
         layout.credentials("controller").write_text("t")
-        settings = LocalSettings(state_dir=layout.root, max_engines=seats)
+        settings = LocalSettings(state_dir=layout.root, max_engines=slots)
         self.layout = layout
         self.reconciler = Reconciler(
             layout,
@@ -85,7 +85,7 @@ class Machine:
             is_paused=lambda: False,
             counts={},
         )
-        self.reconciler.want("main@1", (Pool(POOL, 2, "m", args), *others))
+        self.reconciler.desire("main@1", (Pool(POOL, 2, "m", args), *others))
         self.source = Source(self.reconciler.context, layout.registry_rows_file, lambda: None)
         self.scaling = LocalScaling(
             layout,

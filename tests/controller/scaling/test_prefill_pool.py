@@ -52,7 +52,7 @@ async def test_a_pool_whose_prompts_wait_grows_by_how_busy_it_is() -> None:
         await play.connects()
         asked += 1
     assert asked > 2, "at last its queue turns one away"
-    play.world.clock.forward(1.0)
+    play.rig.clock.forward(1.0)
     board = PoolBoard()
     for beat in beats(play):
         assert board.hear(beat, 0.0)

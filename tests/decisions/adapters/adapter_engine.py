@@ -11,8 +11,8 @@ from functions.decisions.adapters.plan import (
     AdapterPlan,
     AdapterPolicy,
     AdapterState,
+    ColdLoad,
     EngineAdapters,
-    Want,
     WantedAdapter,
 )
 
@@ -48,9 +48,9 @@ class Engine:
     now_s: float = 0.0
     history: list[str] = field(default_factory=list)
 
-    def step(self, want: AdapterDemand, seconds: float = 1.0) -> AdapterPlan:
+    def step(self, demand: AdapterDemand, seconds: float = 1.0) -> AdapterPlan:
         self.now_s += seconds
-        plan = adapters.plan(want, self._now(), self.state, self.now_s, self.policy)
+        plan = adapters.plan(demand, self._now(), self.state, self.now_s, self.policy)
         self.state = plan.state
         for name in plan.unload:
             self.loaded.discard(name)
@@ -60,9 +60,9 @@ class Engine:
             self.history.append(f"{self.now_s:.0f} load {adapter.name}")
         return plan
 
-    def ask(self, want: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
-        wish = (EngineName(name), Want(self.now_s, self.now_s + wait_s))
-        answer, self.state = adapters.ask(want, self._now(), self.state, wish, self.policy)
+    def ask(self, demand: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
+        request = (EngineName(name), ColdLoad(self.now_s, self.now_s + wait_s))
+        answer, self.state = adapters.ask(demand, self._now(), self.state, request, self.policy)
         return answer
 
     def _now(self) -> EngineAdapters:

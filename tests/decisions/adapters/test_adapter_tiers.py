@@ -70,7 +70,7 @@ def test_a_want_is_refused_at_once_where_everything_is_busy() -> None:
     engine.ask(FIVE, "e")
     plan = engine.step(FIVE)
     assert plan.refused[EngineName("e")].startswith("all 4 adapters of this replica are busy")
-    assert plan.state.wants == {}
+    assert plan.state.cold_loads == {}
 
 
 def test_what_was_just_used_is_nobodys_victim() -> None:
@@ -184,9 +184,9 @@ def test_a_want_is_forgotten_when_its_time_is_over() -> None:
     engine = Engine(replace(ROOMY, hold_s=0.0), loaded=set(names("a", "b", "c", "d")), busy=set(names("a", "b", "c")))
     engine.ask(FIVE, "e", wait_s=1.0)
     engine.step(FIVE, 0.5)
-    assert "e" in engine.state.wants
+    assert "e" in engine.state.cold_loads
     engine.step(FIVE, 1.0)
-    assert engine.state.wants == {}
+    assert engine.state.cold_loads == {}
 
 
 @pytest.mark.parametrize(("refused", "answer"), [(True, "refused"), (False, "failed")])
@@ -207,7 +207,7 @@ def test_what_no_snapshot_names_is_unknown() -> None:
 
 def test_wants_are_bounded() -> None:
     many = wanted(*(f"m{number}" for number in range(100)))
-    engine = Engine(replace(ROOMY, max_wants=10))
+    engine = Engine(replace(ROOMY, max_cold_loads=10))
     answers = [engine.ask(many, f"m{number}") for number in range(20)]
     assert answers == ["accepted"] * 10 + ["full"] * 10
     assert engine.ask(many, "m3") == "accepted", "one who asks again takes no other place"
@@ -260,7 +260,7 @@ def test_the_laws_hold_for_any_history(
         hidden = before - set(plan.advertise)
         withdrawn_s = {name: withdrawn_s.get(name, engine.now_s) for name in hidden} if heard else {}
         withdrawn_s |= {} if heard else dict.fromkeys(hidden, engine.now_s)
-        assert not plan.refused.keys() & (engine.loaded | plan.state.wants.keys())
+        assert not plan.refused.keys() & (engine.loaded | plan.state.cold_loads.keys())
 
 
 @given(st.lists(st.lists(_NAMES, unique=True, max_size=3), max_size=10), st.lists(_NAMES, unique=True, max_size=3))

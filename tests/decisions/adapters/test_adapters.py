@@ -10,8 +10,8 @@ from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, 
 from functions.decisions.adapters import plan as adapters
 from functions.decisions.adapters.plan import AdapterDemand, AdapterPolicy, AdapterState, EngineAdapters
 from tests.decisions.adapters.adapter_engine import POLICY, Engine, digest, names, wanted
-from tests.pools_world import ACME, LLAMA, adapter, base, pool
-from tests.pools_world import snapshot as pools_snapshot
+from tests.pools_rig import ACME, LLAMA, adapter, base, pool
+from tests.pools_rig import snapshot as pools_snapshot
 
 
 def model(name: str, versions: Sequence[str], channels: dict[str, str], pool: str = "base") -> ModelEntry:

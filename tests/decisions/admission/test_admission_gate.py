@@ -26,13 +26,13 @@ def hold(gate: Gate, requests: int, kv_tokens: int) -> None:
     gate.kv_tokens += kv_tokens
 
 
-def test_worked_example_of_seats() -> None:
+def test_worked_example_of_slots() -> None:
     assert learnt_slots(None, 32, 9, limited=False) == 34
     assert learnt_slots(34.0, 33, 0, limited=True) == pytest.approx(43.5)
     assert learnt_slots(34.0, 33, 1, limited=True) == 34
 
 
-def test_seats_are_not_learnt_from_a_short_queue() -> None:
+def test_slots_are_not_learnt_from_a_short_queue() -> None:
     assert learnt_slots(None, 100, 8, limited=False) is None
     assert learnt_slots(20.0, 5, 0, limited=False) == 20
 

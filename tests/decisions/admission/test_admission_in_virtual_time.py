@@ -6,14 +6,14 @@ import pytest
 
 from functions.api.snapshot import AdmissionEntry, BandEntry
 from loadtests.fairness.traffic import NOISY, QUIET, beside_the_nine, chats
-from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 from tests.soak import sampled
 
 POLICY = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1)))
 SECONDS = 15.0
 
 
-def p99_s(found: list[Asked]) -> float:
+def p99_s(found: list[VirtualRequest]) -> float:
     times = sorted(each.ttft_s for each in found if each.tenant in QUIET and each.ttft_s is not None)
     return times[int(0.99 * len(times))]
 

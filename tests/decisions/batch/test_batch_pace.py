@@ -9,7 +9,7 @@ from functions.decisions.batch.pace import MAX_TRIES, Again, BatchPace, judge
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_to_be_told_to_wait_is_no_failure_however_often(status: int) -> None:
-    verdict = judge(status, 3.0, tries=1000, dice=0.0)
+    verdict = judge(status, 3.0, tries=1000, draw=0.0)
     assert verdict == Again(3.0, told=True)
 
 
@@ -25,8 +25,8 @@ def test_what_waiting_would_not_change_is_the_result_at_once(status: int) -> Non
 
 
 @given(st.floats(0, 1e9), st.floats(0, 0.999))
-def test_a_wait_is_bounded_and_spread(retry_after_s: float, dice: float) -> None:
-    verdict = judge(429, retry_after_s, 1, dice)
+def test_a_wait_is_bounded_and_spread(retry_after_s: float, draw: float) -> None:
+    verdict = judge(429, retry_after_s, 1, draw)
     assert isinstance(verdict, Again) and 0.5 <= verdict.after_s <= 750
     assert verdict.after_s >= min(retry_after_s, 600.0)
 

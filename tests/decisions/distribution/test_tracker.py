@@ -86,16 +86,16 @@ def test_what_another_turns_out_to_have_is_granted_no_longer() -> None:
     assert board.announce(news(1, room=4), 1.0, Random(1)).grants == 0b1000
 
 
-@pytest.mark.parametrize("deaf_s", [8.0, 14.5, 16.0, 300.0])
-def test_a_tracker_that_stood_still_forgets_nobody(deaf_s: float) -> None:
+@pytest.mark.parametrize("silent_s", [8.0, 14.5, 16.0, 300.0])
+def test_a_tracker_that_stood_still_forgets_nobody(silent_s: float) -> None:
     board = Board(3)
     for number in range(3):
         board.announce(news(number, 1 << number), number * 0.4, Random(1))
-    board.expire(0.8 + deaf_s)
-    assert board.announce(news(0, 0b001, room=3), 0.8 + deaf_s, Random(1)).grants == 0
+    board.expire(0.8 + silent_s)
+    assert board.announce(news(0, 0b001, room=3), 0.8 + silent_s, Random(1)).grants == 0
     assert board.nodes == 3
     for second in range(1, 17):
-        board.announce(news(0, 0b001), 0.8 + deaf_s + second, Random(1))
+        board.announce(news(0, 0b001), 0.8 + silent_s + second, Random(1))
     assert board.nodes == 1
 
 

@@ -7,7 +7,7 @@ from functions.decisions.health.ejection import (
     EJECTION_BASE_S,
     EJECTION_CAP_S,
     FAULTS_MAX,
-    FORGIVEN_AFTER_S,
+    FORGET_AFTER_S,
     PROBE_S,
     REFUSAL_MS,
     REFUSAL_S,
@@ -69,8 +69,8 @@ def test_the_past_is_forgiven_after_a_while_of_health() -> None:
     breaker.eject(0.0)
     breaker.answered(5.0, 6.0)
     assert not breaker.is_forgotten(6.0)
-    assert breaker.is_forgotten(6.0 + FORGIVEN_AFTER_S)
-    assert breaker.eject(6.0 + FORGIVEN_AFTER_S) == EJECTION_BASE_S
+    assert breaker.is_forgotten(6.0 + FORGET_AFTER_S)
+    assert breaker.eject(6.0 + FORGET_AFTER_S) == EJECTION_BASE_S
 
 
 def test_a_probe_that_is_never_answered_is_followed_by_another() -> None:
@@ -120,7 +120,7 @@ def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
     assert not breaker.is_out(now_s + EJECTION_CAP_S)
     assert breaker.penalty_ms(now_s + REFUSAL_S) == 0.0
     breaker.answered(now_s + EJECTION_CAP_S, now_s + EJECTION_CAP_S)
-    assert breaker.is_forgotten(now_s + EJECTION_CAP_S + FORGIVEN_AFTER_S + 1.0)
+    assert breaker.is_forgotten(now_s + EJECTION_CAP_S + FORGET_AFTER_S + 1.0)
 
 
 def test_who_asks_to_be_left_alone_is_for_as_long_as_it_said() -> None:

@@ -8,10 +8,10 @@ from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
 from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import BANDS, Ticket
-from functions.decisions.overload.gateway_share import LOOK_S, RoomLadder, shiftable_ratio
+from functions.decisions.overload.gateway_share import LOOK_S, QueueLadder, shiftable_ratio
 from functions.decisions.overload.ladder import OFF, RUNGS, LadderState, Rungs
 from loadtests.fairness.traffic import chats
-from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
 POLICY = AdmissionEntry(
     "p",
@@ -31,7 +31,7 @@ class Laddered(VirtualFleet):
 
     def __init__(self, shape: Shape, spare_ratio: float = 0.0) -> None:
         super().__init__(shape, POLICY)
-        self.ladder = RoomLadder()
+        self.ladder = QueueLadder()
         self.seen: list[tuple[float, Rungs]] = []
         self._spare_ratio = spare_ratio
 
@@ -41,7 +41,7 @@ class Laddered(VirtualFleet):
         super()._sweep(now_s)
 
 
-def spike(times: int) -> list[Asked]:
+def spike(times: int) -> list[VirtualRequest]:
     """Ten chats and six batch requests a second; from 5 s to 15 s so many times as many chats. An engine does 30."""
     rng = Random(f"spike {times}")
     asked = chats("one", 10.0, END_S, rng) + chats("two", 6.0, END_S, rng, band=BATCH)
@@ -54,12 +54,12 @@ def spike(times: int) -> list[Asked]:
 
 
 @pytest.fixture(scope="module")
-def flooded() -> tuple[Laddered, list[Asked]]:
+def flooded() -> tuple[Laddered, list[VirtualRequest]]:
     fleet = Laddered(Shape(replicas=1), spare_ratio=0.3)
     return fleet, fleet.run(spike(8), END_S)
 
 
-def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     fleet, _ = flooded
     first = {rung: next((at_s for at_s, rungs in fleet.seen if rung in rungs.on), None) for rung in RUNGS}
     assert first["shed"] is not None and first["shift"] is not None
@@ -69,7 +69,7 @@ def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[La
     assert fleet.admission is not None and fleet.admission.kept_ratios is None
 
 
-def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     _, found = flooded
     shed = [each for each in found if each.refused is not None and each.refused.reason == "low_band"]
     assert shed
@@ -77,7 +77,7 @@ def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[Ask
     assert all(each.at_s < FLOOD_S + 15.0 for each in shed)
 
 
-def test_batch_never_starves(flooded: tuple[Laddered, list[Asked]]) -> None:
+def test_batch_never_starves(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     _, found = flooded
     batch = [each for each in found if each.band == BATCH and 6.0 < each.at_s < FLOOD_S]
     served = [each for each in batch if each.ttft_s is not None]
@@ -129,7 +129,7 @@ def test_under_shed_light_tenants_wait_for_less() -> None:
 
 
 def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.rungs = Rungs(("shed", "shift"), shift_ratio=0.4)
     admission.gate.request_limit = 10
     assert ladder.shift_ratio(admission) == 0.0
@@ -138,7 +138,7 @@ def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
 
 
 def test_a_look_is_taken_only_so_often() -> None:
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.look(admission, 0.0)
     ladder.look(admission, LOOK_S)
     state = ladder.state
@@ -157,7 +157,7 @@ def test_other_pools_are_asked_only_while_they_have_room() -> None:
 
 def test_a_rate_that_was_too_low_is_found_out() -> None:
     """Measured while caches were cold, say: by it, what comes now is twice too much, and half of it is sent away."""
-    admission, ladder = Admission(POLICY, 0.0), RoomLadder()
+    admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     admission.gate.replicas = 1
     admission.drain.per_replica, admission.drain.has_been_full = 1_000.0, True
     ladder.state = LadderState(level=2, tokens_per_s=2_000.0, seen_s=0.0)
@@ -174,7 +174,7 @@ def test_batch_that_waits_does_not_keep_the_rate_low() -> None:
     patient = AdmissionEntry(
         "p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1, max_wait_ms=600_000))
     )
-    admission, ladder = Admission(patient, 0.0), RoomLadder()
+    admission, ladder = Admission(patient, 0.0), QueueLadder()
     admission.gate.replicas, admission.gate.request_limit, admission.gate.easy_requests = 1, 1, 0.5
     assert admission.arrive(ticket(1, INTERACTIVE), 0.0) == "dispatch"
     assert admission.arrive(ticket(2, BATCH), 0.0) == "wait"

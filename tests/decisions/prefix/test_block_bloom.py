@@ -12,8 +12,8 @@ EVERYONE = (1 << 64) - 1
 
 
 def names_of(seed: int, number: int) -> list[int]:
-    dice = random.Random(seed)
-    return [dice.getrandbits(64) for _ in range(number)]
+    rng = random.Random(seed)
+    return [rng.getrandbits(64) for _ in range(number)]
 
 
 def table_of(*held: list[int]) -> BloomTable:

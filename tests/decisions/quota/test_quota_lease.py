@@ -38,27 +38,29 @@ def output(tokens: int) -> Costs:
 def test_worked_example_from_the_prologue() -> None:
     lease = RateLease()
     lease.asked = 250 * GRAIN
-    assert lease.want(leased_bucket(25), idle=False) == 200 * GRAIN
+    assert lease.to_request(leased_bucket(25), idle=False) == 200 * GRAIN
     lease.demand, lease.asked = 250.0 * GRAIN, 250 * GRAIN
-    assert lease.want(leased_bucket(0), idle=False) == 300 * GRAIN
+    assert lease.to_request(leased_bucket(0), idle=False) == 300 * GRAIN
 
 
 def test_what_nobody_needs_is_given_back() -> None:
     lease = RateLease()
     lease.demand, lease.asked = 10.0 * GRAIN, 10 * GRAIN
-    assert lease.want(leased_bucket(100), idle=False) == -70 * GRAIN, "an ask of 30, and more than two of them in hand"
-    assert lease.want(leased_bucket(50), idle=False) in range(-30 * GRAIN, 0)
-    assert lease.want(leased_bucket(50), idle=True) == -50 * GRAIN
+    assert lease.to_request(leased_bucket(100), idle=False) == -70 * GRAIN, (
+        "an ask of 30, and more than two of them in hand"
+    )
+    assert lease.to_request(leased_bucket(50), idle=False) in range(-30 * GRAIN, 0)
+    assert lease.to_request(leased_bucket(50), idle=True) == -50 * GRAIN
 
 
 def test_debt_is_asked_for_until_it_is_paid() -> None:
-    assert RateLease().want(leased_bucket(-40), idle=True) == 40 * GRAIN
+    assert RateLease().to_request(leased_bucket(-40), idle=True) == 40 * GRAIN
 
 
 def test_a_large_request_that_was_refused_is_saved_up_for() -> None:
     lease = RateLease()
     lease.largest = 900 * GRAIN
-    assert lease.want(leased_bucket(0), idle=False) == 900 * GRAIN
+    assert lease.to_request(leased_bucket(0), idle=False) == 900 * GRAIN
 
 
 def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -> None:
@@ -89,11 +91,11 @@ def test_places_are_asked_for_one_ahead_and_given_back() -> None:
     lease = lease_of(account)
     account.in_flight = 3
     assert lease.short(account, output(1), 0) is not None and lease.missing(account, output(1), 3) == {5: 3}
-    assert lease.wants_places(account) == 4
+    assert lease.places_to_request(account) == 4
     lease.places = account.slots = 4
     account.in_flight = 0
-    assert lease.wants_places(account) == 0, "three were taken at once a moment ago"
-    assert lease.wants_places(account) == -3
+    assert lease.places_to_request(account) == 0, "three were taken at once a moment ago"
+    assert lease.places_to_request(account) == -3
 
 
 def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
@@ -140,7 +142,9 @@ def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() 
     assert lease.owed(account, output(10)) == {GPU: 5 * UNITS[GPU]} and not lease.missing(account, output(10), 1)
     account.learn(10, 1.0, 5 * UNITS[GPU])
     bucket = account.buckets[GPU]
-    assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * UNITS[GPU], "and ahead of the next"
+    assert bucket is not None and lease.rate(GPU).to_request(bucket, idle=False) > 5 * UNITS[GPU], (
+        "and ahead of the next"
+    )
 
 
 def test_credit_and_what_the_bus_shares_out_are_one_burst() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout.codec import Command, RolloutInvalid
 from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, RolledBack, Superseded
 from tests.decisions.rollout.rollouts import rollout, running, spec
@@ -14,29 +14,29 @@ from tests.decisions.rollout.test_rollout import ALL, events, replayed
 @given(events)
 def test_a_rollout_in_any_state_comes_back_as_it_was(history: list[AnyEvent]) -> None:
     for state in replayed(history):
-        assert rollout_wire.decode_rollout(rollout_wire.encode(state)) == state
+        assert rollout_codec.decode_rollout(rollout_codec.encode(state)) == state
 
 
 @pytest.mark.parametrize("event", ALL.values(), ids=lambda event: type(event).__name__)
 def test_events_come_back_as_they_were(event: AnyEvent) -> None:
-    assert rollout_wire.decode_event(rollout_wire.encode(event)) == event
+    assert rollout_codec.decode_event(rollout_codec.encode(event)) == event
     command = Command(event, 7)
-    assert rollout_wire.decode_command(rollout_wire.encode(command)) == command
+    assert rollout_codec.decode_command(rollout_codec.encode(command)) == command
 
 
 def test_events_are_told_apart_by_what_has_happened() -> None:
-    assert rollout_wire.encode(Breached("p99")) == b'{"is":"breached","reason":"p99"}'
-    assert rollout_wire.encode(Loaded()) == b'{"is":"loaded"}'
-    assert rollout_wire.decode_event('{"is":"rolled_back","by":"ada"}') == RolledBack("ada", "")
-    assert rollout_wire.decode_event('{"is":"superseded"}') == Superseded("")
+    assert rollout_codec.encode(Breached("p99")) == b'{"is":"breached","reason":"p99"}'
+    assert rollout_codec.encode(Loaded()) == b'{"is":"loaded"}'
+    assert rollout_codec.decode_event('{"is":"rolled_back","by":"ada"}') == RolledBack("ada", "")
+    assert rollout_codec.decode_event('{"is":"superseded"}') == Superseded("")
 
 
 def test_a_spec_comes_back_as_it_was() -> None:
-    assert rollout_wire.decode_spec(rollout_wire.encode(spec())) == spec()
+    assert rollout_codec.decode_spec(rollout_codec.encode(spec())) == spec()
 
 
 def altered(**changes: object) -> bytes:
-    return msgspec.json.encode({**msgspec.json.decode(rollout_wire.encode(running())), **changes})
+    return msgspec.json.encode({**msgspec.json.decode(rollout_codec.encode(running())), **changes})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def altered(**changes: object) -> bytes:
 )
 def test_what_is_no_rollout_is_refused(document: bytes) -> None:
     with pytest.raises(RolloutInvalid):
-        rollout_wire.decode_rollout(document)
+        rollout_codec.decode_rollout(document)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_what_is_no_rollout_is_refused(document: bytes) -> None:
 )
 def test_what_is_no_event_is_refused(document: bytes) -> None:
     with pytest.raises(RolloutInvalid):
-        rollout_wire.decode_event(document)
+        rollout_codec.decode_event(document)
 
 
 def test_a_spec_without_stages_is_refused() -> None:
     empty = msgspec.structs.replace(rollout().policy, stages=())
     with pytest.raises(RolloutInvalid, match="at least one stage"):
-        rollout_wire.decode_spec(rollout_wire.encode(spec(policy=empty)))
+        rollout_codec.decode_spec(rollout_codec.encode(spec(policy=empty)))

@@ -14,7 +14,7 @@ from functions.api.kinds.rollout_policy import RolloutPolicy
 from functions.api.loader import load_texts
 from functions.controller.snapshot.compile_policies import rollout_entry
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
-from loadtests.rollouts.virtual import Behaviour, Outcome, World, policy
+from loadtests.rollouts.virtual import Behaviour, Outcome, VirtualRollout, policy
 
 SAME = Behaviour()
 STAGE_S = 20.0
@@ -22,7 +22,7 @@ STAGE_S = 20.0
 
 def rolled_out(seed: int, candidate: Behaviour, control: Behaviour = SAME, rate: float = 40.0) -> Outcome:
     rules = policy(STAGE_S, min_requests=10, false_alarm_ratio=0.01)
-    return World(random.Random(seed), rules, control, candidate, rate).run(at_most_s=400.0)
+    return VirtualRollout(random.Random(seed), rules, control, candidate, rate).run(at_most_s=400.0)
 
 
 @pytest.mark.soak

@@ -22,7 +22,7 @@ from functions.decisions.rollout.events import (
     Withdrawn,
 )
 from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, begun, id_of, transition
-from functions.decisions.rollout.steering import Create, Rows, Steered, Tell, moved_with, steer
+from functions.decisions.rollout.steering import Create, PostEvent, Rows, Steered, moved_with, steer
 from tests.decisions.rollout.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)
@@ -135,14 +135,14 @@ def test_another_target_after_a_halt_is_another_rollout() -> None:
     back = rollout(Loaded(), Breached("bad"))
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(back))
     following = spec("v1", "v3", previous=back.id)
-    assert made.commands == (Tell(back.id, back.lock_version, Superseded(id_of(following))), Create(following))
+    assert made.commands == (PostEvent(back.id, back.lock_version, Superseded(id_of(following))), Create(following))
     assert only(made).channels["stable"] == "v1"
 
 
 def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> None:
     back = rollout(Loaded(), Breached("bad"))
     made = steered(OLD, OLD, rows(back))
-    assert made.commands == (Tell(back.id, back.lock_version, Superseded("")),)
+    assert made.commands == (PostEvent(back.id, back.lock_version, Superseded("")),)
     assert (only(made), made.rollouts) == (OLD, ())
     again = steered(OLD, NEW, rows(transition(back, Superseded(""), 9.0)))
     assert again.commands == (Create(spec(previous=back.id)),)
@@ -160,7 +160,7 @@ def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[
     row = rollout(*before)
     made = steered(OLD, OLD, rows(row))
     withdrawn = Withdrawn("models.yaml points stable at v1 again")
-    assert made.commands == (Tell(row.id, row.lock_version, withdrawn),)
+    assert made.commands == (PostEvent(row.id, row.lock_version, withdrawn),)
     assert only(made) == OLD, "no split from here on, whether the registry answers or not"
 
 
@@ -168,7 +168,7 @@ def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
     row = rollout(Loaded(), StagePassed())
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(row))
     following = spec("v1", "v3", previous=row.id)
-    assert made.commands == (Tell(row.id, row.lock_version, Superseded(id_of(following))), Create(following))
+    assert made.commands == (PostEvent(row.id, row.lock_version, Superseded(id_of(following))), Create(following))
     assert (only(made).channels["stable"], only(made).splits) == ("v1", ())
     after = transition(row, Superseded(id_of(following)), 9.0)
     assert steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(after)).commands == (Create(following),)
@@ -177,7 +177,7 @@ def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
 def test_a_policy_that_is_at_once_by_now_ends_the_rollout_for_another_target() -> None:
     row = rollout(Loaded())
     made = steered(OLD, model("v1", "v2", "v3", rollout="at-once", stable="v3"), rows(row))
-    assert made.commands == (Tell(row.id, row.lock_version, Superseded("")),)
+    assert made.commands == (PostEvent(row.id, row.lock_version, Superseded("")),)
     assert only(made).channels == {"stable": "v3"}
 
 
@@ -206,16 +206,18 @@ def test_the_old_version_stays_while_it_serves_although_nobody_declares_it(befor
 def test_a_model_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
     row = rollout(Loaded())
     made = steered(OLD, None, rows(row))
-    assert made.commands == (Tell(row.id, row.lock_version, Withdrawn("acme/bot:stable is not declared any more")),)
+    assert made.commands == (
+        PostEvent(row.id, row.lock_version, Withdrawn("acme/bot:stable is not declared any more")),
+    )
     back = rollout(Loaded(), Breached("bad"))
-    assert steered(OLD, None, rows(back)).commands == (Tell(back.id, back.lock_version, Superseded()),)
+    assert steered(OLD, None, rows(back)).commands == (PostEvent(back.id, back.lock_version, Superseded()),)
     assert steered(OLD, None, rows(rollout(Loaded(), Promoted(ME)))).commands == ()
 
 
 def test_a_channel_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
     row = rollout(Loaded())
     made = steered(OLD, model("v1", "v2", next="v2"), rows(row))
-    assert [command.rollout for command in made.commands if isinstance(command, Tell)] == [row.id]
+    assert [command.rollout for command in made.commands if isinstance(command, PostEvent)] == [row.id]
     assert only(made).channels == {"next": "v2"}
 
 
@@ -239,7 +241,7 @@ def test_where_rows_are_not_known_nothing_that_has_stages_moves() -> None:
 def test_a_model_that_moves_to_another_pool_leaves_its_rollout() -> None:
     row = rollout(Loaded())
     made = steered(OLD, model("v1", "v2", pool="other", stable="v2"), rows(row))
-    assert made.commands == (Tell(row.id, row.lock_version, Superseded()),)
+    assert made.commands == (PostEvent(row.id, row.lock_version, Superseded()),)
     assert only(made).channels == {"stable": "v2"}
 
 
@@ -248,7 +250,7 @@ def test_a_name_that_means_another_artifact_now_is_followed_at_once() -> None:
     assert only(steered(OLD, again, NONE)) == again
     row = rollout(Loaded())
     made = steered(OLD, model(version("v1", "other"), "v2", stable="v2"), rows(row))
-    assert made.commands == (Tell(row.id, row.lock_version, Superseded()),)
+    assert made.commands == (PostEvent(row.id, row.lock_version, Superseded()),)
     assert only(made).splits == ()
 
 
@@ -270,7 +272,7 @@ def test_an_old_rollout_that_is_resumed_after_others_goes_from_where_the_channel
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, third, rows(again))
     assert only(made).channels == {"stable": "v3"}
-    assert [type(command.event) for command in made.commands if isinstance(command, Tell)] == [Superseded]
+    assert [type(command.event) for command in made.commands if isinstance(command, PostEvent)] == [Superseded]
 
 
 def test_two_channels_load_side_by_side() -> None:

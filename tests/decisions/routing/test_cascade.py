@@ -38,9 +38,9 @@ def test_what_is_left_over_counts_as_one_more_way(p: float) -> None:
 
 def test_mean_and_percentile() -> None:
     entropies = [0.0] * 8 + [1.0, 3.0]
-    assert cascade.doubt(entropies, "mean") == pytest.approx(0.4)
-    assert cascade.doubt(entropies, "p90") == 1.0
-    assert cascade.doubt([], "mean") is None, "nothing is known"
+    assert cascade.answer_entropy(entropies, "mean") == pytest.approx(0.4)
+    assert cascade.answer_entropy(entropies, "p90") == 1.0
+    assert cascade.answer_entropy([], "mean") is None, "nothing is known"
 
 
 def test_the_first_step_for_the_tier_counts() -> None:

@@ -10,7 +10,7 @@ from functions.api.snapshot import PlacementEntry, PoolEntry, RoutingEntry, Serv
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.routing.choice import NoReplica, PoolView, ReplicaView, RouteRequest, decide
 from functions.decisions.routing.placement import Placed, Usable, place, takeovers, takes_over, usable
-from tests.pools_world import (
+from tests.pools_rig import (
     ACME,
     ACMES,
     FP8,
@@ -237,7 +237,7 @@ POOL_NAMES = [PoolName(name) for name in ("m", "m1", "m2", "m3")]
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Catalogue:
+def rigs(draw: st.DrawFn) -> Catalogue:
     tenants = tuple(TenantEntry(TenantId(name), "t", ("*",), pools=draw(USES)) for name in "abcd")
     pools = tuple(
         PoolEntry(
@@ -262,7 +262,7 @@ def worlds(draw: st.DrawFn) -> Catalogue:
 
 
 @settings(max_examples=80, deadline=None)
-@given(worlds(), NAMES, CLASSES, st.integers(1, 2000), st.none() | st.floats(0, 200))
+@given(rigs(), NAMES, CLASSES, st.integers(1, 2000), st.none() | st.floats(0, 200))
 def test_no_decision_yields_a_strangers_pool(
     book: Catalogue, tenant: TenantId, service_class: ServiceClass, tokens: int, ms: float | None
 ) -> None:

@@ -26,8 +26,8 @@ from tests.drills.chaos.keepsakes import LINES, Keepsakes
 from tests.drills.chaos.load import Load
 from tests.drills.chaos.memory import Memory
 from tests.drills.chaos.pushes import Pushes
+from tests.drills.chaos.rig import Rig, running_rig
 from tests.drills.chaos.schedule import Fault, rounds
-from tests.drills.chaos.world import World, running_world
 
 RECOVERED_S = 180.0  # who is not well by then needs a person
 _PER_S = float(os.environ.get("SHOAL_CHAOS_REQUESTS_PER_S", "4"))
@@ -36,10 +36,10 @@ _OWN_GROUP = 4300
 
 
 class Chaos:
-    def __init__(self, world: World, minutes: float, seed: int) -> None:
-        self.world, self.minutes, self.seed = world, minutes, seed
-        self.health, self.balancer, self.memory = Health(world), Balancer(world), Memory()
-        self.pushes = Pushes(world.fleet, 30.0, seed)
+    def __init__(self, rig: Rig, minutes: float, seed: int) -> None:
+        self.rig, self.minutes, self.seed = rig, minutes, seed
+        self.health, self.balancer, self.memory = Health(rig), Balancer(rig), Memory()
+        self.pushes = Pushes(rig.fleet, 30.0, seed)
         self.faults: list[dict[str, Any]] = []
         self.amiss: list[str] = []
         self._struck: list[tuple[Fault, float, float]] = []  # fault, begun, over (or far in the future)
@@ -57,7 +57,7 @@ class Chaos:
 
     def rounds(self) -> None:
         """Until the minutes are over, or something does not come back."""
-        striker, until_s = Striker(self.world), time.monotonic() + self.minutes * 60
+        striker, until_s = Striker(self.rig), time.monotonic() + self.minutes * 60
         for faults in rounds(self.seed):
             if time.monotonic() > until_s:
                 return
@@ -85,13 +85,13 @@ class Chaos:
         while not self._over.wait(10.0):
             self.memory.look()
             partial = {"faults": self.faults, "amiss": self.amiss, "memory": self.memory_told()}
-            (self.world.folder / "partial.json").write_text(json.dumps(partial))
+            (self.rig.folder / "partial.json").write_text(json.dumps(partial))
 
     async def run(self) -> dict[str, Any]:
-        fleet = self.world.fleet
+        fleet = self.rig.fleet
         token = (fleet.state_dir / "secrets" / "internal-token").read_text().split()[0]
         keys = {tenant: fleet.key(tenant) for tenant in ("acme", "globex")}
-        urls = {name: self.world.url(name) for name in ("gateway-1", "gateway-2", "registry-1", "registry-2")}
+        urls = {name: self.rig.url(name) for name in ("gateway-1", "gateway-2", "registry-1", "registry-2")}
         gateways = {name: urls[name] for name in ("gateway-1", "gateway-2")}
         load = Load(gateways, keys, fleet.tls, self.balancer.ready, _PER_S, self.seed, self.faulted)
         kept = Keepsakes(urls, keys, token, fleet.tls, self.balancer, self.seed)
@@ -123,9 +123,9 @@ class Chaos:
 
     def ledger(self, token: str) -> dict[str, int]:
         """Tokens by tenant."""
-        client = httpx.Client(verify=self.world.fleet.tls, timeout=60.0, trust_env=False)
+        client = httpx.Client(verify=self.rig.fleet.tls, timeout=60.0, trust_env=False)
         answer = client.get(
-            self.world.url("registry-1") + "/v1/usage?by=tenant", headers={"authorization": f"Bearer {token}"}
+            self.rig.url("registry-1") + "/v1/usage?by=tenant", headers={"authorization": f"Bearer {token}"}
         )
         return {row["tenant"]: row["prompt_tokens"] + row["completion_tokens"] for row in answer.json()["data"]}
 
@@ -185,9 +185,9 @@ def main() -> None:
     given = parser.parse_args()
     os.setegid(_OWN_GROUP)  # what is dropped of others' packets is not dropped of ours
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    with running_world(given.folder) as world:
-        say(f"up in {world.fleet.up_seconds:.0f} s")
-        report = asyncio.run(Chaos(world, given.minutes, given.seed).run())
+    with running_rig(given.folder) as rig:
+        say(f"up in {rig.fleet.up_seconds:.0f} s")
+        report = asyncio.run(Chaos(rig, given.minutes, given.seed).run())
         (given.folder / "report.json").write_text(json.dumps(report, indent=1))
     report["left"] = left_over()
     (given.folder / "report.json").write_text(json.dumps(report, indent=1))

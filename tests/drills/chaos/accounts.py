@@ -8,7 +8,7 @@ whole prompt and answer.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.drills.chaos.load import Asked
+from tests.drills.chaos.load import SentRequest
 
 SPOOLED_S = 2.0  # the gateway writes its sums every second; the machine is busy
 _PER_WORD = 16  # tokens that a word of a prompt may be, with its marker of twelve characters
@@ -30,7 +30,7 @@ class Bill:
 
 
 def bill(
-    tenant: str, told: int, asked: Iterable[Asked], kills: Iterable[tuple[str, float]], besides: tuple[int, int]
+    tenant: str, told: int, asked: Iterable[SentRequest], kills: Iterable[tuple[str, float]], besides: tuple[int, int]
 ) -> Bill:
     """`kills` are gateways and when they were killed; `besides` the least and the most of what was not `asked`."""
     deaths = list(kills)

@@ -13,31 +13,31 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.drills.chaos.rig import GROUPS, REPLICAS, Rig
 from tests.drills.chaos.schedule import Fault
-from tests.drills.chaos.world import GROUPS, REPLICAS, World
 
 _SLOW_ON_S, _SLOW_OFF_S = 0.02, 0.08
 _LOSS = 0.2
 _OF_ENGINES, _OF_AGENTS = 20, 40  # offsets of their first ports
 
 
-def strike(world: World, fault: Fault) -> bool:
+def strike(rig: Rig, fault: Fault) -> bool:
     """Blocks until it is over; whether there was anybody to strike."""
     match fault.kind:
         case "kill":
-            return _signal(world, fault, signal.SIGKILL)
+            return _signal(rig, fault, signal.SIGKILL)
         case "stop":
-            return _stopped(world, fault)
+            return _stopped(rig, fault)
         case "slow":
-            return _slowed(world, fault)
+            return _slowed(rig, fault)
         case "full":
-            return _filled(world.disk(fault.target), fault.seconds)
+            return _filled(rig.disk(fault.target), fault.seconds)
         case _:
-            return _parted(world, fault)
+            return _parted(rig, fault)
 
 
-def _signal(world: World, fault: Fault, number: signal.Signals) -> bool:
-    return _to_all(world.members(fault.target, fault.draw), number)
+def _signal(rig: Rig, fault: Fault, number: signal.Signals) -> bool:
+    return _to_all(rig.members(fault.target, fault.draw), number)
 
 
 def _to_all(pids: list[int], number: signal.Signals) -> bool:
@@ -47,8 +47,8 @@ def _to_all(pids: list[int], number: signal.Signals) -> bool:
     return bool(pids)
 
 
-def _stopped(world: World, fault: Fault) -> bool:
-    pids = world.members(fault.target, fault.draw)
+def _stopped(rig: Rig, fault: Fault) -> bool:
+    pids = rig.members(fault.target, fault.draw)
     _to_all(pids, signal.SIGSTOP)
     try:
         time.sleep(fault.seconds)
@@ -57,9 +57,9 @@ def _stopped(world: World, fault: Fault) -> bool:
     return bool(pids)
 
 
-def _slowed(world: World, fault: Fault) -> bool:
+def _slowed(rig: Rig, fault: Fault) -> bool:
     until_s = time.monotonic() + fault.seconds
-    pids = world.members(fault.target, fault.draw)
+    pids = rig.members(fault.target, fault.draw)
     while time.monotonic() < until_s:
         _to_all(pids, signal.SIGSTOP)
         time.sleep(_SLOW_OFF_S)
@@ -88,8 +88,8 @@ def _take_all(descriptor: int, disk: Path) -> None:
                 os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, piece)
 
 
-def _parted(world: World, fault: Fault) -> bool:
-    rules = rules_of(world, fault)
+def _parted(rig: Rig, fault: Fault) -> bool:
+    rules = rules_of(rig, fault)
     for rule in rules:
         _iptables("-I", rule)
     try:
@@ -100,30 +100,30 @@ def _parted(world: World, fault: Fault) -> bool:
     return True
 
 
-def rules_of(world: World, fault: Fault) -> list[list[str]]:
+def rules_of(rig: Rig, fault: Fault) -> list[list[str]]:
     lost = ["-m", "statistic", "--mode", "random", "--probability", str(_LOSS)] if fault.kind == "lossy" else []
     sender, _, receiver = fault.target.rpartition("-")
     if sender in GROUPS:
-        ports = _ports_of(world, {"registry": "registry-1", "engines": "engines"}.get(receiver, receiver), fault.draw)
+        ports = _ports_of(rig, {"registry": "registry-1", "engines": "engines"}.get(receiver, receiver), fault.draw)
         owner = ["-m", "owner", "--gid-owner", str(GROUPS[sender])]
         return [["OUTPUT", "-p", "tcp", *owner, "--dport", port, "-j", "DROP"] for port in ports]
-    ports = _ports_of(world, fault.target, fault.draw)
+    ports = _ports_of(rig, fault.target, fault.draw)
     return [
         ["INPUT", "-p", "tcp", side, port, *lost, "-j", "DROP"] for port in ports for side in ("--dport", "--sport")
     ]
 
 
-def _ports_of(world: World, target: str, draw: float) -> list[str]:
-    base = world.fleet.port_base
+def _ports_of(rig: Rig, target: str, draw: float) -> list[str]:
+    base = rig.fleet.port_base
     match target:
         case "engine":
-            return [str(base + _OF_ENGINES + world.replica(draw))]
+            return [str(base + _OF_ENGINES + rig.replica(draw))]
         case "agent":
-            return [str(base + _OF_AGENTS + world.replica(draw))]
+            return [str(base + _OF_AGENTS + rig.replica(draw))]
         case "engines":  # half of them
             return [f"{base + _OF_ENGINES}:{base + _OF_ENGINES + REPLICAS // 2 - 1}"]
         case _:
-            return [str(world.port(target))]
+            return [str(rig.port(target))]
 
 
 def _iptables(action: str, rule: list[str]) -> None:
@@ -133,15 +133,15 @@ def _iptables(action: str, rule: list[str]) -> None:
 class Striker:
     """Strikes the faults of one round at once."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
 
     def round(self, faults: tuple[Fault, ...]) -> list[bool]:
         struck = [False] * len(faults)
 
         def one(number: int) -> None:
             time.sleep(random.Random(faults[number].draw).uniform(0.0, 2.0) if number else 0.0)
-            struck[number] = strike(self._world, faults[number])
+            struck[number] = strike(self._rig, faults[number])
 
         threads = [threading.Thread(target=one, args=(number,)) for number in range(len(faults))]
         for thread in threads:

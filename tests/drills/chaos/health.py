@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 
 from functions.controller.local.control import ControllerGone, OrderRefused
-from tests.drills.chaos.world import POOL, REPLICAS, World
+from tests.drills.chaos.rig import POOL, REPLICAS, Rig
 
 _ANSWER_S = 5.0
 _EVERY_S = 0.5
@@ -18,11 +18,11 @@ _ERRORS = (httpx.HTTPError, ControllerGone, OrderRefused, OSError, KeyError, Val
 
 
 class Health:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._client = httpx.Client(verify=world.fleet.tls, timeout=_ANSWER_S, trust_env=False)
-        self._key = world.fleet.key("acme")
-        self._token = (world.fleet.state_dir / "secrets" / "internal-token").read_text().split()[0]
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._client = httpx.Client(verify=rig.fleet.tls, timeout=_ANSWER_S, trust_env=False)
+        self._key = rig.fleet.key("acme")
+        self._token = (rig.fleet.state_dir / "secrets" / "internal-token").read_text().split()[0]
 
     def until_well(self, timeout_s: float) -> tuple[float, str]:
         """Seconds until nothing was amiss, and what was so last; the whole of `timeout_s` where it did not end."""
@@ -51,30 +51,30 @@ class Health:
         return ""
 
     def _postgres(self, _: str) -> str:
-        return "" if self._world.postgres.answers("shoal") else "does not answer"
+        return "" if self._rig.postgres.answers("shoal") else "does not answer"
 
     def _registry(self, name: str) -> str:
-        answer = self._client.get(self._world.url(name) + "/readyz").json()
+        answer = self._client.get(self._rig.url(name) + "/readyz").json()
         return "" if answer.get("database_ready") else f"not ready: {answer}"
 
     def _store(self, name: str) -> str:
-        status = self._client.get(f"http://127.0.0.1:{self._world.port(name)}/healthz").status_code
+        status = self._client.get(f"http://127.0.0.1:{self._rig.port(name)}/healthz").status_code
         return "" if status == 200 else str(status)
 
     def _traces(self, name: str) -> str:
-        status = self._client.get(f"http://127.0.0.1:{self._world.port(name)}/ping").status_code
+        status = self._client.get(f"http://127.0.0.1:{self._rig.port(name)}/ping").status_code
         return "" if status == 200 else str(status)
 
     def _replicas(self, _: str) -> str:
         headers = {"authorization": f"Bearer {self._token}"}
-        answer = self._client.get(self._world.url("registry-1") + "/v1/fleet", headers=headers).json()
+        answer = self._client.get(self._rig.url("registry-1") + "/v1/fleet", headers=headers).json()
         phases = [replica["phase"] for replica in answer["replicas"]]
         return "" if phases.count("ready") == REPLICAS else f"{phases}"
 
     def _branch(self, _: str) -> str:
-        status = self._world.fleet.status()
+        status = self._rig.fleet.status()
         snapshot = status["snapshot"]
-        applied = status["revision"]["last_applied"] == f"main@{self._world.fleet.tip()}"
+        applied = status["revision"]["last_applied"] == f"main@{self._rig.fleet.tip()}"
         wanted = {
             "applied": applied, "settled": status["settled"], "complete": snapshot["complete"],
             "gateway": snapshot["gateway_epoch"] == snapshot["epoch"],
@@ -85,16 +85,16 @@ class Health:
         """It answers, and looks at every replica."""
         body = {"model": POOL, "max_tokens": 8, "messages": [{"role": "user", "content": "well"}]}
         headers = {"authorization": f"Bearer {self._key}"}
-        answer = self._client.post(self._world.url(name) + "/v1/chat/completions", json=body, headers=headers)
+        answer = self._client.post(self._rig.url(name) + "/v1/chat/completions", json=body, headers=headers)
         return "" if answer.status_code == 200 else f"{answer.status_code} {answer.text[:100]}"
 
 
 class Balancer:
     """Which gateways are sent to: those whose /readyz said yes lately, as a load balancer has it."""
 
-    def __init__(self, world: World) -> None:
-        self._urls = {name: world.url(name) for name in ("gateway-1", "gateway-2")}
-        self._tls = world.fleet.tls
+    def __init__(self, rig: Rig) -> None:
+        self._urls = {name: rig.url(name) for name in ("gateway-1", "gateway-2")}
+        self._tls = rig.fleet.tls
         self.ready: dict[str, bool] = dict.fromkeys(self._urls, True)
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._watch, args=(name,), daemon=True) for name in self._urls]

@@ -41,10 +41,10 @@ class Keepsakes:
     revoked_keys: dict[str, str] = field(default_factory=dict)
     told: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    _dice: random.Random = field(init=False)
+    _rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.seed)
+        self._rng = random.Random(self.seed)
 
     async def run(self, over: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
@@ -57,7 +57,7 @@ class Keepsakes:
                 with suppress(httpx.HTTPError):
                     await keep(client)
             with suppress(TimeoutError):
-                async with asyncio.timeout(every_s * self._dice.uniform(0.5, 1.5)):
+                async with asyncio.timeout(every_s * self._rng.uniform(0.5, 1.5)):
                     await over.wait()
 
     def _client(self) -> httpx.AsyncClient:
@@ -65,7 +65,7 @@ class Keepsakes:
 
     def _gateway(self) -> str:
         ready = [name for name, said in self.balancer.ready.items() if said]
-        return self.urls[self._dice.choice(ready or list(self.balancer.ready))]
+        return self.urls[self._rng.choice(ready or list(self.balancer.ready))]
 
     def _seen(self, what: str, answer: httpx.Response, *good: int) -> bool:
         code = answer.status_code
@@ -77,7 +77,7 @@ class Keepsakes:
     # Batches, and the files that they are read from and written to.
 
     async def _batch(self, client: httpx.AsyncClient) -> None:
-        marker = f"b{self._dice.randrange(10**9)}"
+        marker = f"b{self._rng.randrange(10**9)}"
         lines = [
             {"custom_id": f"{marker}-{number}", "method": "POST", "url": "/v1/chat/completions", "body": {
                 "model": MODELS["acme"][0], "messages": [{"role": "user", "content": f"{marker} line {number}"}],
@@ -137,7 +137,7 @@ class Keepsakes:
     # Conversations: three turns, each of which has those before it in front.
 
     async def _talk(self, client: httpx.AsyncClient) -> None:
-        session, began_s = f"talk-{self._dice.randrange(10**9)}", time.time()
+        session, began_s = f"talk-{self._rng.randrange(10**9)}", time.time()
         headers = {"authorization": f"Bearer {self.keys['globex']}", "x-session-id": session}
         kept = 0
         for turn in range(3):
@@ -156,20 +156,20 @@ class Keepsakes:
             if answer.json()["choices"][0]["message"]["content"] != f"{session} {turn}":
                 self.wrong.append(f"turn {turn} of {session}: {answer.text[:200]}")
             kept = recalled + 2
-            await asyncio.sleep(self._dice.uniform(1.0, 4.0))
+            await asyncio.sleep(self._rng.uniform(1.0, 4.0))
         self.talks.append(session)
 
     # Keys, made and revoked at either registry, and good or not at both gateways.
 
     async def _key(self, client: httpx.AsyncClient) -> None:
-        registry = self.urls[self._dice.choice(("registry-1", "registry-2"))]
+        registry = self.urls[self._rng.choice(("registry-1", "registry-2"))]
         headers = {"authorization": f"Bearer {self.token}"}
         answer = await client.post(f"{registry}/v1/tenants/acme/keys", headers=headers, json={})
         if not self._seen("key", answer, 201):
             return
         made = answer.json()
         self.made_keys[made["id"]] = made["key"]
-        if self._dice.random() < 0.6:
+        if self._rng.random() < 0.6:
             answer = await client.delete(f"{registry}/v1/tenants/acme/keys/{made['id']}", headers=headers)
             if self._seen("revocation", answer, 204):
                 self.revoked_keys[made["id"]] = self.made_keys.pop(made["id"])

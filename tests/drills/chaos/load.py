@@ -30,7 +30,7 @@ _KEPT_ALIVE_S = 30.0  # a connection that was not seen to close in time
 
 
 @dataclass(slots=True)
-class Asked:
+class SentRequest:
     tenant: str
     model: str
     gateway: str
@@ -63,10 +63,10 @@ class Load:
         self, urls: dict[str, str], keys: dict[str, str], tls: ssl.SSLContext, ready: dict[str, bool], per_s: float,
         seed: int, faulted: Callable[[str, float], bool],
     ) -> None:  # fmt: skip
-        self.asked: list[Asked] = []
+        self.asked: list[SentRequest] = []
         self._urls, self._keys, self._ready = urls, keys, ready
         self._per_s, self._faulted = per_s, faulted
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._late_s: list[float] = []  # when this process had not had the processor
         pools = PoolPerOrigin(tls, httpx.Limits(max_connections=400, max_keepalive_connections=50))
         self._client = httpx.AsyncClient(transport=pools, timeout=_ANSWER_S, trust_env=False)
@@ -77,9 +77,9 @@ class Load:
         ticking = asyncio.get_running_loop().create_task(self._tick())
         async with asyncio.TaskGroup() as group:
             while not over.is_set():
-                next_s = max(next_s + self._dice.expovariate(self._per_s), time.monotonic() - 1.0)
+                next_s = max(next_s + self._rng.expovariate(self._per_s), time.monotonic() - 1.0)
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-                group.create_task(self._one(self._drawn(), leaves=self._dice.random() < _LEAVES))
+                group.create_task(self._one(self._drawn(), leaves=self._rng.random() < _LEAVES))
         ticking.cancel()
         await self._client.aclose()
 
@@ -90,14 +90,14 @@ class Load:
             if time.monotonic() - began_s > _LATE_S:
                 self._late_s.append(time.monotonic())
 
-    def _drawn(self) -> Asked:
-        tenant = self._dice.choice(("acme", "acme", "globex"))
+    def _drawn(self) -> SentRequest:
+        tenant = self._rng.choice(("acme", "acme", "globex"))
         ready = [name for name, said in self._ready.items() if said] or list(self._urls)
-        model, gateway = self._dice.choice(MODELS[tenant]), self._dice.choice(ready)
-        streams = self._dice.random() > _PLAIN
-        return Asked(tenant, model, gateway, streams, self._dice.randint(10, 120), time.monotonic())
+        model, gateway = self._rng.choice(MODELS[tenant]), self._rng.choice(ready)
+        streams = self._rng.random() > _PLAIN
+        return SentRequest(tenant, model, gateway, streams, self._rng.randint(10, 120), time.monotonic())
 
-    async def _one(self, asked: Asked, *, leaves: bool) -> None:
+    async def _one(self, asked: SentRequest, *, leaves: bool) -> None:
         self.asked.append(asked)
         try:
             async with asyncio.timeout(_ANSWER_S):
@@ -111,7 +111,7 @@ class Load:
         if asked.end == "whole":
             asked.text = ""  # an hour of them
 
-    def _cut(self, asked: Asked, how: str, *, is_ours: bool = False) -> None:
+    def _cut(self, asked: SentRequest, how: str, *, is_ours: bool = False) -> None:
         """A connection that ended without a word: honest where the gateway itself was under a fault; nobody's fault
         but ours where this process closed it or stood still meanwhile, which is told and not judged."""
         asked.how = f"{how} of {'a stream' if asked.text else 'a request'}"
@@ -126,7 +126,7 @@ class Load:
             took_s = time.monotonic() - asked.at_s
             asked.how += f" at {asked.gateway} at {time.strftime('%H:%M:%S')}, {took_s:.1f} s after it was sent"
 
-    async def _ask(self, asked: Asked, *, leaves: bool) -> None:
+    async def _ask(self, asked: SentRequest, *, leaves: bool) -> None:
         body: dict[str, Any] = {
             "model": asked.model, "messages": [{"role": "user", "content": asked.prompt}], "max_tokens": 2000,
         }  # fmt: skip
@@ -148,7 +148,7 @@ class Load:
         return Counter(f"{asked.end}: {asked.how}" for asked in self.asked)
 
 
-def _judge_refusal(asked: Asked, status: int, content: bytes) -> None:
+def _judge_refusal(asked: SentRequest, status: int, content: bytes) -> None:
     try:
         code = str(json.loads(content)["error"]["code"])
     except (ValueError, KeyError, TypeError):
@@ -157,7 +157,7 @@ def _judge_refusal(asked: Asked, status: int, content: bytes) -> None:
     asked.end, asked.how = "honest" if status in _HONEST else "wrong", f"{status} {code}"
 
 
-async def _read_stream(asked: Asked, answer: httpx.Response, *, leaves: bool) -> None:
+async def _read_stream(asked: SentRequest, answer: httpx.Response, *, leaves: bool) -> None:
     done, error = False, ""
     async for line in answer.aiter_lines():
         if line == "data: [DONE]":
@@ -183,7 +183,7 @@ async def _read_stream(asked: Asked, answer: httpx.Response, *, leaves: bool) ->
         _judge_text(asked)
 
 
-def _judge_text(asked: Asked) -> None:
+def _judge_text(asked: SentRequest) -> None:
     if asked.is_right():
         asked.end, asked.how = "whole", "stream" if asked.streams else "answer"
     else:

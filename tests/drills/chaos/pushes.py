@@ -17,7 +17,7 @@ class Pushes:
         self.told: Counter[str] = Counter()
         self.refused: list[str] = []
         self._fleet, self._every_s = fleet, every_s
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -29,10 +29,10 @@ class Pushes:
         self._thread.join(180)
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_s * self._dice.uniform(0.5, 1.5)):
+        while not self._over.wait(self._every_s * self._rng.uniform(0.5, 1.5)):
             outcome = "no answer"
             with suppress(Exception):
-                text = _WEIGHT.sub(f"weight: {self._dice.randint(1, 9)}", self._fleet.read(QUOTAS))
+                text = _WEIGHT.sub(f"weight: {self._rng.randint(1, 9)}", self._fleet.read(QUOTAS))
                 done = self._fleet.push({QUOTAS: text})
                 outcome = "accepted" if done.returncode == 0 else "refused"
                 if done.returncode:

@@ -42,11 +42,11 @@ class Fault:
 
 def rounds(seed: int) -> Iterator[tuple[Fault, ...]]:
     """One or two faults a round, without end."""
-    dice = random.Random(seed)
-    deck = _dealt(dice)
+    rng = random.Random(seed)
+    deck = _dealt(rng)
     while True:
         faults = [next(deck)]
-        if dice.random() < _TWO_AT_ONCE:
+        if rng.random() < _TWO_AT_ONCE:
             other = next(deck)
             while other.target == faults[0].target:
                 other = next(deck)
@@ -54,10 +54,10 @@ def rounds(seed: int) -> Iterator[tuple[Fault, ...]]:
         yield tuple(faults)
 
 
-def _dealt(dice: random.Random) -> Iterator[Fault]:
+def _dealt(rng: random.Random) -> Iterator[Fault]:
     while True:
         pairs = [(kind, target) for kind, (targets, _, _) in KINDS.items() for target in targets]
-        dice.shuffle(pairs)
+        rng.shuffle(pairs)
         for kind, target in pairs:
             _, least_s, most_s = KINDS[kind]
-            yield Fault(kind, target, round(dice.uniform(least_s, most_s), 1), dice.random())
+            yield Fault(kind, target, round(rng.uniform(least_s, most_s), 1), rng.random())

@@ -13,7 +13,7 @@ from functions.engines.sim.reply import adapter_mark
 from tests.drills.virtual.clients import PATIENCE_S, Outcome
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.gateway_node import LIMITS
-from tests.gateway.world import BOT_V1, BOT_V2, DIGEST_V1, DIGEST_V2, RIVAL
+from tests.gateway.rig import BOT_V1, BOT_V2, DIGEST_V1, DIGEST_V2, RIVAL
 
 _REFUSALS = {408, 429, 502, 503, 504}
 
@@ -22,7 +22,7 @@ Breaches = Iterator[str]
 
 def outcomes(fleet: Fleet) -> Breaches:
     for outcome in fleet.outcomes:
-        request_id = outcome.wish.request_id
+        request_id = outcome.plan.request_id
         if outcome.problem:
             yield f"{request_id}: {outcome.problem}"
         if outcome.ending == "unanswered":
@@ -45,13 +45,13 @@ def _may_be_cut(fleet: Fleet, outcome: Outcome) -> bool:
     """By a fault of its own connection or its gateway, by itself, or before the gateway took its request."""
     if outcome.broken_by or outcome.gateway in fleet.crashed:
         return True
-    if outcome.wish.reads_late_s > LIMITS.write_stall_s or outcome.wish.request_id not in fleet.witness.handled:
+    if outcome.plan.reads_late_s > LIMITS.write_stall_s or outcome.plan.request_id not in fleet.witness.handled:
         return True
     return outcome.gateway in fleet.retired and not outcome.gateway.node.alive
 
 
 def _refusal(outcome: Outcome) -> Breaches:
-    request_id = outcome.wish.request_id
+    request_id = outcome.plan.request_id
     if outcome.status not in _REFUSALS:
         yield f"{request_id} was refused with {outcome.status}: {outcome.body[:200]!r}"
         return
@@ -65,9 +65,9 @@ def _refusal(outcome: Outcome) -> Breaches:
 def _broken(outcome: Outcome) -> Breaches:
     events = _events(outcome)
     if not events or "error" not in events[-1]:
-        yield f"{outcome.wish.request_id}: its stream ended without [DONE] and without an error"
+        yield f"{outcome.plan.request_id}: its stream ended without [DONE] and without an error"
     if any("error" in event for event in events[:-1]):
-        yield f"{outcome.wish.request_id}: something follows the error event"
+        yield f"{outcome.plan.request_id}: something follows the error event"
 
 
 def texts(fleet: Fleet) -> Breaches:
@@ -76,16 +76,16 @@ def texts(fleet: Fleet) -> Breaches:
         if outcome.status != 200 or outcome.ending == "refused":
             continue
         text, finish, prints, model = _said(outcome)
-        request_id, replica = outcome.wish.request_id, outcome.headers.get("x-shoal-replica", "")
+        request_id, replica = outcome.plan.request_id, outcome.headers.get("x-shoal-replica", "")
         known = fleet.replicas[replica].fingerprints if replica in fleet.replicas else set()
         if len(prints) > 1 or not prints <= known:
             yield f"{request_id} from {replica} has pieces of {sorted(prints)}"
-        if model - {outcome.wish.model, ""}:
-            yield f"{request_id} for {outcome.wish.model} names {sorted(model)}"
-        mark = marks.get(outcome.headers.get("x-shoal-digest", ""), {}).get(outcome.wish.tenant, "")
+        if model - {outcome.plan.model, ""}:
+            yield f"{request_id} for {outcome.plan.model} names {sorted(model)}"
+        mark = marks.get(outcome.headers.get("x-shoal-digest", ""), {}).get(outcome.plan.tenant, "")
         is_degraded = "x-shoal-degraded" in outcome.headers
-        expected = mark + " " if mark and outcome.wish.model.endswith("/bot") and not is_degraded else ""
-        expected += outcome.wish.heard
+        expected = mark + " " if mark and outcome.plan.model.endswith("/bot") and not is_degraded else ""
+        expected += outcome.plan.heard
         is_whole = finish == "stop"
         if finish is None and outcome.ending in ("answered", "streamed"):
             yield f"{request_id} has all of its answer, which has no end: {text[-80:]!r}"
@@ -127,7 +127,7 @@ def told_usage(outcome: Outcome) -> tuple[int, int, int] | None:
 
 
 def _events(outcome: Outcome) -> list[dict[str, Any]]:
-    if outcome.ending not in ("streamed", "broken", "left", "cut") or outcome.status != 200 or not outcome.wish.stream:
+    if outcome.ending not in ("streamed", "broken", "left", "cut") or outcome.status != 200 or not outcome.plan.stream:
         return []
     *whole, _ = outcome.body.split(b"\n\n")
     data = [part.removeprefix(b"data: ") for part in whole]

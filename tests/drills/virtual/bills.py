@@ -32,8 +32,8 @@ Charged = Counter[tuple[str, str, str]]  # tenant, pool, and `requests` or `toke
 class Bills:
     """The registry's side, and what is to be found there."""
 
-    def __init__(self, folder: Path, schema: Path, dice: Random) -> None:
-        self._folder, self._dice = folder, dice
+    def __init__(self, folder: Path, schema: Path, rng: Random) -> None:
+        self._folder, self._rng = folder, rng
         if not schema.exists():
             _prepared(schema)
         shutil.copy(schema, folder / SQLITE_FILE)
@@ -102,7 +102,7 @@ class Bills:
         return found
 
     def _post(self, report: bytes) -> int:
-        luck = self._dice.random() if not self.heals else 1.0
+        luck = self._rng.random() if not self.heals else 1.0
         if luck < _NEVER_CAME:
             raise NotDelivered("it did not come")
         read = decode(report)

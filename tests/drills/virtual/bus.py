@@ -47,10 +47,10 @@ class Subscription:
 class BusServer:
     def __init__(self, network: Network, seed: str) -> None:
         self.network = network
-        self.dice = Random(seed + "/bus")
+        self.rng = Random(seed + "/bus")
         self.is_down = False
-        self.twice_ratio = self.dice.choice((0.0, 0.0, 0.2))
-        self.late_ratio = self.dice.choice((0.0, 0.0, 0.2))
+        self.twice_ratio = self.rng.choice((0.0, 0.0, 0.2))
+        self.late_ratio = self.rng.choice((0.0, 0.0, 0.2))
         self.script = QuotaModel()
         self.beats: dict[str, tuple[bytes, float]] = {}
         self.pins: list[tuple[bytes, float]] = []
@@ -73,8 +73,8 @@ class BusServer:
 
     def say(self, channel: str, message: bytes) -> None:
         for subscription in self.channels[channel]:
-            for _ in range(2 if self.dice.random() < self.twice_ratio else 1):
-                late_s = self.dice.uniform(0.0, 3.0) if self.dice.random() < self.late_ratio else 0.0
+            for _ in range(2 if self.rng.random() < self.twice_ratio else 1):
+                late_s = self.rng.uniform(0.0, 3.0) if self.rng.random() < self.late_ratio else 0.0
                 self.network.loop.call_later(self.network.latency_s() + late_s, self._deliver, subscription, message)
 
     def _deliver(self, subscription: Subscription, message: bytes) -> None:

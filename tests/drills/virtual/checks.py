@@ -26,7 +26,7 @@ from tests.drills.virtual.clients import Outcome
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.gateway_node import LIMITS, GatewayNode
 from tests.drills.virtual.platform import MAX_ATTEMPTS, MAX_WAIT_S, SESSION_TTL_S
-from tests.gateway.world import DIGEST_V2
+from tests.gateway.rig import DIGEST_V2
 
 _SWEEP_S = 0.25
 _SLACK_S = 0.01
@@ -128,8 +128,8 @@ def _usage(fleet: Fleet, rows: Rows) -> Breaches:
             yield f"{request_id} is settled with {settled}, engines counted {sorted(counted[request_id])}"
     for outcome in fleet.outcomes:
         told = told_usage(outcome)
-        if told is not None and told not in counted[outcome.wish.request_id]:
-            yield f"{outcome.wish.request_id} was told {told}"
+        if told is not None and told not in counted[outcome.plan.request_id]:
+            yield f"{outcome.plan.request_id} was told {told}"
     yield from fleet.witness.usage.overcharged()
 
 
@@ -221,13 +221,13 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
 def _static(fleet: Fleet, rows: Rows) -> Breaches:
     for outcome in fleet.outcomes:
         if outcome.ending == "refused" and b'"not_ready"' in outcome.body:
-            yield f"{outcome.wish.request_id} was told that there is no snapshot"
+            yield f"{outcome.plan.request_id} was told that there is no snapshot"
 
 
 def _starvation(fleet: Fleet, rows: Rows) -> Breaches:
     pools = 2 if fleet.policy.fallback else 1
-    wishes = [outcome.wish for outcome in fleet.outcomes if not outcome.wish.uploads_slowly]
-    deadlines_ms = {wish.request_id: wish.deadline_ms for wish in wishes}
+    plans = [outcome.plan for outcome in fleet.outcomes if not outcome.plan.uploads_slowly]
+    deadlines_ms = {plan.request_id: plan.deadline_ms for plan in plans}
     for found in rows.values():
         row = found[0]
         bound_s = pools * (MAX_WAIT_S[row.class_] + LIMITS.cold_wait_s + 2 * _SWEEP_S)
@@ -242,7 +242,7 @@ def _starvation(fleet: Fleet, rows: Rows) -> Breaches:
 
 def _recovery(fleet: Fleet, rows: Rows) -> Breaches:
     for place in range(len(fleet.gateways)):
-        asked = [probe for probe in fleet.probes if probe.wish.request_id.startswith(f"probe{place}-")]
+        asked = [probe for probe in fleet.probes if probe.plan.request_id.startswith(f"probe{place}-")]
         if not any(probe.ending == "streamed" for probe in asked):
             heard = [(probe.ending, probe.status, probe.body[:120]) for probe in asked]
             yield f"g{place} does not answer again: {heard}"
@@ -252,7 +252,7 @@ def _versions(fleet: Fleet, rows: Rows) -> Breaches:
     sessions: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in fleet.outcomes:
         answered = outcome.status == 200 and outcome.first_s is not None
-        if answered and outcome.session is not None and outcome.wish.model == "acme/bot":
+        if answered and outcome.session is not None and outcome.plan.model == "acme/bot":
             sessions[outcome.session].append(outcome)
     for session, outcomes in sessions.items():
         for former, later in pairwise(outcomes):
@@ -261,7 +261,7 @@ def _versions(fleet: Fleet, rows: Rows) -> Breaches:
 
 def _change(fleet: Fleet, rows: Rows, session: str, former: Outcome, later: Outcome) -> Breaches:
     """Two answers of a session, one after the other: is another version's voice heard without a reason?"""
-    epochs = [row.snapshot_epoch for each in (former, later) for row in rows.get(each.wish.request_id, ())]
+    epochs = [row.snapshot_epoch for each in (former, later) for row in rows.get(each.plan.request_id, ())]
     if len(epochs) < 2 or former.first_s is None or "x-shoal-degraded" in {**former.headers, **later.headers}:
         return
     digests = [each.headers.get("x-shoal-digest") for each in (former, later)]
@@ -280,5 +280,5 @@ def _detection(fleet: Fleet, rows: Rows) -> Breaches:
         if begun.last_phase != "ready":
             yield f"{begun.request_id} went to {begun.replica}, which said that it is {begun.last_phase}"
         silent_s = begun.at_s - begun.last_beat_s
-        if silent_s > SILENCE_LIMIT_S + _SWEEP_S + _SLACK_S and not begun.is_deaf:
+        if silent_s > SILENCE_LIMIT_S + _SWEEP_S + _SLACK_S and not begun.is_silent:
             yield f"{begun.request_id} went to {begun.replica}, silent for {silent_s:.1f} s"

@@ -27,7 +27,7 @@ Ending = Literal["answered", "refused", "streamed", "broken", "left", "cut", "un
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestPlan:
     """One request to come."""
 
     request_id: str
@@ -36,7 +36,7 @@ class Wish:
     heard: str  # the last user message, which the engine says again
     service_class: str
     stream: bool
-    wants_usage: bool
+    include_usage: bool
     max_tokens: int
     deadline_ms: int | None
     think_s: float
@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Outcome:
-    wish: Wish
+    plan: RequestPlan
     session: str | None
     gateway: Any  # the GatewayNode that was asked; None: none could be
     ending: Ending = "unanswered"
@@ -62,65 +62,65 @@ class Outcome:
     problem: str = ""  # of the answer's form
 
 
-def draw_wishes(seed: str, client: int, dice: Random) -> tuple[str | None, list[Wish]]:
+def draw_plans(seed: str, client: int, rng: Random) -> tuple[str | None, list[RequestPlan]]:
     """A client's session, if it has one, and all that it will ask for."""
-    tenant = dice.choice(list(KEYS))
-    session = f"s{client}" if dice.random() < 0.6 else None
-    count = dice.choice((1, 2, 3, 5)) if session is not None else dice.choice((1, 1, 2))
-    model = dice.choice(MODELS[tenant])
-    return session, [_draw_wish(f"c{client}-{number}", tenant, model, dice) for number in range(count)]
+    tenant = rng.choice(list(KEYS))
+    session = f"s{client}" if rng.random() < 0.6 else None
+    count = rng.choice((1, 2, 3, 5)) if session is not None else rng.choice((1, 1, 2))
+    model = rng.choice(MODELS[tenant])
+    return session, [_draw_plan(f"c{client}-{number}", tenant, model, rng) for number in range(count)]
 
 
-def _draw_wish(request_id: str, tenant: str, model: str, dice: Random) -> Wish:
-    stream = dice.random() < 0.7
-    words = " ".join(dice.choice(_WORDS) for _ in range(dice.choice((3, 10, 40, 150))))
-    return Wish(
+def _draw_plan(request_id: str, tenant: str, model: str, rng: Random) -> RequestPlan:
+    stream = rng.random() < 0.7
+    words = " ".join(rng.choice(_WORDS) for _ in range(rng.choice((3, 10, 40, 150))))
+    return RequestPlan(
         request_id=request_id,
         tenant=tenant,
         model=model,
         heard=f"{request_id} {words}",
-        service_class=dice.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
+        service_class=rng.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
         stream=stream,
-        wants_usage=dice.random() < 0.5,
-        max_tokens=dice.choice((1, 8, 64, 800, 800)),
-        deadline_ms=dice.choice((300, 2_000, 10_000)) if dice.random() < 0.15 else None,
-        think_s=dice.uniform(0.0, 4.0),
-        leaves_after_s=dice.uniform(0.0, 3.0) if dice.random() < 0.15 else None,
-        leaves_after_events=dice.randint(1, 6) if stream and dice.random() < 0.1 else None,
-        reads_late_s=dice.choice((1.0, 4.0, 9.0)) if dice.random() < 0.08 else 0.0,
-        uploads_slowly=dice.random() < 0.08,
+        include_usage=rng.random() < 0.5,
+        max_tokens=rng.choice((1, 8, 64, 800, 800)),
+        deadline_ms=rng.choice((300, 2_000, 10_000)) if rng.random() < 0.15 else None,
+        think_s=rng.uniform(0.0, 4.0),
+        leaves_after_s=rng.uniform(0.0, 3.0) if rng.random() < 0.15 else None,
+        leaves_after_events=rng.randint(1, 6) if stream and rng.random() < 0.1 else None,
+        reads_late_s=rng.choice((1.0, 4.0, 9.0)) if rng.random() < 0.08 else 0.0,
+        uploads_slowly=rng.random() < 0.08,
     )
 
 
-def body_of(wish: Wish) -> bytes:
+def body_of(plan: RequestPlan) -> bytes:
     body: dict[str, Any] = {
-        "model": wish.model,
-        "messages": [{"role": "user", "content": wish.heard}],
-        "max_tokens": wish.max_tokens,
-        "stream": wish.stream,
+        "model": plan.model,
+        "messages": [{"role": "user", "content": plan.heard}],
+        "max_tokens": plan.max_tokens,
+        "stream": plan.stream,
     }
-    if wish.stream and wish.wants_usage:
+    if plan.stream and plan.include_usage:
         body["stream_options"] = {"include_usage": True}
     return orjson.dumps(body)
 
 
-def request_of(wish: Wish, session: str | None) -> bytes:
-    body = body_of(wish)
+def request_of(plan: RequestPlan, session: str | None) -> bytes:
+    body = body_of(plan)
     lines = [
         "POST /v1/chat/completions HTTP/1.1",
         "host: shoal.test",
-        f"authorization: Bearer {KEYS[wish.tenant]}",
+        f"authorization: Bearer {KEYS[plan.tenant]}",
         "content-type: application/json",
         f"content-length: {len(body)}",
-        f"x-request-id: {wish.request_id}",
-        f"x-shoal-class: {wish.service_class}",
+        f"x-request-id: {plan.request_id}",
+        f"x-shoal-class: {plan.service_class}",
     ]
     lines += [f"x-session-id: {session}"] if session is not None else []
-    lines += [f"x-shoal-deadline-ms: {wish.deadline_ms}"] if wish.deadline_ms is not None else []
+    lines += [f"x-shoal-deadline-ms: {plan.deadline_ms}"] if plan.deadline_ms is not None else []
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """A client's end of a connection."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -198,22 +198,22 @@ class Client:
         self, seed: str, number: int, network: Network, pick: Callable[[int], Any], done: Callable[[Outcome], None]
     ) -> None:
         """`pick` says which gateway serves whoever has this number; `done` takes each outcome."""
-        dice = Random(f"{seed}/client/{number}")
-        self._dice, self._number = dice, number
+        rng = Random(f"{seed}/client/{number}")
+        self._rng, self._number = rng, number
         self._network, self._loop = network, network.loop
         self._pick, self._done = pick, done
         self.node = Node(f"c{number}")
-        self.session, self.wishes = draw_wishes(seed, number, dice)
-        self._is_plain = dice.random() < 0.2  # its connection is none of the fast lane's
-        self._keeps_connection = dice.random() < 0.7
-        self._stays = dice.random() < 0.7  # with one gateway
-        self._wire: Wire | None = None
+        self.session, self.plans = draw_plans(seed, number, rng)
+        self._is_plain = rng.random() < 0.2  # its connection is none of the fast lane's
+        self._keeps_connection = rng.random() < 0.7
+        self._stays = rng.random() < 0.7  # with one gateway
+        self._connection: Connection | None = None
         self._gateway: Any = None
 
     async def run(self) -> None:
-        for turn, wish in enumerate(self.wishes):
-            await asyncio.sleep(wish.think_s)
-            outcome = await self._ask(wish, turn)
+        for turn, plan in enumerate(self.plans):
+            await asyncio.sleep(plan.think_s)
+            outcome = await self._ask(plan, turn)
             outcome.ended_s = self._loop.time()
             self._done(outcome)
             if outcome.ending in ("left", "cut") or not self._keeps_connection:
@@ -221,87 +221,93 @@ class Client:
         self._leave()
 
     def _leave(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None and not wire.is_over:
-            wire.transport.abort() if self._dice.random() < 0.5 else wire.transport.close()
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_over:
+            connection.transport.abort() if self._rng.random() < 0.5 else connection.transport.close()
 
-    async def _ask(self, wish: Wish, turn: int) -> Outcome:
+    async def _ask(self, plan: RequestPlan, turn: int) -> Outcome:
         try:
-            wire = await self._connected(turn)
+            connection = await self._connected(turn)
         except OSError:
-            wire = None
-        outcome = Outcome(wish, self.session, self._gateway, began_s=self._loop.time())
-        if wire is None:
+            connection = None
+        outcome = Outcome(plan, self.session, self._gateway, began_s=self._loop.time())
+        if connection is None:
             outcome.ending = "unconnected"
             return outcome
-        wire.await_answer()
-        wire.transport.peer.answers = wish.request_id
-        await self._send(wire, request_of(wish, self.session), wish)
-        await self._follow(wire, wish, outcome)
-        return self._judge(wire, outcome)
+        connection.await_answer()
+        connection.transport.peer.answers = plan.request_id
+        await self._send(connection, request_of(plan, self.session), plan)
+        await self._follow(connection, plan, outcome)
+        return self._judge(connection, outcome)
 
-    async def _connected(self, turn: int) -> Wire | None:
-        if self._wire is not None and not self._wire.is_over and not self._wire.transport.is_closing():
-            return self._wire
+    async def _connected(self, turn: int) -> Connection | None:
+        if (
+            self._connection is not None
+            and not self._connection.is_over
+            and not self._connection.transport.is_closing()
+        ):
+            return self._connection
         self._gateway = self._pick(self._number if self._stays else self._number + turn)
         if self._gateway is None:
             return None
         async with asyncio.timeout(5.0):
-            _, wire = await self._network.connect(self.node, lambda: Wire(self._loop), self._gateway.name, GATEWAY_PORT)
-        self._wire = wire
+            _, connection = await self._network.connect(
+                self.node, lambda: Connection(self._loop), self._gateway.name, GATEWAY_PORT
+            )
+        self._connection = connection
         if self._is_plain:
-            wire.await_answer()
-            wire.transport.write(b"GET /healthz HTTP/1.1\r\nhost: shoal.test\r\n\r\n")
-            await self._until(wire, lambda: wire.is_complete, 5.0)
-        return None if wire.is_over else wire
+            connection.await_answer()
+            connection.transport.write(b"GET /healthz HTTP/1.1\r\nhost: shoal.test\r\n\r\n")
+            await self._until(connection, lambda: connection.is_complete, 5.0)
+        return None if connection.is_over else connection
 
-    async def _send(self, wire: Wire, request: bytes, wish: Wish) -> None:
-        if not wish.uploads_slowly:
-            wire.transport.write(request)
+    async def _send(self, connection: Connection, request: bytes, plan: RequestPlan) -> None:
+        if not plan.uploads_slowly:
+            connection.transport.write(request)
             return
-        middle = self._dice.randrange(1, len(request))
-        wire.transport.write(request[:middle])
-        await asyncio.sleep(self._dice.choice((0.5, 3.0, 7.0)))
-        wire.transport.write(request[middle:])
+        middle = self._rng.randrange(1, len(request))
+        connection.transport.write(request[:middle])
+        await asyncio.sleep(self._rng.choice((0.5, 3.0, 7.0)))
+        connection.transport.write(request[middle:])
 
-    async def _follow(self, wire: Wire, wish: Wish, outcome: Outcome) -> None:
-        end_s = self._loop.time() + (wish.leaves_after_s if wish.leaves_after_s is not None else PATIENCE_S)
-        if wish.reads_late_s:
-            await self._until(wire, lambda: wire.first_s is not None, end_s - self._loop.time())
-            wire.transport.pause_reading()
-            await asyncio.sleep(wish.reads_late_s)
-            wire.transport.resume_reading()
-        enough = wish.leaves_after_events
+    async def _follow(self, connection: Connection, plan: RequestPlan, outcome: Outcome) -> None:
+        end_s = self._loop.time() + (plan.leaves_after_s if plan.leaves_after_s is not None else PATIENCE_S)
+        if plan.reads_late_s:
+            await self._until(connection, lambda: connection.first_s is not None, end_s - self._loop.time())
+            connection.transport.pause_reading()
+            await asyncio.sleep(plan.reads_late_s)
+            connection.transport.resume_reading()
+        enough = plan.leaves_after_events
         await self._until(
-            wire,
-            lambda: wire.is_complete or (enough is not None and wire.body.count(b"\n\n") >= enough),
+            connection,
+            lambda: connection.is_complete or (enough is not None and connection.body.count(b"\n\n") >= enough),
             end_s - self._loop.time(),
         )
-        leaves = wish.leaves_after_s is not None or enough is not None
-        if leaves and not wire.is_complete and not wire.is_over:
+        leaves = plan.leaves_after_s is not None or enough is not None
+        if leaves and not connection.is_complete and not connection.is_over:
             outcome.ending = "left"
 
-    async def _until(self, wire: Wire, is_enough: Callable[[], bool], timeout_s: float) -> None:
+    async def _until(self, connection: Connection, is_enough: Callable[[], bool], timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                while not is_enough() and not wire.is_over:
-                    wire.changed.clear()
-                    await wire.changed.wait()
+                while not is_enough() and not connection.is_over:
+                    connection.changed.clear()
+                    await connection.changed.wait()
         except TimeoutError:
             return
 
-    def _judge(self, wire: Wire, outcome: Outcome) -> Outcome:
-        outcome.status, outcome.headers, outcome.body = wire.status, wire.headers, wire.body
-        outcome.first_s, outcome.problem = wire.first_s, wire.problem
-        outcome.broken_by = wire.transport.broken_by
+    def _judge(self, connection: Connection, outcome: Outcome) -> Outcome:
+        outcome.status, outcome.headers, outcome.body = connection.status, connection.headers, connection.body
+        outcome.first_s, outcome.problem = connection.first_s, connection.problem
+        outcome.broken_by = connection.transport.broken_by
         if outcome.ending == "left":
             return outcome
-        if not wire.is_complete:
-            outcome.ending = "cut" if wire.is_over else "unanswered"
-        elif wire.status != 200:
+        if not connection.is_complete:
+            outcome.ending = "cut" if connection.is_over else "unanswered"
+        elif connection.status != 200:
             outcome.ending = "refused"
-        elif not outcome.wish.stream:
+        elif not outcome.plan.stream:
             outcome.ending = "answered"
         else:
-            outcome.ending = "streamed" if b"data: [DONE]" in wire.body else "broken"
+            outcome.ending = "streamed" if b"data: [DONE]" in connection.body else "broken"
         return outcome

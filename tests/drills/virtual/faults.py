@@ -38,104 +38,104 @@ _ODD: tuple[dict[str, Any], ...] = (
 class Fault:
     at_s: float  # since the run began
     kind: str
-    dice_seed: str
+    rng_seed: str
 
     async def strike(self, fleet: "Fleet") -> None:
-        await KINDS[self.kind][1](fleet, Random(self.dice_seed))
+        await KINDS[self.kind][1](fleet, Random(self.rng_seed))
 
 
-def draw_faults(seed: str, dice: Random, until_s: float) -> list[Fault]:
-    count = dice.choice((1, 3, 6, 12))
-    kinds = dice.sample(list(KINDS), k=dice.randint(1, len(KINDS)))  # a seed has some kinds of trouble, not all
+def draw_faults(seed: str, rng: Random, until_s: float) -> list[Fault]:
+    count = rng.choice((1, 3, 6, 12))
+    kinds = rng.sample(list(KINDS), k=rng.randint(1, len(KINDS)))  # a seed has some kinds of trouble, not all
     weights = [KINDS[kind][0] for kind in kinds]
     drawn = [
-        Fault(dice.uniform(0.5, until_s), dice.choices(kinds, weights)[0], f"{seed}/fault/{number}")
+        Fault(rng.uniform(0.5, until_s), rng.choices(kinds, weights)[0], f"{seed}/fault/{number}")
         for number in range(count)
     ]
     return sorted(drawn, key=lambda fault: fault.at_s)
 
 
-async def crash_replica(fleet: "Fleet", dice: Random) -> None:
-    replica = fleet.any_replica(dice)
+async def crash_replica(fleet: "Fleet", rng: Random) -> None:
+    replica = fleet.any_replica(rng)
     fleet.say(f"fault: {replica.name} crashes")
     replica.crash()
-    await replica.start(dice.uniform(0.2, 12.0), new_agent=dice.random() < 0.5)
+    await replica.start(rng.uniform(0.2, 12.0), new_agent=rng.random() < 0.5)
 
 
-async def drain_replica(fleet: "Fleet", dice: Random) -> None:
-    replica = fleet.any_replica(dice)
+async def drain_replica(fleet: "Fleet", rng: Random) -> None:
+    replica = fleet.any_replica(rng)
     fleet.say(f"fault: {replica.name} drains")
-    await replica.drain(dice.uniform(2.0, 10.0))
-    await replica.start(dice.uniform(0.2, 5.0), new_agent=True)
+    await replica.drain(rng.uniform(2.0, 10.0))
+    await replica.start(rng.uniform(0.2, 5.0), new_agent=True)
 
 
-async def hang_replica(fleet: "Fleet", dice: Random) -> None:
-    await _spoil(fleet, dice, {dice.choice(("freeze", "hang")): True}, dice.uniform(1.0, 15.0))
+async def hang_replica(fleet: "Fleet", rng: Random) -> None:
+    await _spoil(fleet, rng, {rng.choice(("freeze", "hang")): True}, rng.uniform(1.0, 15.0))
 
 
-async def slow_replica(fleet: "Fleet", dice: Random) -> None:
-    await _spoil(fleet, dice, {"slow_factor": dice.choice((3.0, 10.0, 40.0))}, dice.uniform(3.0, 15.0))
+async def slow_replica(fleet: "Fleet", rng: Random) -> None:
+    await _spoil(fleet, rng, {"slow_factor": rng.choice((3.0, 10.0, 40.0))}, rng.uniform(3.0, 15.0))
 
 
-async def odd_replica(fleet: "Fleet", dice: Random) -> None:
-    await _spoil(fleet, dice, dice.choice(_ODD) | {"ratio": dice.choice((0.3, 1.0))}, dice.uniform(2.0, 10.0))
+async def odd_replica(fleet: "Fleet", rng: Random) -> None:
+    await _spoil(fleet, rng, rng.choice(_ODD) | {"ratio": rng.choice((0.3, 1.0))}, rng.uniform(2.0, 10.0))
 
 
-async def reset_connections(fleet: "Fleet", dice: Random) -> None:
+async def reset_connections(fleet: "Fleet", rng: Random) -> None:
     ends = list(fleet.network.ends)
-    for end in dice.sample(ends, k=min(len(ends), dice.randint(1, 6))):
+    for end in rng.sample(ends, k=min(len(ends), rng.randint(1, 6))):
         fleet.say(f"fault: the connection {end.number} of {end.node} and {end.peer.node} is reset")
         end.reset("reset on the way")
 
 
-async def part_gateway_and_replica(fleet: "Fleet", dice: Random) -> None:
-    gateway, replica = fleet.any_gateway_name(dice), fleet.any_replica(dice).name
-    _part(fleet, dice, gateway, replica, dice.uniform(0.5, 12.0))
+async def part_gateway_and_replica(fleet: "Fleet", rng: Random) -> None:
+    gateway, replica = fleet.any_gateway_name(rng), fleet.any_replica(rng).name
+    _part(fleet, rng, gateway, replica, rng.uniform(0.5, 12.0))
 
 
-async def part_gateway_and_bus(fleet: "Fleet", dice: Random) -> None:
+async def part_gateway_and_bus(fleet: "Fleet", rng: Random) -> None:
     fleet.bus_was_troubled = True
-    _part(fleet, dice, fleet.any_gateway_name(dice), BUS, dice.uniform(1.0, 25.0))
+    _part(fleet, rng, fleet.any_gateway_name(rng), BUS, rng.uniform(1.0, 25.0))
 
 
-async def mute_agent(fleet: "Fleet", dice: Random) -> None:
-    _part(fleet, dice, f"agent-{fleet.any_replica(dice).name}", BUS, dice.uniform(1.0, 25.0))
+async def mute_agent(fleet: "Fleet", rng: Random) -> None:
+    _part(fleet, rng, f"agent-{fleet.any_replica(rng).name}", BUS, rng.uniform(1.0, 25.0))
 
 
-async def lose_bus(fleet: "Fleet", dice: Random) -> None:
+async def lose_bus(fleet: "Fleet", rng: Random) -> None:
     fleet.say("fault: the bus is gone")
     fleet.bus_was_troubled = True
     fleet.bus.go_down()
-    await asyncio.sleep(dice.uniform(0.5, 20.0))
+    await asyncio.sleep(rng.uniform(0.5, 20.0))
     fleet.bus.come_back()
 
 
-async def crash_gateway(fleet: "Fleet", dice: Random) -> None:
-    await fleet.crash_gateway(dice.randrange(len(fleet.gateways)), dice.uniform(0.2, 4.0))
+async def crash_gateway(fleet: "Fleet", rng: Random) -> None:
+    await fleet.crash_gateway(rng.randrange(len(fleet.gateways)), rng.uniform(0.2, 4.0))
 
 
-async def restart_gateway(fleet: "Fleet", dice: Random) -> None:
-    await fleet.replace_gateway(dice.randrange(len(fleet.gateways)), dice.choice((1.0, 5.0, 20.0)))
+async def restart_gateway(fleet: "Fleet", rng: Random) -> None:
+    await fleet.replace_gateway(rng.randrange(len(fleet.gateways)), rng.choice((1.0, 5.0, 20.0)))
 
 
-async def step_wall_clock(fleet: "Fleet", dice: Random) -> None:
-    gateway = dice.choice(fleet.gateways)
-    gateway.node.wall_step_s += dice.choice((-300.0, -2.0, 2.0, 300.0))
+async def step_wall_clock(fleet: "Fleet", rng: Random) -> None:
+    gateway = rng.choice(fleet.gateways)
+    gateway.node.wall_step_s += rng.choice((-300.0, -2.0, 2.0, 300.0))
     fleet.say(f"fault: the wall clock of {gateway.name} is off by {gateway.node.wall_step_s:.0f} s")
 
 
-async def lose_controller(fleet: "Fleet", dice: Random) -> None:
-    for_s = dice.uniform(2.0, 20.0)
+async def lose_controller(fleet: "Fleet", rng: Random) -> None:
+    for_s = rng.uniform(2.0, 20.0)
     fleet.say(f"fault: no snapshot comes for {for_s:.1f} s")
     fleet.snapshots_from_s = max(fleet.snapshots_from_s, fleet.loop.time() + for_s)
 
 
-async def withdraw_adapter(fleet: "Fleet", dice: Random) -> None:
+async def withdraw_adapter(fleet: "Fleet", rng: Random) -> None:
     """An engine loses an adapter that its agent has announced: it was evicted behind its back."""
-    replica = fleet.any_replica(dice)
+    replica = fleet.any_replica(rng)
     loaded = list(replica.parts.adapters) if replica.parts is not None and replica.state == "ready" else []
     if loaded and replica.parts is not None:
-        chosen = dice.choice(loaded)
+        chosen = rng.choice(loaded)
         fleet.say(f"fault: {replica.name} loses {chosen.name}")
         replica.parts.adapters.forget(chosen.name)
 
@@ -159,8 +159,8 @@ KINDS: dict[str, tuple[float, Act]] = {
 }
 
 
-async def _spoil(fleet: "Fleet", dice: Random, changes: dict[str, Any], for_s: float) -> None:
-    replica = fleet.any_replica(dice)
+async def _spoil(fleet: "Fleet", rng: Random, changes: dict[str, Any], for_s: float) -> None:
+    replica = fleet.any_replica(rng)
     if replica.state != "ready":
         return
     fleet.say(f"fault: {replica.name} for {for_s:.1f} s: {changes}")
@@ -171,9 +171,9 @@ async def _spoil(fleet: "Fleet", dice: Random, changes: dict[str, Any], for_s: f
         replica.heal()
 
 
-def _part(fleet: "Fleet", dice: Random, one: str, other: str, for_s: float) -> None:
+def _part(fleet: "Fleet", rng: Random, one: str, other: str, for_s: float) -> None:
     until_s = fleet.loop.time() + for_s
-    ways = dice.choice((((one, other),), ((other, one),), ((one, other), (other, one))))
+    ways = rng.choice((((one, other),), ((other, one),), ((one, other), (other, one))))
     for source, target in ways:
         fleet.say(f"fault: nothing passes from {source} to {target} for {for_s:.1f} s")
         fleet.network.block(source, target, until_s)

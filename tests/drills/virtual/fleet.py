@@ -15,7 +15,7 @@ from typing import Any
 from functions.decisions.catalogue import Catalogue
 from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.bus import BusServer
-from tests.drills.virtual.clients import Client, Outcome, Wish
+from tests.drills.virtual.clients import Client, Outcome, RequestPlan
 from tests.drills.virtual.faults import Fault, draw_faults
 from tests.drills.virtual.gateway_node import GatewayNode
 from tests.drills.virtual.loop import VirtualLoop
@@ -23,7 +23,7 @@ from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.platform import ADAPTERS, SPARE, Policy, catalogue, draw_policy
 from tests.drills.virtual.replica_node import Replica, engine_settings
 from tests.drills.virtual.witness import Witness
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 TROUBLE_S = 20.0
 QUIET_S = 10.0
@@ -48,18 +48,18 @@ class Fleet:
     snapshots_from_s: float = 0.0
 
     def __post_init__(self) -> None:
-        dice = self.dice = Random(f"{self.seed}/fleet")
+        rng = self.rng = Random(f"{self.seed}/fleet")
         self.network = Network(self.loop, self.seed)
         self.bus = BusServer(self.network, self.seed)
         self.bills = Bills(self.folder, self.folder.parent / "schema.db", Random(f"{self.seed}/bills"))
         self.witness = Witness(self.loop, self.bills)
         self.network.on_write, self.network.on_raised = self.witness.wrote, self.witness.raised
         self.loop.set_exception_handler(self.witness.unhandled)
-        self.policy: Policy = draw_policy(dice)
+        self.policy: Policy = draw_policy(rng)
         self.epoch = 1
         self.faults: list[Fault] = draw_faults(self.seed, Random(f"{self.seed}/faults"), TROUBLE_S)
-        self._mains, self._spares, self._places = dice.randint(2, 4), dice.randint(1, 2), dice.randint(2, 3)
-        self._clients = dice.choice((10, 25, 50))
+        self._mains, self._spares, self._places = rng.randint(2, 4), rng.randint(1, 2), rng.randint(2, 3)
+        self._clients = rng.choice((10, 25, 50))
 
     def say(self, text: str) -> None:
         self.witness.say(text)
@@ -71,8 +71,8 @@ class Fleet:
         under_way = [self._spawn(self._strike(fault)) for fault in self.faults]
         under_way += [self._spawn(self._roll_out())]
         clients = [self._client(number) for number in range(self._clients)]
-        first_s, last_s = self.dice.choice(((0.0, TROUBLE_S), (0.0, TROUBLE_S), (3.0, 5.0), (8.0, 12.0)))
-        starts = [self.dice.uniform(first_s, last_s) for _ in clients]
+        first_s, last_s = self.rng.choice(((0.0, TROUBLE_S), (0.0, TROUBLE_S), (3.0, 5.0), (8.0, 12.0)))
+        starts = [self.rng.uniform(first_s, last_s) for _ in clients]
         comers = [self._spawn(self._come(client, at_s)) for client, at_s in zip(clients, starts, strict=True)]
         await asyncio.sleep(TROUBLE_S + 5.0)
         await self._heal(under_way)
@@ -83,16 +83,14 @@ class Fleet:
         self.say("the end")
 
     def _begin(self) -> None:
-        dice = self.dice
+        rng = self.rng
         for number in range(self._mains + self._spares):
             pool = POOL if number < self._mains else SPARE
-            settings = engine_settings(
-                pool, dice.choice((2, 4, 8)), dice.choice((10.0, 25.0)), dice.choice((130, 3000))
-            )
-            own_dice = Random(f"{self.seed}/r{number}")
-            replica = Replica(f"r{number}", settings, self.bus, self.adapters, self.folder, own_dice)
+            settings = engine_settings(pool, rng.choice((2, 4, 8)), rng.choice((10.0, 25.0)), rng.choice((130, 3000)))
+            own_rng = Random(f"{self.seed}/r{number}")
+            replica = Replica(f"r{number}", settings, self.bus, self.adapters, self.folder, own_rng)
             self.replicas[replica.name] = replica
-            has = [ADAPTERS[0], ADAPTERS[2]] + ([ADAPTERS[1]] if dice.random() < 0.6 else [])
+            has = [ADAPTERS[0], ADAPTERS[2]] + ([ADAPTERS[1]] if rng.random() < 0.6 else [])
             replica.begin(has if pool == POOL else [])
         for place in range(self._places):
             self.gateways.append(self._gateway(place, catalogue(self.policy, 1)))
@@ -114,7 +112,7 @@ class Fleet:
         await fault.strike(self)
 
     async def _roll_out(self) -> None:
-        for epoch, pause_s in enumerate((self.dice.uniform(1, 6), self.dice.uniform(2, 7), self.dice.uniform(2, 7)), 2):
+        for epoch, pause_s in enumerate((self.rng.uniform(1, 6), self.rng.uniform(2, 7), self.rng.uniform(2, 7)), 2):
             await asyncio.sleep(pause_s)
             self.epoch = epoch
             self.say(f"snapshot {epoch} is published")
@@ -123,9 +121,9 @@ class Fleet:
 
     async def _bring(self, place: int, epoch: int) -> None:
         """A snapshot on its way to a gateway; a newer one may have overtaken it."""
-        await asyncio.sleep(self.dice.uniform(0.01, 1.0))
+        await asyncio.sleep(self.rng.uniform(0.01, 1.0))
         while self.loop.time() < self.snapshots_from_s:
-            await asyncio.sleep(self.snapshots_from_s - self.loop.time() + self.dice.uniform(0.0, 0.5))
+            await asyncio.sleep(self.snapshots_from_s - self.loop.time() + self.rng.uniform(0.0, 0.5))
         gateway = self.gateways[place]
         if gateway.node.alive and gateway.swapped[-1][1] < epoch:
             gateway.swap(catalogue(self.policy, epoch))
@@ -160,12 +158,12 @@ class Fleet:
     async def _probe(self, place: int) -> None:
         """Ask for the base model, whose caller has no limits, until it answers or all patience is over."""
         for number in range(_PROBES):
-            wish = Wish(
+            plan = RequestPlan(
                 f"probe{place}-{number}", "initech", POOL, f"probe {place}", "interactive", True, True, 8, None, 0.0,
                 None, None, 0.0, False,
             )  # fmt: skip
             client = self._client(900 + 100 * place + number, self.probes)
-            client.session, client.wishes = None, [wish]
+            client.session, client.plans = None, [plan]
             client._pick = lambda _: self.gateways[place]
             await client.run()
             if self.probes[-1].ending == "streamed":
@@ -174,11 +172,11 @@ class Fleet:
 
     # what faults do
 
-    def any_replica(self, dice: Random) -> Replica:
-        return dice.choice(list(self.replicas.values()))
+    def any_replica(self, rng: Random) -> Replica:
+        return rng.choice(list(self.replicas.values()))
 
-    def any_gateway_name(self, dice: Random) -> str:
-        return f"g{dice.randrange(self._places)}"
+    def any_gateway_name(self, rng: Random) -> str:
+        return f"g{rng.randrange(self._places)}"
 
     async def crash_gateway(self, place: int, down_s: float) -> None:
         gateway = self.gateways[place]
@@ -215,7 +213,7 @@ class Fleet:
 
         def done(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            self.say(f"{outcome.wish.request_id} is {outcome.ending} ({outcome.status}, {len(outcome.body)} bytes)")
+            self.say(f"{outcome.plan.request_id} is {outcome.ending} ({outcome.status}, {len(outcome.body)} bytes)")
 
         return Client(self.seed, number, self.network, self._pick, done)
 

@@ -38,7 +38,7 @@ from tests.drills.virtual.clients import GATEWAY_PORT
 from tests.drills.virtual.loop import Node
 from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.replica_node import Replica
-from tests.gateway.world import NOW_UNIX_S, PEPPER
+from tests.gateway.rig import NOW_UNIX_S, PEPPER
 
 PORT = GATEWAY_PORT
 LIMITS = Limits(
@@ -88,7 +88,7 @@ class GatewayNode:
         name: str,
         bus: BusServer,
         replicas: Mapping[str, Replica],
-        dice: Random,
+        rng: Random,
         expected_gateways: int,
         bills: Bills,
     ) -> None:
@@ -99,7 +99,7 @@ class GatewayNode:
         self.network = bus.network
         self.is_serving = False
         self.swapped: list[tuple[float, int]] = []  # when, and to which epoch
-        self._bus, self._replicas, self._dice = bus, replicas, dice
+        self._bus, self._replicas, self._rng = bus, replicas, rng
         self._expected_gateways = expected_gateways
         self._state = ServerState()
         self.gateway: Gateway = None  # type: ignore[assignment]  # from `start` on
@@ -168,7 +168,7 @@ class GatewayNode:
             self.name,
             clock=loop.time,
             tasks=gateway.services.tasks,
-            dice=self._dice.random,
+            uniform=self._rng.random,
             expected_gateways=self._expected_gateways,
         )
         gateway.services.quotas.leasing = leases

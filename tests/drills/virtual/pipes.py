@@ -25,7 +25,7 @@ _FIN, _RST = "FIN", "RST"
 Address = tuple[str, int]
 
 
-class _Wire:
+class _Socket:
     """The socket under a transport, as far as anybody looks."""
 
     def __init__(self, own: Address, peer: Address) -> None:
@@ -54,7 +54,7 @@ class PipeTransport(asyncio.Transport):
         self.answers = ""  # the request that its client waits for
         self.closing = self.lost = self.is_reading_paused = self._is_write_paused = False
         self._high_bytes, self._low_bytes = _HIGH_BYTES, _HIGH_BYTES // 4
-        self._wire = _Wire(*addresses)
+        self._socket = _Socket(*addresses)
         self._queue: deque[tuple[float, bytes | str]] = deque()
         self._under_way_bytes = 0
         self._last_ready_s = 0.0
@@ -83,7 +83,7 @@ class PipeTransport(asyncio.Transport):
     def abort(self) -> None:
         if self.lost:
             return
-        if self.network.dice.random() < 0.5:  # a reset may overtake what was not read yet
+        if self.network.rng.random() < 0.5:  # a reset may overtake what was not read yet
             self._drop_queue()
         self._put(_RST)
         self._lose(None)
@@ -112,7 +112,7 @@ class PipeTransport(asyncio.Transport):
         return self.protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._wire if name == "socket" else default
+        return self._socket if name == "socket" else default
 
     # what the network does
 
@@ -236,10 +236,10 @@ class Network:
     def __init__(self, loop: VirtualLoop, seed: str) -> None:
         self.loop = loop
         loop.network = self
-        self.dice = Random(seed + "/network")
-        self.ragged_ratio = self.dice.choice((0.0, 0.02, 0.2))  # of writes, those that arrive in pieces
-        self.base_s = self.dice.choice((0.0002, 0.001, 0.005))
-        self.jitter_s = self.dice.choice((0.0001, 0.001, 0.01))
+        self.rng = Random(seed + "/network")
+        self.ragged_ratio = self.rng.choice((0.0, 0.02, 0.2))  # of writes, those that arrive in pieces
+        self.base_s = self.rng.choice((0.0002, 0.001, 0.005))
+        self.jitter_s = self.rng.choice((0.0001, 0.001, 0.01))
         self.ends: dict[PipeTransport, None] = {}
         self._listeners: dict[Address, tuple[Node, Callable[[], Any]]] = {}
         self._blocked_until_s: dict[tuple[str, str], float] = {}
@@ -319,14 +319,14 @@ class Network:
         self._blocked_until_s.clear()
 
     def latency_s(self) -> float:
-        return self.base_s + self.dice.expovariate(1.0 / self.jitter_s)
+        return self.base_s + self.rng.expovariate(1.0 / self.jitter_s)
 
     def arrival_s(self, source: Node, target: Node) -> float:
         return self.loop.time() + self.latency_s()
 
     def pieces(self, data: bytes) -> list[bytes]:
-        if self.ragged_ratio and len(data) > 1 and self.dice.random() < self.ragged_ratio:
-            cuts = sorted({self.dice.randrange(1, len(data)) for _ in range(self.dice.randint(1, 3))})
+        if self.ragged_ratio and len(data) > 1 and self.rng.random() < self.ragged_ratio:
+            cuts = sorted({self.rng.randrange(1, len(data)) for _ in range(self.rng.randint(1, 3))})
             return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
         return [data]
 

@@ -25,7 +25,7 @@ from functions.api.snapshot import (
     TenantEntry,
 )
 from functions.decisions.catalogue import Catalogue
-from tests.gateway.world import (
+from tests.gateway.rig import (
     ACME_KEY,
     BOT_V1,
     BOT_V2,
@@ -62,13 +62,13 @@ class Policy:
     promoted: bool
 
 
-def draw_policy(dice: Random) -> Policy:
+def draw_policy(rng: Random) -> Policy:
     return Policy(
-        tight=dice.random() < 0.25,
-        hedge=dice.random() < 0.3,
-        fallback=dice.random() < 0.5,
-        percents=dice.choice(((10, 50), (50, 90), (30, 60))),
-        promoted=dice.random() < 0.5,
+        tight=rng.random() < 0.25,
+        hedge=rng.random() < 0.3,
+        fallback=rng.random() < 0.5,
+        percents=rng.choice(((10, 50), (50, 90), (30, 60))),
+        promoted=rng.random() < 0.5,
     )
 
 

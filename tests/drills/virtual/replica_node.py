@@ -37,7 +37,7 @@ from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop
 from tests.drills.virtual.pipes import Network
 from tests.drills.virtual.platform import ADAPTERS
-from tests.gateway.world import NOW_UNIX_S
+from tests.gateway.rig import NOW_UNIX_S
 
 PORT = 8000
 _HUNG_AFTER_S = 4.0  # as `functions.decisions.health.engine` has it
@@ -82,7 +82,7 @@ def engine_settings(pool: str, seqs: int, step_ms: float, kv_blocks: int) -> Set
 
 class Replica:
     def __init__(
-        self, name: str, settings: Settings, bus: BusServer, adapters: dict[str, Path], folder: Path, dice: Random
+        self, name: str, settings: Settings, bus: BusServer, adapters: dict[str, Path], folder: Path, rng: Random
     ) -> None:
         self.name = name
         self.pool = settings.served_model_names[0]
@@ -94,7 +94,7 @@ class Replica:
         self.node = Node(name)
         self.usage_logs: list[Path] = []
         self.fingerprints: set[str] = set()
-        self._settings, self._adapters, self._folder, self._dice = settings, adapters, folder, dice
+        self._settings, self._adapters, self._folder, self._rng = settings, adapters, folder, rng
         self._agent = Node(f"agent-{name}")
         self._bus = BusClient(bus, self._agent)
         self._incarnation, self._sequence = 1, 0
@@ -130,7 +130,7 @@ class Replica:
         if new_agent:
             self._incarnation, self._sequence = self._incarnation + 1, 0
         self.state = "starting"
-        await asyncio.sleep(self._dice.uniform(0.5, 3.0))
+        await asyncio.sleep(self._rng.uniform(0.5, 3.0))
         if self.state == "starting":
             self._assemble([ADAPTERS[0], ADAPTERS[2]])
             self.state = "ready"
@@ -161,7 +161,7 @@ class Replica:
         if self.state != "ready" or self.parts is None:
             return LoadAnswer("not_ready", "the engine is not ready")
         if self.parts.adapters.get(name) is None:
-            await asyncio.sleep(self._dice.uniform(0.05, 1.0))
+            await asyncio.sleep(self._rng.uniform(0.05, 1.0))
             try:
                 await load_adapter(self.parts, name, str(self._adapters[name]))
             except Refusal as refusal:
@@ -189,7 +189,7 @@ class Replica:
         chosen = replace(
             self._settings,
             usage_log=log,
-            seed=self._dice.randrange(1 << 30),
+            seed=self._rng.randrange(1 << 30),
             limits=replace(limits, num_kv_blocks=blocks),
         )
         parts = self.parts = assemble(chosen, VirtualClock(loop))
@@ -215,7 +215,7 @@ class Replica:
                     await self._bus.publish(self._next())
             except (BusUnavailable, TimeoutError):
                 await asyncio.sleep(0)
-            await asyncio.sleep(_BEAT_S * self._dice.uniform(0.95, 1.05))
+            await asyncio.sleep(_BEAT_S * self._rng.uniform(0.95, 1.05))
 
     def _next(self) -> Heartbeat:
         self._sequence += 1

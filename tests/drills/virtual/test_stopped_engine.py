@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from tests.drills.virtual.clients import Outcome, Wish
+from tests.drills.virtual.clients import Outcome, RequestPlan
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.loop import VirtualLoop
 from tests.drills.virtual.platform import Policy, catalogue
 from tests.drills.virtual.replica_node import Replica, engine_settings, make_adapters
 from tests.drills.virtual.seed import end, workplace
-from tests.gateway.world import POOL
+from tests.gateway.rig import POOL
 
 RATE_PER_S, FOR_S, STOPPED_S = 25, 22.0, (4.0, 19.0)
 
@@ -53,12 +53,12 @@ class TwoEngines(Fleet):
         replica.heal()
 
     async def _one(self, number: int) -> None:
-        wish = Wish(
+        plan = RequestPlan(
             f"q{number}", "initech", POOL, f"question {number} of the day", "interactive", number % 4 != 0, True, 40,
             None, 0.0, None, None, 0.0, False,
         )  # fmt: skip
         client = self._client(number)
-        client.session, client.wishes = None, [wish]
+        client.session, client.plans = None, [plan]
         client._pick = lambda _: self.gateways[0]
         await client.run()
 
@@ -76,8 +76,8 @@ def outcomes() -> Iterator[list[Outcome]]:
 
 
 def test_nobody_waits_for_an_engine_that_is_stopped(outcomes: list[Outcome]) -> None:
-    firsts_s = sorted(each.first_s - each.began_s for each in outcomes if each.wish.stream and each.first_s is not None)
-    wholes_s = sorted(each.ended_s - each.began_s for each in outcomes if not each.wish.stream)
+    firsts_s = sorted(each.first_s - each.began_s for each in outcomes if each.plan.stream and each.first_s is not None)
+    wholes_s = sorted(each.ended_s - each.began_s for each in outcomes if not each.plan.stream)
     endings = [each.ending for each in outcomes]
     told = {ending: endings.count(ending) for ending in sorted(set(endings))}
     told_s = [round(of[int(len(of) * ratio)], 2) for of in (firsts_s, wholes_s) for ratio in (0.5, 0.95, 0.99)]

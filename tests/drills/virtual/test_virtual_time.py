@@ -43,7 +43,7 @@ class End(asyncio.Protocol):
         self.paused = False
 
 
-class World:
+class Rig:
     def __init__(self) -> None:
         self.loop = VirtualLoop()
         self.network = Network(self.loop, "7")
@@ -55,7 +55,7 @@ class World:
         self.served.append(End())
         return self.served[-1]
 
-    def run(self, scenario: Callable[["World"], Awaitable[None]]) -> float:
+    def run(self, scenario: Callable[["Rig"], Awaitable[None]]) -> float:
         """How many virtual seconds it took."""
         began_s = self.loop.time()
         self.loop.run_until_complete(scenario(self))
@@ -67,54 +67,54 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+def rig() -> Iterator[Rig]:
+    made = Rig()
     yield made
     made.loop.close()
 
 
-def test_an_hour_passes_at_once(world: World) -> None:
-    async def scenario(world: World) -> None:
+def test_an_hour_passes_at_once(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
         rung: list[int] = []
         for number in (3, 1, 2):
-            world.loop.call_later(number * 1000.0, rung.append, number)
+            rig.loop.call_later(number * 1000.0, rung.append, number)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3600.0):
                 await asyncio.Event().wait()
         assert rung == [1, 2, 3]
 
-    assert world.run(scenario) == pytest.approx(3600.0)
+    assert rig.run(scenario) == pytest.approx(3600.0)
 
 
-def test_what_can_never_go_on_says_so(world: World) -> None:
-    async def waits_for_nobody(world: World) -> None:
+def test_what_can_never_go_on_says_so(rig: Rig) -> None:
+    async def waits_for_nobody(rig: Rig) -> None:
         await asyncio.Event().wait()
 
-    async def spins(world: World) -> None:
+    async def spins(rig: Rig) -> None:
         while True:
             await asyncio.sleep(0)
 
     for scenario in (waits_for_nobody, spins):
         with pytest.raises(Stuck):
-            world.run(scenario)
-        for task in asyncio.all_tasks(world.loop):
+            rig.run(scenario)
+        for task in asyncio.all_tasks(rig.loop):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                world.loop.run_until_complete(task)
+                rig.loop.run_until_complete(task)
 
 
-def test_threads_are_refused(world: World) -> None:
-    async def scenario(world: World) -> None:
+def test_threads_are_refused(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
         with pytest.raises(RuntimeError, match="no threads"):
             await asyncio.to_thread(print)
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_bytes_arrive_whole_and_in_order_however_ragged(world: World) -> None:
-    async def scenario(world: World) -> None:
-        world.network.ragged_ratio = 1.0
-        mine, theirs = await world.connected()
+def test_bytes_arrive_whole_and_in_order_however_ragged(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.network.ragged_ratio = 1.0
+        mine, theirs = await rig.connected()
         sent = b"".join(b"%d," % number for number in range(300))
         for start in range(0, len(sent), 10):
             mine.transport.write(sent[start : start + 10])
@@ -122,14 +122,14 @@ def test_bytes_arrive_whole_and_in_order_however_ragged(world: World) -> None:
         assert bytes(theirs.got) == sent and len(theirs.times) > len(sent) / 10
         assert theirs.times == sorted(theirs.times)
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_a_blocked_way_delays_and_loses_nothing(world: World) -> None:
-    async def scenario(world: World) -> None:
-        mine, theirs = await world.connected()
-        world.network.block("client", "server", world.loop.time() + 5.0)
-        blocked_s = world.loop.time()
+def test_a_blocked_way_delays_and_loses_nothing(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        mine, theirs = await rig.connected()
+        rig.network.block("client", "server", rig.loop.time() + 5.0)
+        blocked_s = rig.loop.time()
         mine.transport.write(b"to")
         theirs.transport.write(b"fro")
         await asyncio.sleep(1.0)
@@ -137,57 +137,57 @@ def test_a_blocked_way_delays_and_loses_nothing(world: World) -> None:
         await asyncio.sleep(9.0)
         assert bytes(theirs.got) == b"to" and theirs.times[0] >= blocked_s + 5.0
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_who_connects_over_a_blocked_way_waits_until_he_gives_up(world: World) -> None:
-    async def scenario(world: World) -> None:
-        world.network.block("client", "server", world.loop.time() + 5.0)
+def test_who_connects_over_a_blocked_way_waits_until_he_gives_up(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.network.block("client", "server", rig.loop.time() + 5.0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await world.connected()
-        assert not world.served and not world.network.ends
+                await rig.connected()
+        assert not rig.served and not rig.network.ends
 
-    assert world.run(scenario) == pytest.approx(1.0)
+    assert rig.run(scenario) == pytest.approx(1.0)
 
 
-def test_nobody_listens(world: World) -> None:
-    async def scenario(world: World) -> None:
-        world.network.stop_listening(world.server)
+def test_nobody_listens(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.network.stop_listening(rig.server)
         with pytest.raises(ConnectionRefusedError):
-            await world.connected()
+            await rig.connected()
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_a_reset_reaches_both_ends_once(world: World) -> None:
-    async def scenario(world: World) -> None:
-        mine, theirs = await world.connected()
+def test_a_reset_reaches_both_ends_once(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        mine, theirs = await rig.connected()
         mine.transport.reset("a test")
         await asyncio.sleep(10.0)
         for end in (mine, theirs):
             assert [type(error) for error in end.lost] == [ConnectionResetError]
             assert end.transport.broken_by == "a test"
-        assert not world.network.ends
+        assert not rig.network.ends
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_a_close_delivers_what_was_written_before(world: World) -> None:
-    async def scenario(world: World) -> None:
-        mine, theirs = await world.connected()
+def test_a_close_delivers_what_was_written_before(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        mine, theirs = await rig.connected()
         mine.transport.write(b"farewell")
         mine.transport.close()
         await asyncio.sleep(10.0)
         assert bytes(theirs.got) == b"farewell"
-        assert mine.lost == theirs.lost == [None] and not world.network.ends
+        assert mine.lost == theirs.lost == [None] and not rig.network.ends
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_who_reads_nothing_stops_the_writer(world: World) -> None:
-    async def scenario(world: World) -> None:
-        mine, theirs = await world.connected()
+def test_who_reads_nothing_stops_the_writer(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        mine, theirs = await rig.connected()
         theirs.transport.pause_reading()
         piece = b"x" * 4096
         while not mine.paused:
@@ -199,37 +199,37 @@ def test_who_reads_nothing_stops_the_writer(world: World) -> None:
         await asyncio.sleep(10.0)
         assert not mine.paused and len(theirs.got) > WINDOW_BYTES
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
-def test_a_killed_process_says_nothing_and_its_peers_are_reset(world: World) -> None:
-    async def scenario(world: World) -> None:
-        mine, theirs = await world.connected()
-        world.network.kill(world.server)
+def test_a_killed_process_says_nothing_and_its_peers_are_reset(rig: Rig) -> None:
+    async def scenario(rig: Rig) -> None:
+        mine, theirs = await rig.connected()
+        rig.network.kill(rig.server)
         mine.transport.write(b"anybody there?")
         await asyncio.sleep(10.0)
         assert [type(error) for error in mine.lost] == [ConnectionResetError]
         assert not theirs.lost and not theirs.got
         with pytest.raises(ConnectionRefusedError):
-            await world.connected()
+            await rig.connected()
 
-    world.run(scenario)
+    rig.run(scenario)
 
 
 def _raises(data: bytes) -> None:
     raise ZeroDivisionError
 
 
-def test_a_protocol_that_raises_is_told_of(world: World) -> None:
+def test_a_protocol_that_raises_is_told_of(rig: Rig) -> None:
     raised: list[tuple[PipeTransport, Exception]] = []
 
-    async def scenario(world: World) -> None:
-        world.network.on_raised = lambda end, error: raised.append((end, error))
-        mine, theirs = await world.connected()
+    async def scenario(rig: Rig) -> None:
+        rig.network.on_raised = lambda end, error: raised.append((end, error))
+        mine, theirs = await rig.connected()
         theirs.data_received = _raises  # type: ignore[method-assign]
         mine.transport.write(b"?")
         await asyncio.sleep(10.0)
         assert [type(error) for _, error in raised] == [ZeroDivisionError]
         assert mine.transport.lost and theirs.transport.lost
 
-    world.run(scenario)
+    rig.run(scenario)

@@ -43,7 +43,7 @@ class Begun:
     pool: str
     last_phase: str
     last_beat_s: float
-    is_deaf: bool
+    is_silent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,10 @@ class Witness:
             request_id = attempt._admitted.request_id
             services = attempt._services
             doubted = services.fleet.expiry.doubted | services.fleet.expiry.serving  # most are silent, or it answers
-            deaf = services.state.bus_down or replica.id in doubted
-            self.begun.append(Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, deaf))
+            is_silent = services.state.bus_down or replica.id in doubted
+            self.begun.append(
+                Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, is_silent)
+            )
             self.say(f"tries {request_id} at {replica.id}")
             real(attempt)
 

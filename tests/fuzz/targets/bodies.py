@@ -10,7 +10,7 @@ from functions.gateway.errors import Refused
 from functions.gateway.intake.intake import RawRequest
 from functions.gateway.intake.routes import ROUTES
 from tests.fuzz.inputs import Input
-from tests.gateway.world import BOT_V1, NOW_UNIX_S, POOL, World, headers
+from tests.gateway.rig import BOT_V1, NOW_UNIX_S, POOL, Rig, headers
 
 _FIELDS = """
     model messages prompt input content role type text tools tool_choice function parameters name stream
@@ -25,7 +25,7 @@ DICTIONARY = (
     '"user"', '"system"', '"tool"', '"image_url"', '"acme/bot:canary"', "null", "true", "1e999", "-1", "[[1]]",
     "18446744073709551616", '"\\ud800"', "\\u0000",
 )  # fmt: skip
-_gateway = World().gateway
+_gateway = Rig().gateway
 _catalogue = _gateway.services.state.catalogue
 
 

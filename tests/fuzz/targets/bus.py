@@ -16,7 +16,7 @@ from functions.fleet.prefix_view import PrefixView
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.gateway.feeds import _take_homes, _take_line, _take_pins
 from tests.fuzz.inputs import Input
-from tests.gateway.world import NOW_UNIX_S, World
+from tests.gateway.rig import NOW_UNIX_S, Rig
 
 DICTIONARY = (
     '{"replica_id":"r0","pool":"smollm2-135m","host":"127.0.0.1","port":9,"phase":"ready","sequence":2,'
@@ -43,7 +43,7 @@ class _Kept:
     """What the processes keep of the bus, for some inputs."""
 
     def __init__(self) -> None:
-        self.gateway = World().with_replicas("r0").gateway
+        self.gateway = Rig().with_replicas("r0").gateway
         self.pools, self.rollouts, self.prefixes = PoolBoard(), EvidenceBook(), PrefixView()
         self.left = _PER_WORLD
 

@@ -6,7 +6,7 @@ One header a line, `name: value`; the gateway's parser has split them before.
 from functions.gateway.errors import Refused
 from functions.gateway.http.headers import announced_bytes, request_id_of
 from tests.fuzz.inputs import grown
-from tests.gateway.world import ACME_KEY, NOW_UNIX_S, World
+from tests.gateway.rig import ACME_KEY, NOW_UNIX_S, Rig
 
 DICTIONARY = (
     "host: a\n",
@@ -23,7 +23,7 @@ DICTIONARY = (
     "charset=utf-8",
 )
 _HEAD_MAX_BYTES = 64 * 1024  # more has no head: the parser stops
-_gateway = World().gateway
+_gateway = Rig().gateway
 _catalogue = _gateway.services.state.catalogue
 
 

@@ -8,9 +8,9 @@ import atexit
 from functools import cache
 
 from tests.fuzz.inputs import Input, segments
-from tests.gateway.client_rig import Server, Wire, read_answers
+from tests.gateway.client_rig import Connection, Server, read_answers
 from tests.gateway.engine_rig import Play
-from tests.gateway.world import ACME_KEY
+from tests.gateway.rig import ACME_KEY
 
 DICTIONARY = (
     "POST /v1/chat/completions HTTP/1.1\r\n",
@@ -38,22 +38,22 @@ def _loop() -> asyncio.Runner:
     return runner
 
 
-class _World:
+class _Rig:
     """A gateway for some inputs: making one costs as much as twenty of them."""
 
     def __init__(self) -> None:
         self.left = 0
 
-    async def wire(self) -> Wire:
+    async def connection(self) -> Connection:
         if self.left == 0:
             self._play = Play("r0")
             self._server = Server(self._play)
             self.left = _PER_WORLD
         self.left -= 1
-        return Wire(self._play, self._server)
+        return Connection(self._play, self._server)
 
 
-_world = _World()
+_rig = _Rig()
 
 
 def check(data: bytes) -> None:
@@ -61,18 +61,18 @@ def check(data: bytes) -> None:
 
 
 async def _check(given: Input) -> None:
-    wire = await _world.wire()
+    connection = await _rig.connection()
     size = given.byte()
     for piece in segments(given.rest(), size):
-        wire >> piece
-    await wire.play.settle()
-    for answer in read_answers(bytes(wire.transport.got)):
+        connection >> piece
+    await connection.play.settle()
+    for answer in read_answers(bytes(connection.transport.got)):
         assert answer.status < 500 or answer.code in {"no_capacity", "overloaded"}, answer
-    wire.leaves()
-    await wire.play.settle()
-    for _, dial in wire.play.dials:
+    connection.leaves()
+    await connection.play.settle()
+    for _, dial in connection.play.dials:
         dial.cancel()
-    wire.play.dials.clear()
-    await wire.play.settle()
-    assert not wire.play.gateway.services.connections, "a connection that left is still counted"
-    assert wire.play.quiet(), "a request outlives its client"
+    connection.play.dials.clear()
+    await connection.play.settle()
+    assert not connection.play.gateway.services.connections, "a connection that left is still counted"
+    assert connection.play.quiet(), "a request outlives its client"

@@ -1,6 +1,6 @@
 """Snapshot documents, whole and as deltas: content that encodes to what it was read from, or SnapshotInvalid.
 
-First byte: whole, a delta for the world's snapshot (`{BASE}` stands for its name), or a file of frames.
+First byte: whole, a delta for the rig's snapshot (`{BASE}` stands for its name), or a file of frames.
 """
 
 import io
@@ -11,7 +11,7 @@ from functions.api.snapshot_document import in_chunks, read
 from functions.api.snapshot_index import Indexed, indexed
 from functions.fleet.snapshot_frames import Torn, next_frame
 from tests.fuzz.inputs import Input
-from tests.gateway.world import snapshot
+from tests.gateway.rig import snapshot
 
 DICTIONARY = (
     '{"is":"snapshot","schema_version":3,"epoch":7,"revision":"r","compiled_unix_s":1.5,"base":""}\n',

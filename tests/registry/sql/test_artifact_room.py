@@ -10,7 +10,7 @@ from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import Refused
-from tests.registry.catalogue_world import LIMITS
+from tests.registry.catalogue_rig import LIMITS
 
 DAY_S = 86_400.0
 LIMIT = ByteLimit(100, grace_s=DAY_S)

@@ -19,7 +19,7 @@ from functions.registry.sql.engine import database_url
 from functions.registry.sql.rollouts import Filter
 from functions.registry.sql.tables import rollouts as table
 from functions.registry.sql.transaction import Write
-from tests.registry.catalogue_world import LIMITS, digest, published
+from tests.registry.catalogue_rig import LIMITS, digest, published
 from tests.soak import every
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]

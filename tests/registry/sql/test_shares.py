@@ -14,20 +14,20 @@ from functions.api.snapshot import ModelEntry, VersionEntry
 from functions.registry.sql import catalogue, catalogue_writes, changes
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
-from tests.registry.catalogue_world import LIMITS, World
-from tests.registry.catalogue_world import catalogue as serving
-from tests.registry.world import error_of
+from tests.registry.catalogue_rig import LIMITS, Rig
+from tests.registry.catalogue_rig import catalogue as serving
+from tests.registry.rig import error_of
 
 
 @asynccontextmanager
-async def limited(tmp_path: Path, database: Database, **limits: Any) -> AsyncIterator[World]:
-    async with serving(tmp_path, database, replace(LIMITS, **limits)) as world:
-        yield world
+async def limited(tmp_path: Path, database: Database, **limits: Any) -> AsyncIterator[Rig]:
+    async with serving(tmp_path, database, replace(LIMITS, **limits)) as rig:
+        yield rig
 
 
-def in_the_snapshot(world: World, model: str) -> int:
+def in_the_snapshot(rig: Rig, model: str) -> int:
     """The bytes of the model's line."""
-    stored = world.database.read(lambda c: catalogue.model(c, model))
+    stored = rig.database.read(lambda c: catalogue.model(c, model))
     assert stored is not None
     versions = tuple(
         VersionEntry(it.name, Digest(it.digest), EngineName(f"{model}@{it.digest[:23]}"), it.artifact_uri)
@@ -38,7 +38,7 @@ def in_the_snapshot(world: World, model: str) -> int:
     return len(msgspec.json.encode(entry)) + 1
 
 
-async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: World) -> None:
+async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     estimate = catalogue.database.read(lambda c: catalogue_writes.snapshot_bytes(c, "acme"))
     assert (estimate, in_the_snapshot(catalogue, "acme/bot")) == (597, 312)
@@ -50,34 +50,34 @@ async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: Wor
 
 
 async def test_a_tenant_has_its_share_and_takes_nobody_elses(tmp_path: Path, database: Database) -> None:
-    async with limited(tmp_path, database, snapshot_bytes_per_tenant=597) as world:
-        assert (await world.put("v1", "c", promote_to="stable")).status_code == 201
-        for refused in (await world.put("v2", "d"), await world.point("v1", "beta")):
+    async with limited(tmp_path, database, snapshot_bytes_per_tenant=597) as rig:
+        assert (await rig.put("v1", "c", promote_to="stable")).status_code == 201
+        for refused in (await rig.put("v2", "d"), await rig.point("v1", "beta")):
             assert (refused.status_code, error_of(refused)["code"]) == (409, "snapshot_share_full")
-        assert [version["name"] for version in (await world.get("/v1/models/acme/bot"))["versions"]] == ["v1"]
-        assert (await world.put("v1", "c", model="globex/bot")).status_code == 201
-        assert (await world.call("DELETE", "/v1/models/acme/bot")).status_code == 204
-        assert (await world.put("v1", "c", model="acme/new")).status_code == 201
+        assert [version["name"] for version in (await rig.get("/v1/models/acme/bot"))["versions"]] == ["v1"]
+        assert (await rig.put("v1", "c", model="globex/bot")).status_code == 201
+        assert (await rig.call("DELETE", "/v1/models/acme/bot")).status_code == 204
+        assert (await rig.put("v1", "c", model="acme/new")).status_code == 201
 
 
 async def test_names_of_models_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
-    async with limited(tmp_path, database, model_names_per_tenant=2) as world:
+    async with limited(tmp_path, database, model_names_per_tenant=2) as rig:
         for name in ("acme/one", "acme/two"):
-            assert (await world.put("v1", "c", model=name)).status_code == 201
-            assert (await world.call("DELETE", f"/v1/models/{name}")).status_code == 204
-        refused = await world.put("v1", "c", model="acme/three")
+            assert (await rig.put("v1", "c", model=name)).status_code == 201
+            assert (await rig.call("DELETE", f"/v1/models/{name}")).status_code == 204
+        refused = await rig.put("v1", "c", model="acme/three")
         assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_model_names")
-        assert (await world.put("v1", "c", model="acme/one")).status_code == 201
+        assert (await rig.put("v1", "c", model="acme/one")).status_code == 201
 
 
 async def test_names_of_versions_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
-    async with limited(tmp_path, database, version_names_per_model=2) as world:
+    async with limited(tmp_path, database, version_names_per_model=2) as rig:
         for name in ("v1", "v2"):
-            assert (await world.put(name, "c")).status_code == 201
-            assert (await world.call("DELETE", f"/v1/models/acme/bot/versions/{name}")).status_code == 204
-        refused = await world.put("v3", "c")
+            assert (await rig.put(name, "c")).status_code == 201
+            assert (await rig.call("DELETE", f"/v1/models/acme/bot/versions/{name}")).status_code == 204
+        refused = await rig.put("v3", "c")
         assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_version_names")
-        assert (await world.put("v1", "c")).status_code == 201
+        assert (await rig.put("v1", "c")).status_code == 201
 
 
 def test_deleted_versions_are_not_walked_at_each_write(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_deleted_versions_are_not_walked_at_each_write(tmp_path: Path) -> None:
     opened.close()
 
 
-async def test_a_page_of_changes_counts_no_further_than_it_reaches(catalogue: World) -> None:
+async def test_a_page_of_changes_counts_no_further_than_it_reaches(catalogue: Rig) -> None:
     for number in range(8):
         await catalogue.put("v1", "c", model=f"acme/m{number}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from functions.api.loader import load_directory
 from functions.controller.gitops.changes import compiled
 from functions.simulator.plan.declarations import declarations_of
-from functions.simulator.plan.world import World, world_of
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 
 CASES = Path(__file__).parent / "cases"
 
@@ -50,6 +50,6 @@ def written(folder: Path, name: str | None = None) -> Path:
     return folder
 
 
-def world(folder: Path) -> World:
+def planned(folder: Path) -> PlannedFleet:
     loaded = load_directory([folder], relative_to=folder)
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))

@@ -15,24 +15,24 @@ from functions.simulator.plan.figures import IN_TIME, Key
 from functions.simulator.plan.measure import Meter, figures_for, measured
 from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import Load
+from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic, made_up
-from functions.simulator.plan.world import World
-from functions.simulator.workload.asked import Asked
-from tests.simulator.plan.prepared import CASES, world, written
+from functions.simulator.workload.request import WorkloadRequest
+from tests.simulator.plan.prepared import CASES, planned, written
 
 CHAT = "chat-8b"
 TENANTS = (TenantId("acme"), TenantId("globex"))
 
 
-def traffic_for(fleet: World, requests: int = 350, windows: int = 2) -> PlanTraffic:
+def traffic_for(fleet: PlannedFleet, requests: int = 350, windows: int = 2) -> PlanTraffic:
     pools = [pool for pool in fleet.generating if pool.name == CHAT]
     return made_up(pools, TENANTS, Load(), windows=windows, requests=requests)
 
 
 def played(folder: Path, name: str, requests: int = 200, windows: int = 2) -> Played:
-    before = world(CASES / "base")
-    return play(before, world(written(folder, name)), traffic_for(before, requests, windows), lambda words: None)
+    before = planned(CASES / "base")
+    return play(before, planned(written(folder, name)), traffic_for(before, requests, windows), lambda words: None)
 
 
 def test_what_changes_nothing_that_decides_changes_no_figure(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_what_changes_nothing_that_decides_changes_no_figure(tmp_path: Path) -> 
     assert found.before.runs == found.after.runs
     assert found.compared[Key(CHAT, "interactive", IN_TIME)].before == 1.0
     assert {each.state for each in found.promises} == {"kept"}
-    (note,) = [note for note in notes_of(found, traffic_for(found.before.world), 2) if "initech" in note]
+    (note,) = [note for note in notes_of(found, traffic_for(found.before.fleet), 2) if "initech" in note]
     assert "ask for nothing" in note
 
 
@@ -60,8 +60,8 @@ def test_too_few_replicas_break_the_promise(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_goes_is_a_promise_that_breaks(tmp_path: Path) -> None:
-    before = world(CASES / "base")
-    after = World(tuple(pool for pool in before.pools if pool.name != CHAT), before.tenants)
+    before = planned(CASES / "base")
+    after = PlannedFleet(tuple(pool for pool in before.pools if pool.name != CHAT), before.tenants)
     found = play(before, after, traffic_for(before, 100), lambda words: None)
     assert found.verdict == "breaks"
     assert found.compared[Key(CHAT, "interactive", "shed_ratio")].after == 1.0
@@ -69,9 +69,9 @@ def test_a_pool_that_goes_is_a_promise_that_breaks(tmp_path: Path) -> None:
 
 def test_both_sides_get_the_same_requests_and_a_picture_has_both(tmp_path: Path) -> None:
     said: list[str] = []
-    before = world(CASES / "base")
+    before = planned(CASES / "base")
     traffic = traffic_for(before, 200)
-    found = play(before, world(written(tmp_path, "fp8-cache")), traffic, said.append)
+    found = play(before, planned(written(tmp_path, "fp8-cache")), traffic, said.append)
     assert said[:3] == ["window 1 of 2, requests", "window 1 of 2, before", "window 1 of 2, after"]
     assert found.before.requests == found.after.requests == sum(1 for w in (0, 1) for _ in traffic.requests(w))
     for side in (found.before, found.after):
@@ -82,10 +82,10 @@ def test_both_sides_get_the_same_requests_and_a_picture_has_both(tmp_path: Path)
 
 def test_cost_of_a_million_tokens() -> None:
     """Accelerator-hours x price over the tokens of what was answered."""
-    fleet = world(CASES / "base")
+    fleet = planned(CASES / "base")
     traffic = traffic_for(fleet, 100, 1)
     entry, meter = Entry(fleet, is_own=False), Meter()
-    rows = [Asked(each * 1.0, TENANTS[0], 900, 100, pool=CHAT) for each in range(41)]
+    rows = [WorkloadRequest(each * 1.0, TENANTS[0], 900, 100, pool=CHAT) for each in range(41)]
     beginning = Beginning.of(rows)
     actors = ((beginning.last_s, meter),)
     simulation = Simulation(setting_of(fleet, traffic, beginning, 0), entry.entering(rows), actors)

@@ -12,8 +12,8 @@ from functions.simulator.plan.declarations import declarations_of
 from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import Key
 from functions.simulator.plan.notes import notes_of
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.traffic import PlanTraffic, models_by_pool, recorded
-from functions.simulator.plan.world import World, world_of
 from functions.telemetry.trace_row import encode
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, routing, tenant
@@ -32,9 +32,9 @@ spec: {{pool: {name}, replicas: {{min: {least}, max: 1}}, idleAfter: {idle_after
 """
 
 
-def world(*documents: str) -> World:
+def planned(*documents: str) -> PlannedFleet:
     loaded = load(*documents, tier("standard"), tenant("acme", "standard"))
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))
 
 
 def asking(
@@ -55,12 +55,12 @@ def asking(
     return replace(recorded(folder, 1, 1000), start=start)
 
 
-def played(before: World, after: World, traffic: PlanTraffic) -> Played:
+def played(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic) -> Played:
     return play(before, after, replace(traffic, models=models_by_pool(before, after)), lambda words: None)
 
 
 def test_what_sleeps_costs_nothing_and_who_comes_first_waits_for_a_start(tmp_path: Path) -> None:
-    found = played(world(pool("m"), scaled("m", 1)), world(pool("m"), scaled("m", 0)), asking(tmp_path, TWO_BURSTS))
+    found = played(planned(pool("m"), scaled("m", 1)), planned(pool("m"), scaled("m", 0)), asking(tmp_path, TWO_BURSTS))
     hours = found.compared[Key("m", "", "accelerator_hours")]
     assert hours.before == pytest.approx(1227 / 3600, rel=0.01)
     asleep_s = 1200 - 27 - 300  # between the bursts, without idleAfter
@@ -74,7 +74,7 @@ def test_what_sleeps_costs_nothing_and_who_comes_first_waits_for_a_start(tmp_pat
 
 def test_a_start_that_takes_longer_than_a_request_waits_refuses_it(tmp_path: Path) -> None:
     traffic = asking(tmp_path, TWO_BURSTS, "cold")
-    found = played(world(pool("m"), scaled("m", 1)), world(pool("m"), scaled("m", 0)), traffic)
+    found = played(planned(pool("m"), scaled("m", 1)), planned(pool("m"), scaled("m", 0)), traffic)
     shed = found.compared[Key("m", "interactive", "shed_ratio")]
     assert (shed.before, shed.after) == (0.0, 0.5), "all of the second burst"
     assert found.compared[Key("m", "interactive", "lost_ratio")].after == 0.0
@@ -82,7 +82,7 @@ def test_a_start_that_takes_longer_than_a_request_waits_refuses_it(tmp_path: Pat
 
 def test_a_pool_that_nobody_asks_for_at_first_begins_at_zero(tmp_path: Path) -> None:
     """Its first request starts it; nothing else would."""
-    fleet = world(pool("m"), pool("other"), scaled("other", 0))
+    fleet = planned(pool("m"), pool("other"), scaled("other", 0))
     traffic = asking(tmp_path, [0.0, 1.0, 630.0], other_s=[600.0, 601.0, 630.0])
     found = played(fleet, fleet, traffic)
     assert found.compared[Key("other", "", "wake_ratio")].after == pytest.approx(2 / 3)
@@ -93,7 +93,7 @@ def test_a_pool_that_nobody_asks_for_at_first_begins_at_zero(tmp_path: Path) -> 
 def test_while_one_pool_starts_another_of_its_model_answers(tmp_path: Path) -> None:
     rule = routing("{when: {classes: [batch]}, to: m-spot}")
     spot = pool("m-spot", model="m", spot=True)
-    before, after = (world(pool("m"), spot, scaled("m-spot", least), rule) for least in (1, 0))
+    before, after = (planned(pool("m"), spot, scaled("m-spot", least), rule) for least in (1, 0))
     found = played(before, after, asking(tmp_path, TWO_BURSTS, band="batch"))
     here = found.compared[Key("m-spot", "batch", "here_ratio")]
     assert here.before == 1.0
@@ -104,7 +104,7 @@ def test_while_one_pool_starts_another_of_its_model_answers(tmp_path: Path) -> N
 
 
 def test_it_is_said_what_a_window_cannot_show(tmp_path: Path) -> None:
-    fleet = world(pool("m"), scaled("m", 0, "30m"))
+    fleet = planned(pool("m"), scaled("m", 0, "30m"))
     traffic = asking(tmp_path, [0.0, 1.0, 2.0], "cold")
     said = list(notes_of(played(fleet, fleet, traffic), traffic, 1))
     assert "no window is long enough for m to go to zero after its idleAfter; more --requests make it longer" in said

@@ -12,10 +12,10 @@ from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import Key
 from functions.simulator.plan.notes import notes_of
 from functions.simulator.plan.pace import Load
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic, made_up, models_by_pool, recorded
-from functions.simulator.plan.world import World, world_of
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.telemetry.trace_row import encode
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, routing, tenant
@@ -26,28 +26,28 @@ ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 POOLS = (pool("m"), pool("m-spot", model="m", spot=True), pool("other"))
 
 
-def world(*documents: str, acme: str = "shared") -> World:
+def planned(*documents: str, acme: str = "shared") -> PlannedFleet:
     tiers = (tier("standard"), tier("gold"))
     loaded = load(*documents, *tiers, tenant("acme", "gold", acme), tenant("globex", "standard"))
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))
 
 
-def traffic_for(fleet: World, requests: int = 120, load_ratio: float = 0.1) -> PlanTraffic:
+def traffic_for(fleet: PlannedFleet, requests: int = 120, load_ratio: float = 0.1) -> PlanTraffic:
     pools = [each for each in fleet.answering if each.model == "m"]
     load = Load().for_others(load_ratio)
     return made_up(pools, tuple(fleet.tenants), load, windows=1, requests=requests)
 
 
-def played(before: World, after: World, **wanted: float) -> Played:
+def played(before: PlannedFleet, after: PlannedFleet, **wanted: float) -> Played:
     return play(before, after, traffic_for(before, **wanted), lambda words: None)  # type: ignore[arg-type]
 
 
-def placed(fleet: World, tenant: TenantId, prompt_tokens: int = 500, band: int = 0) -> str:
-    return Entry(fleet, is_own=False).place(Asked(0.0, tenant, prompt_tokens, 50, band=band, pool="m"))
+def placed(fleet: PlannedFleet, tenant: TenantId, prompt_tokens: int = 500, band: int = 0) -> str:
+    return Entry(fleet, is_own=False).place(WorkloadRequest(0.0, tenant, prompt_tokens, 50, band=band, pool="m"))
 
 
 def test_a_rule_moves_what_it_names_and_the_figures_say_where_it_went() -> None:
-    found = played(world(*POOLS), world(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}")))
+    found = played(planned(*POOLS), planned(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}")))
     here = {
         (key.pool, key.band): (each.before, each.after)
         for key, each in found.compared.items()
@@ -73,15 +73,15 @@ def test_a_rule_moves_what_it_names_and_the_figures_say_where_it_went() -> None:
     ],
 )
 def test_each_kind_of_rule_decides(when: str, moves: dict[str, object], stays: dict[str, object]) -> None:
-    fleet = world(*POOLS, routing(f"{{when: {{{when}}}, to: m-spot}}"))
+    fleet = planned(*POOLS, routing(f"{{when: {{{when}}}, to: m-spot}}"))
     assert placed(fleet, **{"tenant": ACME, **moves}) == "m-spot"  # type: ignore[arg-type]
     assert placed(fleet, **{"tenant": ACME, **stays}) == "m"  # type: ignore[arg-type]
 
 
 def test_a_rule_on_predicted_time_moves_those_that_would_come_late() -> None:
     def there(time: str) -> float:
-        after = world(*POOLS, routing(f"{{when: {{minPredictedTtft: {time}}}, to: m-spot}}"))
-        found = played(world(*POOLS), after).compared[Key("m-spot", "interactive", "here_ratio")]
+        after = planned(*POOLS, routing(f"{{when: {{minPredictedTtft: {time}}}, to: m-spot}}"))
+        found = played(planned(*POOLS), after).compared[Key("m-spot", "interactive", "here_ratio")]
         assert found.before == 0.0
         return found.after or 0.0
 
@@ -91,7 +91,7 @@ def test_a_rule_on_predicted_time_moves_those_that_would_come_late() -> None:
 
 def test_a_tenant_with_a_pool_of_its_own_is_answered_there_and_nobody_else_is() -> None:
     own = pool("m-acme", model="m", dedicated_to="acme")
-    before, after = world(*POOLS), world(*POOLS, own, acme="dedicated")
+    before, after = planned(*POOLS), planned(*POOLS, own, acme="dedicated")
     assert (placed(after, ACME), placed(after, GLOBEX), placed(before, ACME)) == ("m-acme", "m", "m")
     found = played(before, after)
     asked = [each.tenant for each in traffic_for(before).requests(0)]
@@ -104,8 +104,8 @@ def test_a_tenant_with_a_pool_of_its_own_is_answered_there_and_nobody_else_is() 
 
 def test_what_a_preferred_pool_cannot_take_goes_to_the_shared_ones_and_a_dedicated_ones_is_refused() -> None:
     own = pool("m-acme", model="m", dedicated_to="acme", replicas=0)
-    preferred, dedicated = (world(*POOLS, own, acme=use) for use in ("preferred", "dedicated"))
-    found = play(preferred, dedicated, traffic_for(world(*POOLS)), lambda words: None)
+    preferred, dedicated = (planned(*POOLS, own, acme=use) for use in ("preferred", "dedicated"))
+    found = play(preferred, dedicated, traffic_for(planned(*POOLS)), lambda words: None)
     shed = found.compared[Key("m", "interactive", "shed_ratio")]
     assert shed.before == 0.0
     assert 0.2 < (shed.after or 0.0) < 0.8, "what acme asked for"
@@ -113,7 +113,7 @@ def test_what_a_preferred_pool_cannot_take_goes_to_the_shared_ones_and_a_dedicat
 
 
 def test_made_up_requests_are_of_the_tenants_whose_pool_it_is_and_ask_for_the_model() -> None:
-    fleet = world(*POOLS, pool("m-acme", model="m", dedicated_to="acme"), acme="dedicated")
+    fleet = planned(*POOLS, pool("m-acme", model="m", dedicated_to="acme"), acme="dedicated")
     traffic = traffic_for(fleet)
     assert "a second to m by acme for its pool m-acme" in traffic.words
     assert "a second to m for its pool m-spot" in traffic.words
@@ -129,7 +129,7 @@ def test_a_recorded_row_asks_for_the_model_of_the_pool_that_answered(tmp_path: P
         for at, name in enumerate(("m", "m-spot") * 15)
     ]
     (tmp_path / "requests-1.ndjson").write_bytes(b"".join(encode(each) + b"\n" for each in rows))
-    before, after = world(*POOLS), world(pool("m"), pool("m-spot"), pool("other"))
+    before, after = planned(*POOLS), planned(pool("m"), pool("m-spot"), pool("other"))
     traffic = recorded(tmp_path, 1, 100, models_by_pool(before, after))
     assert {each.pool for each in traffic.requests(0)} == {"m"}, "the last row's pool, as far as anybody knows"
 
@@ -142,10 +142,10 @@ kind: AutoscalingPolicy
 metadata: {name: m-spot}
 spec: {pool: m-spot, replicas: {min: 1, max: 9}}
 """
-    rows = [Asked(at / 40, ACME, 2000, 200, band=BATCH, pool="m") for at in range(400)]
+    rows = [WorkloadRequest(at / 40, ACME, 2000, 200, band=BATCH, pool="m") for at in range(400)]
 
     def begins(*rules: str) -> int:
-        fleet = world(pool("m"), spot, pool("other"), scaled, *map(routing, rules))
+        fleet = planned(pool("m"), spot, pool("other"), scaled, *map(routing, rules))
         beginning = Beginning.of(rows, Entry(fleet, is_own=False).place)
         setting = setting_of(fleet, traffic_for(fleet, requests=20), beginning, 0)
         return next(each.replicas for each in setting.pools if each.name == "m-spot")
@@ -156,31 +156,31 @@ spec: {pool: m-spot, replicas: {min: 1, max: 9}}
 
 def test_a_prompt_has_the_window_of_the_largest_pool_that_its_tenant_may_use() -> None:
     roomy = pool("m-acme", model="m", dedicated_to="acme", window=16_384)
-    entry = Entry(world(*POOLS, roomy, acme="preferred"), is_own=False)
-    rows = [Asked(0.0, tenant, 10_000, 50, pool="m") for tenant in (ACME, GLOBEX)]
+    entry = Entry(planned(*POOLS, roomy, acme="preferred"), is_own=False)
+    rows = [WorkloadRequest(0.0, tenant, 10_000, 50, pool="m") for tenant in (ACME, GLOBEX)]
     assert [each.tenant for each in entry.entering(rows)] == [ACME]
     assert entry.too_long["m", 0] == 1
-    assert list(entry.entering([Asked(0.0, ACME, 10, 50, pool="m-spot")])) == [], "it is no model's name"
+    assert list(entry.entering([WorkloadRequest(0.0, ACME, 10, 50, pool="m-spot")])) == [], "it is no model's name"
 
 
 def test_hours_and_cost_of_a_models_pools_are_judged_together() -> None:
     """Two replicas that go from one pool to the other are no gain and no loss."""
-    before = world(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=1))
-    after = world(pool("m", replicas=1), pool("m-spot", model="m", spot=True, replicas=3))
+    before = planned(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=1))
+    after = planned(pool("m", replicas=1), pool("m-spot", model="m", spot=True, replicas=3))
     found = played(before, after, load_ratio=0.1, requests=60)
     whole = found.compared[Key("m", "", "model_accelerator_hours")]
     assert whole.before == pytest.approx(whole.after)
     assert found.compared[Key("m", "", "accelerator_hours")].marked == "same"
     assert whole.marked == "same"
-    three = played(before, world(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=3)),
+    three = played(before, planned(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=3)),
                    load_ratio=0.1, requests=60)  # fmt: skip
     assert three.compared[Key("m", "", "model_accelerator_hours")].marked == "worse"
-    one = played(world(pool("m")), before, load_ratio=0.1, requests=60)
+    one = played(planned(pool("m")), before, load_ratio=0.1, requests=60)
     assert one.compared[Key("m", "", "model_accelerator_hours")].marked == "worse", "the second pool costs, too"
 
 
 def test_a_pool_obeys_the_policies_of_its_model() -> None:
-    fleet = world(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}"))
+    fleet = planned(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}"))
     spot = fleet.pool(PoolName("m-spot"))
     assert spot is not None
     assert spot.routing.name == "m", "what governs the model governs its second pool"
@@ -194,7 +194,7 @@ metadata: {name: other}
 spec: {pools: [other], cascade: [{from: other, to: m}], prefix: {source: bloom}}
 """
     guessing = pool("guessing").replace("args: [", "args: ['--speculative-config={}', ")
-    fleet = world(*POOLS, guessing, policy)
+    fleet = planned(*POOLS, guessing, policy)
     said = list(notes_of(played(fleet, fleet, requests=20, load_ratio=0.1), traffic_for(fleet, requests=20), 1))
     assert "cascades, of routing other: not played, on neither side" in said
     assert "speculative decoding, of pools guessing: not played, on neither side" in said

@@ -8,11 +8,11 @@ from functions.simulator.plan.declarations import declarations_of
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.experiment import Played, play
 from functions.simulator.plan.figures import Key
+from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.unsimulated import unsimulated
-from functions.simulator.plan.world import World, world_of
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from tests.controller.configs import load, tier
 from tests.simulator.plan.configs import pool, prefill_policy, tenant
 
@@ -24,19 +24,19 @@ class Steady(PlanTraffic):
     """Requests at even gaps, all alike: what differs is the arrangement."""
 
     def requests(self, window: int):  # type: ignore[no-untyped-def]
-        return (Asked(0.5 * (at + 1), ACME, self.count, 150, pool="m") for at in range(self.total))
+        return (WorkloadRequest(0.5 * (at + 1), ACME, self.count, 150, pool="m") for at in range(self.total))
 
 
 def steady(prompt_tokens: int, requests: int = 60) -> PlanTraffic:
     return Steady("foreign", "steady", 64, 1, 0.5 * requests, count=prompt_tokens, total=requests)
 
 
-def world(*documents: str) -> World:
+def planned(*documents: str) -> PlannedFleet:
     loaded = load(*documents, tier("standard"), tenant("acme", "standard"))
-    return world_of(compiled(loaded, {}), declarations_of(loaded))
+    return fleet_of(compiled(loaded, {}), declarations_of(loaded))
 
 
-def played(before: World, after: World, prompt_tokens: int = 4096) -> Played:
+def played(before: PlannedFleet, after: PlannedFleet, prompt_tokens: int = 4096) -> Played:
     return play(before, after, steady(prompt_tokens), lambda words: None)
 
 
@@ -46,7 +46,7 @@ def read_ratio(found: Played) -> float | None:
 
 
 def test_half_of_the_replicas_that_read_make_streams_steady() -> None:
-    found = played(world(pool("m", replicas=4)), world(pool("m", replicas=2), READER, prefill_policy(256)))
+    found = played(planned(pool("m", replicas=4)), planned(pool("m", replicas=2), READER, prefill_policy(256)))
     assert (read_ratio(found) or 0.0) > 0.8
     gaps = found.compared[Key("m", "", "gap_p99_ms")]
     assert (gaps.after or 1e9) * 2 < (gaps.before or 0.0)
@@ -65,15 +65,15 @@ def test_policy_prompt_and_link_decide_who_reads(
     least: int, gigabits_per_s: float, prompt_tokens: int, reads: bool
 ) -> None:
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=gigabits_per_s, replicas=2)
-    fleet = world(pool("m", replicas=2), reader, prefill_policy(least))
+    fleet = planned(pool("m", replicas=2), reader, prefill_policy(least))
     ratio = read_ratio(played(fleet, fleet, prompt_tokens)) or 0.0
     assert ratio > 0.5 if reads else ratio == 0.0
 
 
 def test_nobody_asks_a_prefill_pool() -> None:
-    fleet = world(pool("m"), READER, prefill_policy(256))
+    fleet = planned(pool("m"), READER, prefill_policy(256))
     entry = Entry(fleet, is_own=False)
-    assert list(entry.entering([Asked(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
+    assert list(entry.entering([WorkloadRequest(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
     assert entry.no_pool["m-prefill", 0] == 1
     assert [each.name for each in fleet.answering] == ["m"]
 
@@ -86,10 +86,10 @@ metadata: {name: m-prefill}
 spec: {pool: m-prefill, replicas: {min: 1, max: 9}}
 """
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=100, replicas=9)
-    fleet = world(pool("m"), reader, prefill_policy(2048), scaled)
+    fleet = planned(pool("m"), reader, prefill_policy(2048), scaled)
 
     def begins(prompt_tokens: int) -> int:
-        rows = [Asked(at / 4, ACME, prompt_tokens, 10, pool="m") for at in range(41)]
+        rows = [WorkloadRequest(at / 4, ACME, prompt_tokens, 10, pool="m") for at in range(41)]
         setting = setting_of(fleet, steady(prompt_tokens), Beginning.of(rows), 0)
         return next(each.replicas for each in setting.pools if each.name == PoolName("m-prefill"))
 
@@ -102,7 +102,7 @@ class Growing(Steady):
 
     def requests(self, window: int):  # type: ignore[no-untyped-def]
         times_s = [*range(5, 105, 5), *(100 + 0.5 * (at + 1) for at in range(self.total - 20))]
-        return (Asked(float(at_s), ACME, self.count, 150, pool="m") for at_s in times_s)
+        return (WorkloadRequest(float(at_s), ACME, self.count, 150, pool="m") for at_s in times_s)
 
 
 @pytest.mark.parametrize("least", [1, 0])
@@ -119,7 +119,7 @@ spec:
   scaleUp: ["utilization > 75% for 30s: +1"]
 """
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=100, replicas=3)
-    fleet = world(pool("m", replicas=4), reader, prefill_policy(256), scaled)
+    fleet = planned(pool("m", replicas=4), reader, prefill_policy(256), scaled)
     traffic = Growing("foreign", "growing", 64, 1, 320.0, count=4096, total=460, start="disk")
     found = play(fleet, fleet, traffic, lambda words: None)
     ready = {round(point.at_s): point.ready for point in found.after.timeline.points[PoolName("m-prefill")]}

@@ -13,13 +13,13 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_of
+from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.plan.settings import Beginning, begins_with
 from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
-from functions.simulator.plan.world import PlannedPool, World
-from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.traces import TraceUnreadable
 from functions.telemetry.trace_row import encode
-from tests.simulator.plan.prepared import world, written
+from tests.simulator.plan.prepared import planned, written
 from tests.telemetry.test_traces import row
 
 ANYBODY = TenantId("anybody")
@@ -27,8 +27,8 @@ TENANTS = (TenantId("acme"), TenantId("globex"))
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> World:
-    return world(written(tmp_path / "fleet"))
+def fleet(tmp_path: Path) -> PlannedFleet:
+    return planned(written(tmp_path / "fleet"))
 
 
 def told(traffic: PlanTraffic, window: int) -> list[tuple[object, ...]]:
@@ -42,9 +42,9 @@ def azure(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: World) -> None:
+def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> None:
     """A replica of h100-8b does 4.5 requests of 1,000 and 200 tokens a second; its steps are little beside that."""
-    sample = [Asked(float(each), ANYBODY, 1000, 200) for each in range(10)]
+    sample = [WorkloadRequest(float(each), ANYBODY, 1000, 200) for each in range(10)]
     work_s = request_work_s(PROFILES["h100-8b"], sample, 64)
     assert work_s == pytest.approx(0.221 + 200 * 0.010 / 256, abs=0.001)
     chat = fleet.pool("chat-8b")
@@ -57,9 +57,10 @@ def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: World) -> None:
 def test_what_came_before_is_no_work() -> None:
     profile = PROFILES["h100-8b"]
     fresh = [
-        Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10))) for each in range(20)
+        WorkloadRequest(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10)))
+        for each in range(20)
     ]
-    again = [Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(10))) for each in range(20)]
+    again = [WorkloadRequest(float(each), ANYBODY, 640, 1, blocks=tuple(range(10))) for each in range(20)]
     assert request_work_s(profile, again, 64) < request_work_s(profile, fresh, 64) / 5
 
 
@@ -77,7 +78,7 @@ def test_a_rush_is_in_the_middle_and_nothing_is_lost() -> None:
     assert middle == pytest.approx(1000 * 1.3 / 3, abs=2)
 
 
-def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: World) -> None:
+def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: PlannedFleet) -> None:
     traffic = made_up(fleet.generating, TENANTS, Load(), windows=3, requests=400)
     assert traffic.words.startswith("MADE UP")
     assert told(traffic, 1) == told(traffic, 1) != told(traffic, 2)
@@ -92,7 +93,7 @@ def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: World) -> None
     assert not blocks["chat-8b"] & blocks["large-32b"]
 
 
-def test_made_up_chats_fit_the_context_window(fleet: World) -> None:
+def test_made_up_chats_fit_the_context_window(fleet: PlannedFleet) -> None:
     narrow = tuple(
         replace(pool, entry=msgspec.structs.replace(pool.entry, context_window_tokens=2048))
         for pool in fleet.generating
@@ -103,7 +104,7 @@ def test_made_up_chats_fit_the_context_window(fleet: World) -> None:
     assert sum(lengths) / len(lengths) > 64
 
 
-def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet: World, tmp_path: Path) -> None:
+def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet: PlannedFleet, tmp_path: Path) -> None:
     path = azure(tmp_path / "trace.csv", 600)
     traffic = foreign(path, fleet.generating, TENANTS, Load().for_others(0.5), windows=3, requests=200)
     windows = [list(traffic.requests(window)) for window in range(3)]
@@ -118,7 +119,7 @@ def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet:
     assert {each.tenant for each in windows[0]} == set(TENANTS)
 
 
-def test_a_short_trace_is_played_in_windows_of_six_tenths(fleet: World, tmp_path: Path) -> None:
+def test_a_short_trace_is_played_in_windows_of_six_tenths(fleet: PlannedFleet, tmp_path: Path) -> None:
     traffic = foreign(azure(tmp_path / "t.csv", 100), fleet.generating, TENANTS, Load(), windows=2, requests=4000)
     first, last = (list(traffic.requests(window)) for window in range(2))
     assert [each.prompt_tokens for each in first] == list(range(100, 160))
@@ -143,16 +144,16 @@ def test_a_trace_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
         recorded(tmp_path, windows=2, requests=10)
 
 
-def small(fleet: World, **limits: int) -> World:
+def small(fleet: PlannedFleet, **limits: int) -> PlannedFleet:
     quota = QuotaEntry(name="standard", limits=QuotaLimits(**limits))
-    return World(fleet.pools, {TenantId("acme"): quota})
+    return PlannedFleet(fleet.pools, {TenantId("acme"): quota})
 
 
-def asked(prompt: int, output: int, pool: str = "chat-8b") -> Asked:
-    return Asked(0.0, TenantId("acme"), prompt, output, pool=pool)
+def asked(prompt: int, output: int, pool: str = "chat-8b") -> WorkloadRequest:
+    return WorkloadRequest(0.0, TenantId("acme"), prompt, output, pool=pool)
 
 
-def test_only_what_a_gateway_would_let_in_comes_in(fleet: World) -> None:
+def test_only_what_a_gateway_would_let_in_comes_in(fleet: PlannedFleet) -> None:
     entry = Entry(small(fleet, max_context_tokens=1000, max_output_tokens=50), is_own=True)
     found = list(entry.entering([asked(500, 100), asked(2000, 100), asked(40_000, 1), asked(1, 1, pool="gone")]))
     assert [(each.prompt_tokens, each.output_tokens) for each in found] == [(500, 50)]
@@ -162,11 +163,11 @@ def test_only_what_a_gateway_would_let_in_comes_in(fleet: World) -> None:
     assert only.output_tokens == 68  # where the window ends
 
 
-def test_a_pool_begins_with_what_its_first_minutes_need(fleet: World) -> None:
+def test_a_pool_begins_with_what_its_first_minutes_need(fleet: PlannedFleet) -> None:
     chat = fleet.pool("chat-8b")
     assert isinstance(chat, PlannedPool)
     work_s = request_work_s(chat.engine.profile, [asked(1000, 200)], 64)
-    rows = [Asked(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
+    rows = [WorkloadRequest(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
     beginning = Beginning.of(rows)
     assert begins_with(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %
     assert begins_with(chat, Beginning.of(rows[:1]), 64) == chat.least

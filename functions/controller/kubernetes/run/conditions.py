@@ -25,27 +25,27 @@ MESSAGE_MAX_CHARS = 1024
 _OURS = ("Ready", "Reconciling", "Stalled")
 _FIELDS = ("stages", "wantedReplicas", "liveReplicas")  # a new leader that knows nothing yet leaves them as they are
 
-Truth = Literal["True", "False", "Unknown"]
+ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     type: str
-    status: Truth
+    status: ConditionStatus
     reason: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStatus:
-    """How an object of a generation stands."""
+    """The status of an object of a generation."""
 
     conditions: tuple[Condition, ...]
     fields: Mapping[str, int | str] = field(default_factory=dict)  # of the status beside its conditions
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingStanding:
+class ScalingStatus:
     """What becomes of an AutoscalingPolicy."""
 
     wanted: int  # replicas that should serve
@@ -81,28 +81,32 @@ def rolling_out(message: str) -> ObjectStatus:
     return waiting("RollingOut", message)
 
 
-def scaled(standing: ObjectStatus, scaling: ScalingStanding) -> ObjectStatus:
+def scaled(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
     """The status of an AutoscalingPolicy, with what becomes of it."""
     obeyed = Condition("Obeyed", "True", "Scaled", "the number of replicas is the autoscaler's")
     if scaling.contested:
         obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
     fields = {"wantedReplicas": scaling.wanted, "liveReplicas": scaling.live}
-    return replace(standing, conditions=(*standing.conditions, obeyed), fields={**standing.fields, **fields})
+    return replace(
+        object_status, conditions=(*object_status.conditions, obeyed), fields={**object_status.fields, **fields}
+    )
 
 
-def not_obeyed(standing: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
+def not_obeyed(object_status: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
     """In force, and not done: the first reason, and all there is to do."""
     text = "; ".join(dict.fromkeys(map(str, findings)))
-    return _with_obeyed(standing, Condition("Obeyed", "False", findings[0].reason, _bounded(text)))
+    return _with_obeyed(object_status, Condition("Obeyed", "False", findings[0].reason, _bounded(text)))
 
 
-def obeyed_again(standing: ObjectStatus) -> ObjectStatus:
-    return _with_obeyed(standing, Condition("Obeyed", "True", "Obeyed", "nothing keeps it from being done any more"))
+def obeyed_again(object_status: ObjectStatus) -> ObjectStatus:
+    return _with_obeyed(
+        object_status, Condition("Obeyed", "True", "Obeyed", "nothing keeps it from being done any more")
+    )
 
 
-def _with_obeyed(standing: ObjectStatus, condition: Condition) -> ObjectStatus:
-    others = [each for each in standing.conditions if each.type != condition.type]
-    return replace(standing, conditions=(*others, condition))
+def _with_obeyed(object_status: ObjectStatus, condition: Condition) -> ObjectStatus:
+    others = [each for each in object_status.conditions if each.type != condition.type]
+    return replace(object_status, conditions=(*others, condition))
 
 
 def halted(message: str) -> ObjectStatus:
@@ -115,13 +119,17 @@ def held(message: str) -> ObjectStatus:
     return ObjectStatus((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
 
 
-def status_of(standing: ObjectStatus, generation: int, known: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+def status_of(
+    object_status: ObjectStatus, generation: int, known: Mapping[str, Any], now: str
+) -> dict[str, Any] | None:
     """The status to write, or None where `known` says the same. `now` as Kubernetes writes times."""
     before = {str(each.get("type")): each for each in known.get("conditions") or [] if isinstance(each, Mapping)}
-    ours = [_written(condition, generation, before.get(condition.type, {}), now) for condition in standing.conditions]
-    said = {*_OURS, *(condition.type for condition in standing.conditions)}
+    ours = [
+        _written(condition, generation, before.get(condition.type, {}), now) for condition in object_status.conditions
+    ]
+    said = {*_OURS, *(condition.type for condition in object_status.conditions)}
     others = [dict(each) for type_, each in before.items() if type_ not in said]
-    fields = {name: known[name] for name in _FIELDS if name in known} | dict(standing.fields)
+    fields = {name: known[name] for name in _FIELDS if name in known} | dict(object_status.fields)
     status = {"observedGeneration": generation, "conditions": [*ours, *others], **fields}
     return None if all(known.get(name) == value for name, value in status.items()) else status
 

@@ -139,8 +139,8 @@ class CustomResources:
         chosen = self._select({**staying, **deleting})
         if not deleting:
             return chosen, {}
-        standing = {one.document.file: one for one in chosen.objects}
-        pointing = [each for key in staying for each in (self._known[key].judged.declared, standing.get(key))]
+        valid = {one.document.file: one for one in chosen.objects}
+        pointing = [each for key in staying for each in (self._known[key].judged.declared, valid.get(key))]
         needed = referrers(each for each in pointing if each is not None)
         held = {
             key: SeenObject(one.watched, one.stored, tuple(dict.fromkeys(needed[key])))

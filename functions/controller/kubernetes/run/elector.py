@@ -28,7 +28,7 @@ from functions.controller.kubernetes.run.election import (
     term_after,
     token_of,
 )
-from functions.controller.kubernetes.run.lease import LeaseTaken, LeaseUnreachable, LeaseWire
+from functions.controller.kubernetes.run.lease import LeaseClient, LeaseTaken, LeaseUnreachable
 
 _REQUEST_TIMEOUT_S = 5.0
 _SHORTEST_TIMEOUT_S = 0.1
@@ -65,7 +65,7 @@ class Elector:
 
     def __init__(
         self,
-        wire: LeaseWire,
+        client: LeaseClient,
         me: str,
         on_change: Callable[[], None],
         *,
@@ -79,8 +79,8 @@ class Elector:
         self.problem = ""
         self.leader = ""
         self.now_s = clock
-        self._wire = wire
-        self._timing = wire.timing
+        self._client = client
+        self._timing = client.timing
         self._on_change = on_change
         self._lowest_token = lowest_token
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests; guards nothing
@@ -133,7 +133,7 @@ class Elector:
         if record is None or record.holder != self.me:
             return
         try:
-            self._wire.replace("", record, record.transitions, _REQUEST_TIMEOUT_S)
+            self._client.replace("", record, record.transitions, _REQUEST_TIMEOUT_S)
             _log.info("gave the Lease back after term %d", token_of(record))
         except (LeaseTaken, LeaseUnreachable) as error:
             _log.warning("the Lease could not be given back; the next leader waits for its end: %s", error)
@@ -156,18 +156,18 @@ class Elector:
             self._on_change()
 
     def _act(self) -> None:
-        record = self._wire.read(self._timeout_s())
+        record = self._client.read(self._timeout_s())
         self._seen = observe(self._seen, record, self.now_s())
         self.leader = record.holder if record is not None else ""
         match decide(self.me, self._seen, self.term, self.now_s(), self._timing):
             case Create():
                 floor = max(self._lowest_token(), self._outranked_by)
-                self._write(lambda timeout_s: self._wire.create(self.me, floor, timeout_s))
+                self._write(lambda timeout_s: self._client.create(self.me, floor, timeout_s))
             case Take(known):
                 transitions = max(known.transitions + 1, self._lowest_token(), self._outranked_by)
-                self._write(lambda timeout_s: self._wire.replace(self.me, known, transitions, timeout_s))
+                self._write(lambda timeout_s: self._client.replace(self.me, known, transitions, timeout_s))
             case Renew(known):
-                self._write(lambda timeout_s: self._wire.replace(self.me, known, known.transitions, timeout_s))
+                self._write(lambda timeout_s: self._client.replace(self.me, known, known.transitions, timeout_s))
             case Wait():
                 self._term = None
 

@@ -16,7 +16,7 @@ a new leader repeats nothing.
     RevisionApplied     of git, on the controller's record         Normal
     RevisionRefused     the same                                   Warning
 
-Neighbours: `event_recorder` sends them; `scaling_side` tells of numbers that were written.
+Neighbours: `event_recorder` sends them; `scaling_reconciler` tells of numbers that were written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ inside the stream), and every `relist_s`, since even a server may lose an event.
 
 A kind that the server does not know is waited for and told in `problem`; it is no error of the process.
 
-Neighbours: `watch_wire` reads, `object_store` remembers, `loop` is woken through `on_change`.
+Neighbours: `watch_client` reads, `object_store` remembers, `loop` is woken through `on_change`.
 """
 
 import logging
@@ -21,7 +21,7 @@ from typing import Any
 
 from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
 from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
-from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
+from functions.controller.kubernetes.run.watch_client import Cut, WatchClient
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Informer:
 
     def __init__(
         self,
-        wire: WatchWire,
+        client: WatchClient,
         watched: WatchedKind,
         on_change: Callable[[], None],
         timing: InformerTiming | None = None,
@@ -77,7 +77,7 @@ class Informer:
         self.store = ObjectStore()
         self.problem = f"{watched.kind}: not listed yet"
         self.lists_total = 0
-        self._wire = wire
+        self._client = client
         self._on_change = on_change
         self._timing = timing or InformerTiming()
         self._rng = rng or random.Random()  # noqa: S311 - spreads connections; guards nothing
@@ -122,7 +122,7 @@ class Informer:
         listed: list[StoredObject] = []
         page: dict[str, Any] = {}
         while not self._stopped.is_set():
-            page = self._wire.page(self.watched.path, query, self._timing.page_timeout_s)
+            page = self._client.page(self.watched.path, query, self._timing.page_timeout_s)
             listed.extend(self._stored(item) for item in page.get("items", ()))
             token = page["metadata"].get("continue", "")
             if not token:
@@ -145,7 +145,7 @@ class Informer:
             "timeoutSeconds": str(max(1, round(watch_s))),
             **self.watched.selectors,
         }
-        for event in self._wire.events(self.watched.path, query, self._timing.silence_s, self._opened):
+        for event in self._client.events(self.watched.path, query, self._timing.silence_s, self._opened):
             self._failures = 0
             self._take(event)
             if self._stopped.is_set():
@@ -158,14 +158,14 @@ class Informer:
 
     def _take(self, event: dict[str, Any]) -> None:
         item = event["object"]
-        is_news = False
+        is_change = False
         match event["type"]:
             case "ADDED" | "MODIFIED":
-                is_news = self.store.put(self._stored(item))
+                is_change = self.store.put(self._stored(item))
             case "DELETED":
-                is_news = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
+                is_change = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
         self._version = item["metadata"]["resourceVersion"]  # a bookmark has nothing else
-        if is_news:
+        if is_change:
             self._on_change()
 
     def _stored(self, item: dict[str, Any]) -> StoredObject:

@@ -27,7 +27,7 @@ class LeaseTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseWire:
+class LeaseClient:
     """One Lease object. Blocks; any thread may call."""
 
     api: k8s.ApiClient

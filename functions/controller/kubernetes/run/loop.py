@@ -115,14 +115,14 @@ class Loop:
         self._on_suspended = on_suspended
         self._on_request = on_request
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._repeats = 0
         self._said: tuple[str, frozenset[str]] | None = None  # what was logged last
         self._said_s = 0.0
 
     def wake(self) -> None:
         """Something that is wanted or there has changed."""
-        self._news.set()
+        self._changed.set()
 
     async def lead(self, guard: TermGuard, api: KubeApi) -> None:
         """For the length of a term; ends with LeadershipLost."""
@@ -130,7 +130,7 @@ class Loop:
         orders = await self._first_orders(guard, api)
         while True:
             guard.check()
-            self._news.clear()
+            self._changed.clear()
             self.suspended = orders.suspended
             wait_s: float | None = None
             if not orders.suspended or orders.asks_now:
@@ -196,14 +196,14 @@ class Loop:
                 return await self._orders(api, before)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, self._control_poll_s)):
-                    await self._news.wait()
+                    await self._changed.wait()
             orders = await self._orders(api, before)
-            if self._news.is_set() and not orders.suspended:
+            if self._changed.is_set() and not orders.suspended:
                 await asyncio.sleep(self._settle_s)
                 return orders
             if orders.asks_now or orders.suspended != before.suspended:
                 return orders
-            self._news.clear()
+            self._changed.clear()
 
     async def _first_orders(self, guard: TermGuard, api: KubeApi) -> OperatorOrders:
         """Waits until they can be read: an earlier leader may have been told to wait."""

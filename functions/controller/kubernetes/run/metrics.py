@@ -55,7 +55,7 @@ class ControllerMetrics:
         )
         self._desired = Gauge(
             "shoal_autoscaler_desired_replicas",
-            "What the autoscaler wants of a pool, and why.",
+            "Replicas that the autoscaler desires of a pool, and why.",
             ["pool", "reason"],
             registry=to,
         )
@@ -111,7 +111,7 @@ class ControllerMetrics:
         for model, stage in sorted(stages.items())[:ROLLOUTS_MAX]:
             self._rollouts.labels(model=model).set(stage)
 
-    def wants(self, pools: Mapping[str, tuple[str, int]]) -> None:
+    def desires(self, pools: Mapping[str, tuple[str, int]]) -> None:
         """The cause and the number, by pool."""
         self._desired.clear()
         for pool, (cause, replicas) in pools.items():

@@ -3,7 +3,7 @@
 Of a Node only these facts are kept, so that what its kubelet writes every few minutes is no news, and thousands of them
 take no memory. Without the right to watch nodes nothing is known of them, and nothing else changes.
 
-Neighbours: `informer` lists and watches; `health_side` acts.
+Neighbours: `informer` lists and watches; `health_reconciler` acts.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import msgspec
 from functions.controller.kubernetes.objects import Body, Kind, at, condition, mapping_at
 from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.decisions.health.failure_domains import NodeTrouble
 
 NODE = Kind("v1", "Node")
@@ -46,8 +46,10 @@ def taints_of(body: Body) -> list[dict[str, Any]]:
 class NodeInformer(Informer):
     """`run` belongs to one thread; the rest to any."""
 
-    def __init__(self, wire: WatchWire, on_change: Callable[[], None], timing: InformerTiming | None = None) -> None:
-        super().__init__(wire, WatchedKind("v1", "Node", "nodes", namespace=""), on_change, timing)
+    def __init__(
+        self, client: WatchClient, on_change: Callable[[], None], timing: InformerTiming | None = None
+    ) -> None:
+        super().__init__(client, WatchedKind("v1", "Node", "nodes", namespace=""), on_change, timing)
 
     def nodes(self) -> dict[str, NodeFacts]:
         """By name; none before they were listed."""

@@ -76,7 +76,7 @@ class ObjectStore:
         self._objects: dict[str, StoredObject] = {}
         self._lock = threading.Lock()
         self._synced = False
-        self._news_version = ""
+        self._changed_version = ""
 
     @property
     def synced(self) -> bool:
@@ -88,7 +88,7 @@ class ObjectStore:
     def news_version(self) -> str:
         """The resourceVersion of the newest change that an author made; of the list, where none was seen since."""
         with self._lock:
-            return self._news_version
+            return self._changed_version
 
     @property
     def count(self) -> int:
@@ -112,10 +112,10 @@ class ObjectStore:
             same = self._objects.keys() == objects.keys() and all(
                 one.says_the_same(objects[name]) for name, one in self._objects.items()
             )
-            is_news = not self._synced or not same
+            is_change = not self._synced or not same
             self._objects, self._synced = objects, True
-            self._note(is_news, version)
-            return is_news
+            self._note(is_change, version)
+            return is_change
 
     def put(self, one: StoredObject) -> bool:
         """An object was added or changed. True: that is news."""
@@ -124,24 +124,24 @@ class ObjectStore:
             if known is None:
                 self._check(len(self._objects) + 1)
             self._objects[one.name] = one
-            is_news = known is None or not known.says_the_same(one)
-            self._note(is_news, one.resource_version)
-            return is_news
+            is_change = known is None or not known.says_the_same(one)
+            self._note(is_change, one.resource_version)
+            return is_change
 
     def remove(self, name: str, version: str = "") -> bool:
         with self._lock:
-            is_news = self._objects.pop(name, None) is not None
-            self._note(is_news, version)
-            return is_news
+            is_change = self._objects.pop(name, None) is not None
+            self._note(is_change, version)
+            return is_change
 
     def kind_is_missing(self) -> None:
         """The server does not know the kind: what there is of it is unknown, rather than nothing."""
         with self._lock:
             self._synced = False
 
-    def _note(self, is_news: bool, version: str) -> None:
-        if is_news:
-            self._news_version = version
+    def _note(self, is_change: bool, version: str) -> None:
+        if is_change:
+            self._changed_version = version
 
     def _check(self, count: int) -> None:
         if count > self._max_objects:

@@ -25,7 +25,7 @@ from kubernetes.client import Configuration
 
 from functions.api.netloc import netloc
 from functions.controller.announcing import Announcer
-from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.clients import PoolsClient
 from functions.controller.health.watch import FleetHealth
 from functions.controller.kubernetes import inventory, memory
 from functions.controller.kubernetes.api import KubeApi
@@ -33,28 +33,28 @@ from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLo
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
-from functions.controller.kubernetes.run.branch_side import BranchSide
+from functions.controller.kubernetes.run.branch_reporter import BranchReporter
 from functions.controller.kubernetes.run.client import connect
-from functions.controller.kubernetes.run.conditions import ScalingStanding
-from functions.controller.kubernetes.run.cr_side import CustomResourceSide
+from functions.controller.kubernetes.run.conditions import ScalingStatus
+from functions.controller.kubernetes.run.cr_reconciler import CustomResourceReconciler
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
 from functions.controller.kubernetes.run.event_notes import Regarding, note_of_finding
 from functions.controller.kubernetes.run.event_recorder import EventRecorder
-from functions.controller.kubernetes.run.git_side import GitSide
-from functions.controller.kubernetes.run.health_side import HealthSide
-from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
+from functions.controller.kubernetes.run.git_reconciler import GitReconciler
+from functions.controller.kubernetes.run.health_reconciler import HealthReconciler
+from functions.controller.kubernetes.run.lease import LeaseClient, LeaseUnreachable
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.node_watch import NodeInformer
 from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.pushes import Pushes
-from functions.controller.kubernetes.run.scaling_side import ScalingSide
+from functions.controller.kubernetes.run.scaling_reconciler import ScalingReconciler
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
-from functions.controller.kubernetes.run.version_side import VersionSide
-from functions.controller.kubernetes.run.watch_wire import WatchWire
-from functions.controller.kubernetes.run.zone_side import ZoneSide
+from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
+from functions.controller.kubernetes.run.watch_client import WatchClient
+from functions.controller.kubernetes.run.zone_reporter import ZoneReporter
 from functions.controller.kubernetes.versions.staged import staged_ids
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
@@ -106,7 +106,7 @@ class KubernetesController:
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
-        self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
+        self._scaled: Mapping[str, ScalingStatus] = {}  # by policy
         self._report: PoolReport | None = None  # what the registry has heard of the fleet
         self._events = EventRecorder(self._name, self._metrics.event)
         is_git = settings.source == "git"
@@ -120,11 +120,11 @@ class KubernetesController:
             staged=staged_ids if is_git else None,
         )
         self._nodes_changed = asyncio.Event()
-        self._nodes = NodeInformer(WatchWire(self._client.client), self._from_thread(self._nodes_changed.set))
+        self._nodes = NodeInformer(WatchClient(self._client.client), self._from_thread(self._nodes_changed.set))
         self._driver = RolloutDriver(
             self._publishing.rows,
-            self._publishing.rows_wire,
-            self._publishing.wire.fleet,
+            self._publishing.rollout_client,
+            self._publishing.registry.fleet,
             patience=settings.patience,
             may_go_on=lambda: not self._pacer.suspended,
             on_share=self._rows_moved.set,
@@ -141,7 +141,7 @@ class KubernetesController:
             on_request=self._fetch_now,
         )
         self._versions = self._make_versions() if is_git else None
-        self._side: CustomResourceSide | GitSide = self._make_side()
+        self._reconciler: CustomResourceReconciler | GitReconciler = self._make_reconciler()
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT."""
@@ -155,8 +155,8 @@ class KubernetesController:
                 stack.callback(self._otlp.close)
             server = self._serve()
             stack.push_async_callback(asyncio.to_thread, server.close)
-            if isinstance(self._side, GitSide) and self._settings.webhook_port is not None:
-                webhook = await self._pushes(self._side).listen(self._settings.webhook_port)
+            if isinstance(self._reconciler, GitReconciler) and self._settings.webhook_port is not None:
+                webhook = await self._pushes(self._reconciler).listen(self._settings.webhook_port)
                 stack.callback(webhook.close)
             self._start()
             await self._stopped.wait()
@@ -167,19 +167,19 @@ class KubernetesController:
     def _make_elector(self) -> Elector:
         settings = self._settings
         timing = LeaseTiming(settings.lease_s, settings.renew_deadline_s, settings.lease_retry_s)
-        wire = LeaseWire(self._client.client, settings.namespace, LEASE_NAME, timing)
-        return Elector(wire, self._name, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
+        client = LeaseClient(self._client.client, settings.namespace, LEASE_NAME, timing)
+        return Elector(client, self._name, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
 
-    def _make_side(self) -> CustomResourceSide | GitSide:
+    def _make_reconciler(self) -> CustomResourceReconciler | GitReconciler:
         if self._settings.source == "git":
-            return GitSide(
+            return GitReconciler(
                 self._settings, self._publishing, self._pacer.wake, self._events.record, versions=self._versions
             )
-        wire = WatchWire(self._client.client)
+        client = WatchClient(self._client.client)
         wake = self._from_thread(self._pacer.wake)
-        return CustomResourceSide(
+        return CustomResourceReconciler(
             self._settings,
-            wire,
+            client,
             self._publishing,
             wake,
             scaling=lambda: self._scaled,
@@ -187,9 +187,9 @@ class KubernetesController:
             on_notes=self._events.record,
         )
 
-    def _make_versions(self) -> VersionSide:
+    def _make_versions(self) -> VersionReconciler:
         publishing = self._publishing
-        return VersionSide(
+        return VersionReconciler(
             self._settings,
             publishing.rows,
             wanted=lambda: publishing.published,
@@ -199,10 +199,10 @@ class KubernetesController:
             wake=self._pacer.wake,
         )
 
-    def _pushes(self, side: GitSide) -> Pushes:
+    def _pushes(self, reconciler: GitReconciler) -> Pushes:
         return Pushes(
             self._settings,
-            side,
+            reconciler,
             self._client,
             leads=lambda: self._elector.guard() is not None,
             metrics=self._metrics,
@@ -230,11 +230,11 @@ class KubernetesController:
     def _start(self) -> None:
         self._thread("lease", self._elector.run)
         self._thread("watch nodes", self._nodes.run)
-        if isinstance(self._side, CustomResourceSide):
-            for informer in self._side.informers:
+        if isinstance(self._reconciler, CustomResourceReconciler):
+            for informer in self._reconciler.informers:
                 self._thread(f"watch {informer.watched.plural}", informer.run)
         else:
-            self._tasks.forever("branch", self._side.follow)
+            self._tasks.forever("branch", self._reconciler.follow)
         self._tasks.forever("registry rows", self._publishing.rows.run)
         self._tasks.forever("lead", self._lead, expected=(LeadershipLost,))
 
@@ -262,8 +262,8 @@ class KubernetesController:
                 parts.create_task(self._health().run(api))
                 parts.create_task(self._events.run(api))
                 parts.create_task(self._branch().run())
-                if isinstance(self._side, CustomResourceSide):
-                    parts.create_task(self._side.writer.run(api))
+                if isinstance(self._reconciler, CustomResourceReconciler):
+                    parts.create_task(self._reconciler.writer.run(api))
         except* LeadershipLost as lost:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
@@ -271,14 +271,14 @@ class KubernetesController:
             self._obedience.forget()
             self._events.forget()
 
-    def _zones(self) -> ZoneSide:
-        return ZoneSide(self._settings.namespace, self._publishing.wire, self._settings.zones_interval_s)
+    def _zones(self) -> ZoneReporter:
+        return ZoneReporter(self._settings.namespace, self._publishing.registry, self._settings.zones_interval_s)
 
-    def _health(self) -> HealthSide:
+    def _health(self) -> HealthReconciler:
         policy = SlowPolicy(self._settings.slow_after_s, self._settings.slow_backoff_s)
-        return HealthSide(
+        return HealthReconciler(
             self._settings.models_namespace,
-            PoolsWire(self._publishing.wire),
+            PoolsClient(self._publishing.registry),
             FleetHealth(policy),
             report=lambda: self._report,
             nodes=self._nodes.nodes,
@@ -287,32 +287,32 @@ class KubernetesController:
             on_notes=self._events.record,
         )
 
-    def _branch(self) -> BranchSide:
+    def _branch(self) -> BranchReporter:
         if self._otlp is None:
-            return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended)
+            return BranchReporter(self._publishing.registry, self._reconciler.word, lambda: self._pacer.suspended)
         announcer, rows = Announcer(self._otlp), self._publishing.rows  # a term's
 
         def announce(report: BranchReport) -> None:
             announcer.look(report, rows.book, time.time())
 
-        return BranchSide(self._publishing.wire, self._side.word, lambda: self._pacer.suspended, announce)
+        return BranchReporter(self._publishing.registry, self._reconciler.word, lambda: self._pacer.suspended, announce)
 
-    def _scaling(self) -> ScalingSide:
-        return ScalingSide(
+    def _scaling(self) -> ScalingReconciler:
+        return ScalingReconciler(
             self._settings,
-            self._publishing.wire,
+            self._publishing.registry,
             self._metrics,
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
-            on_standing=self._scaling_changed,
+            on_status=self._scaling_changed,
             on_report=self._fleet_reported,
             on_notes=self._events.record,
             totals=self._versions,
         )
 
-    def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
+    def _scaling_changed(self, statuses: Mapping[str, ScalingStatus]) -> None:
         """The statuses of AutoscalingPolicies are others."""
-        self._scaled = standing
+        self._scaled = statuses
         self._judge()
         self._wake_source()
 
@@ -337,14 +337,14 @@ class KubernetesController:
 
     def _without_status(self, finding: Unobeyed) -> Regarding | None:
         """What an Event is about: git's objects are on no cluster, and an InferenceService's status is KServe's."""
-        if isinstance(self._side, GitSide):
-            return self._side.record
-        stored = self._side.current(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
+        if isinstance(self._reconciler, GitReconciler):
+            return self._reconciler.record
+        stored = self._reconciler.current(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
         return Regarding.stored(INFERENCE_SERVICE, stored) if stored is not None else None
 
     def _wake_source(self) -> None:
         """Statuses may be others; with git as the source there are none."""
-        if isinstance(self._side, CustomResourceSide):
+        if isinstance(self._reconciler, CustomResourceReconciler):
             self._pacer.wake()
 
     async def _next_term(self) -> TermGuard:
@@ -354,7 +354,7 @@ class KubernetesController:
         return guard
 
     async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
-        result = await self._side.reconcile(guard, api)
+        result = await self._reconciler.reconcile(guard, api)
         if result.kind == "done":
             self._metrics.applied(time.time())
         return result
@@ -380,13 +380,13 @@ class KubernetesController:
 
     async def _fetch_now(self) -> None:
         """Somebody asked for a pass: for what the remote has now, not for what the last poll has seen."""
-        if isinstance(self._side, GitSide):
-            await self._side.look()
+        if isinstance(self._reconciler, GitReconciler):
+            await self._reconciler.look()
 
     def _forget_pending(self) -> None:
         """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
-        if isinstance(self._side, CustomResourceSide):
-            self._side.writer.submit(())
+        if isinstance(self._reconciler, CustomResourceReconciler):
+            self._reconciler.writer.submit(())
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
@@ -394,8 +394,8 @@ class KubernetesController:
         await self._tasks.close()
         self._elector.stop()
         self._nodes.stop()
-        if isinstance(self._side, CustomResourceSide):
-            for informer in self._side.informers:
+        if isinstance(self._reconciler, CustomResourceReconciler):
+            for informer in self._reconciler.informers:
                 informer.stop()
         last = ThreadPoolExecutor(1, thread_name_prefix="stop")
         self._loop.set_default_executor(last)
@@ -418,7 +418,7 @@ class KubernetesController:
             where = netloc(self._settings.host, self._settings.port)
             raise StartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT") from error
         _log.info("health and metrics on port %d", listener.getsockname()[1])
-        probes = {"/healthz": self._not_alive_reason, "/readyz": self._side.not_ready_reason}
+        probes = {"/healthz": self._not_alive_reason, "/readyz": self._reconciler.not_ready_reason}
         server = MetricsServer(listener, self._metrics.registry, self._refresh, self._loop, probes)
         server.start()
         return server
@@ -429,16 +429,16 @@ class KubernetesController:
         return f"ended: {', '.join(dead)}" if dead else ""
 
     def _refresh(self) -> None:
-        api, side = self._api, self._side
+        api, reconciler = self._api, self._reconciler
         if api is not None:
             counts = api.counts
             self._metrics.sent({"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes})
-        if isinstance(side, CustomResourceSide):
-            objects = {each.watched.kind: each.store.count for each in side.informers}
-            refused = len(side.looked.refusals) if side.looked is not None else 0
-            self._metrics.sees(objects, refused, side.writer.pending, suspended=self._pacer.suspended)
+        if isinstance(reconciler, CustomResourceReconciler):
+            objects = {each.watched.kind: each.store.count for each in reconciler.informers}
+            refused = len(reconciler.looked.refusals) if reconciler.looked is not None else 0
+            self._metrics.sees(objects, refused, reconciler.writer.pending, suspended=self._pacer.suspended)
         else:
-            self._metrics.sees({}, side.refused, 0, suspended=self._pacer.suspended)
+            self._metrics.sees({}, reconciler.refused, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
         self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
 

@@ -15,10 +15,10 @@ from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.outcome import PassResult
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
+from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome, StagedOf
-from functions.controller.snapshot.registry_client import RegistryWire, registry_http
+from functions.controller.snapshot.registry_client import RegistryClient, registry_http
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 
 _NAMED_MAX = 3
@@ -42,16 +42,20 @@ class Publishing:
         self._client = registry_http(settings.registry_ca_file)
         self._guard = guard
         token = partial(credentials_of(settings).bearer, "publish")
-        self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence, outranked=outranked)
+        self.registry = RegistryClient(
+            self._client, settings.registry_url, token, fence=self._fence, outranked=outranked
+        )
         self.last_epoch = 0
         self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows
-        self.rows = RowsFollower(self.rows_wire, settings.registry_rows_file, on_rows)
+        self.rows = RowsFollower(self.rollout_client, settings.registry_rows_file, on_rows)
         self.rows.load()
         self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
         self._published_by = 0  # the token of the term in which that was
         resolver = Resolver(DigestReader(_store(settings), settings.models_root))
         shares = self._shares_now if staged is not None else None
-        self._publisher = Publisher(wire=self.wire, resolver=resolver, rows=self.rows, shares=shares, staged=staged)
+        self._publisher = Publisher(
+            registry=self.registry, resolver=resolver, rows=self.rows, shares=shares, staged=staged
+        )
 
     @property
     def in_force(self) -> Snapshot | None:
@@ -75,8 +79,8 @@ class Publishing:
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
 
-    async def rows_wire(self) -> RowsWire:
-        return RowsWire(self.wire)
+    async def rollout_client(self) -> RolloutClient:
+        return RolloutClient(self.registry)
 
     async def close(self) -> None:
         await self._client.aclose()

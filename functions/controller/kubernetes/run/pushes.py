@@ -13,7 +13,7 @@ from kubernetes.dynamic import DynamicClient
 
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KubeError
-from functions.controller.kubernetes.run.git_side import GitSide
+from functions.controller.kubernetes.run.git_reconciler import GitReconciler
 from functions.controller.kubernetes.run.loop import request_reconcile
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
@@ -43,7 +43,7 @@ class Pushes:
     def __init__(
         self,
         settings: KubernetesSettings,
-        side: GitSide,
+        reconciler: GitReconciler,
         client: DynamicClient,
         *,
         leads: Callable[[], bool],
@@ -51,7 +51,7 @@ class Pushes:
         tasks: Supervised,
     ) -> None:
         self._settings = settings
-        self._side = side
+        self._reconciler = reconciler
         self._client = client
         self._leads = leads
         self._metrics = metrics
@@ -75,7 +75,7 @@ class Pushes:
         return server
 
     def _pushed(self) -> None:
-        self._side.fetch_soon()
+        self._reconciler.fetch_soon()
         if not self._leads() and not self._asking:
             self._asking = True
             self._tasks.once("tell the leader of a push", self._ask_leader())

@@ -131,10 +131,10 @@ class StatusWriter:
         return "said" if self._status(write, stored) is None else "now"
 
     def _status(self, write: StatusWrite, stored: StoredObject) -> dict[str, object] | None:
-        if write.standing is None:
+        if write.object_status is None:
             return None
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        return status_of(write.standing, stored.generation, stored.status, now)
+        return status_of(write.object_status, stored.generation, stored.status, now)
 
     def _send(self, api: KubeApi, write: StatusWrite) -> list[EventNote]:
         stored = self._current(write.key)

@@ -15,7 +15,7 @@ BODIES_MAX_BYTES at most; another one is told 429 then.
 
 Bounds: CONNECTIONS_MAX at a time, of which the longest silent one gives way, each READ_WITHIN_S for its head and as
 long for its body (`functions.http`), PER_MINUTE requests in all, whoever they are from; whoever floods it delays pushes
-to the next poll. Signatures are compared in constant time, after the whole body was read. Neighbours: `git_side`
+to the next poll. Signatures are compared in constant time, after the whole body was read. Neighbours: `git_reconciler`
 fetches; `process` tells the leader, where another process was told.
 """
 

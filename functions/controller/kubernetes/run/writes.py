@@ -19,7 +19,7 @@ import orjson
 
 from functions.controller.kubernetes.objects import Kind, condition, list_at
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStanding
+from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStatus
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.obedience import NOTHING_KNOWN, Judgement
 from functions.controller.kubernetes.run.object_store import StoredObject
@@ -51,7 +51,7 @@ class StatusWrite:
     kind: Kind
     stored: StoredObject
     what: Literal["status", "finalizers"]
-    standing: ObjectStatus | None = None
+    object_status: ObjectStatus | None = None
     finalizers: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ def writes_after(
     publication: PublicationState,
     *,
     protect: bool = True,
-    scaling: Mapping[str, ScalingStanding] = MappingProxyType({}),
+    scaling: Mapping[str, ScalingStatus] = MappingProxyType({}),
     judgement: Judgement = NOTHING_KNOWN,
 ) -> Iterator[StatusWrite]:
     """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name.
@@ -73,10 +73,10 @@ def writes_after(
         if finalizers != stored.finalizers:
             yield StatusWrite(key, kind, stored, "finalizers", finalizers=finalizers)
         if not stored.deleting or seen.held_by:
-            standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
-            if standing is not None:
-                standing = _judged(key, _told_more(standing, seen, scaling), seen, judgement)
-                yield StatusWrite(key, kind, stored, "status", standing=standing)
+            object_status = _object_status(key, seen, looked, publication, publication.left_out.get(key, ""))
+            if object_status is not None:
+                object_status = _judged(key, _told_more(object_status, seen, scaling), seen, judgement)
+                yield StatusWrite(key, kind, stored, "status", object_status=object_status)
 
 
 def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) 
     return others if may_go else stored.finalizers
 
 
-def _standing(
+def _object_status(
     key: str, seen: SeenObject, looked: Looked, publication: PublicationState, left_out: str
 ) -> ObjectStatus | None:
     if seen.held_by:
@@ -110,26 +110,26 @@ def _standing(
     return conditions.waiting(publication.reason, publication.message)
 
 
-def _told_more(standing: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStanding]) -> ObjectStatus:
+def _told_more(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStatus]) -> ObjectStatus:
     """With what `kubectl get` shows beside the conditions."""
     if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
-        return conditions.scaled(standing, scaling[seen.stored.name])
+        return conditions.scaled(object_status, scaling[seen.stored.name])
     if seen.watched.kind == "RolloutPolicy":
         stages = list_at(orjson.loads(seen.stored.document), "spec", "stages")
         percents = [str(stage["percent"]) for stage in stages if isinstance(stage, dict) and "percent" in stage]
-        return replace(standing, fields={"stages": ",".join(percents)})
-    return standing
+        return replace(object_status, fields={"stages": ",".join(percents)})
+    return object_status
 
 
-def _judged(key: str, standing: ObjectStatus, seen: SeenObject, judgement: Judgement) -> ObjectStatus:
+def _judged(key: str, object_status: ObjectStatus, seen: SeenObject, judgement: Judgement) -> ObjectStatus:
     """With whether it is obeyed, where it is not, or was not."""
     if findings := judgement.findings.get(key):
-        return conditions.not_obeyed(standing, findings)
+        return conditions.not_obeyed(object_status, findings)
     before = condition({"status": dict(seen.stored.status)}, "Obeyed") or {}
-    is_said = any(each.type == "Obeyed" for each in standing.conditions)
+    is_said = any(each.type == "Obeyed" for each in object_status.conditions)
     if not is_said and before.get("status") == "False" and judgement.may_clear(str(before.get("reason"))):
-        return conditions.obeyed_again(standing)
-    return standing
+        return conditions.obeyed_again(object_status)
+    return object_status
 
 
 def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:

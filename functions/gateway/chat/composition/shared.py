@@ -81,7 +81,7 @@ class ChatRequest:
 
 
 class ChatServices:
-    """Owned by one event loop. Without `conversations`, tenants' wish to have them kept is not heeded."""
+    """Owned by one event loop. Without `conversations`, tenants' requests to have them kept are not heeded."""
 
     def __init__(
         self, services: Services, handle: RequestHandler, tools: ToolCaller, conversations: Conversations | None

@@ -21,7 +21,7 @@ import pytest
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError, TooManyRequestsError
 
 from functions.controller.kubernetes.objects import at
-from functions.decisions.rollout.evidence import GroupStats, wire_of
+from functions.decisions.rollout.evidence import GroupStats, encoded_group
 from functions.fleet import rollout_heartbeat
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
@@ -40,7 +40,7 @@ from tests.controller.kubernetes.run.rig import (
     service_spec,
     settled,
 )
-from tests.controller.kubernetes.run.test_git_side import Repository, applied, services, start
+from tests.controller.kubernetes.run.test_git_reconciler import Repository, applied, services, start
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.waiting import until
 from tests.controller.kubernetes.versions.documents import service
@@ -160,7 +160,7 @@ class Cluster:
 
     def _told(self) -> RolloutHeartbeat:
         told = tuple(
-            StageStats(rollout, stage, wire_of(groups["candidate"]), wire_of(groups["control"]))  # type: ignore[arg-type]
+            StageStats(rollout, stage, encoded_group(groups["candidate"]), encoded_group(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
         )
         return RolloutHeartbeat("gateway-1", 1, self._sequence, time.time(), told)

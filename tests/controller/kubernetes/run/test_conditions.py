@@ -27,13 +27,13 @@ def test_a_published_object_is_ready_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "standing",
+    "object_status",
     [PUBLISHED, conditions.waiting("Away", "the registry is away"), conditions.refused(["bad"], stands_in=True)],
 )
-def test_saying_the_same_again_is_no_write(standing: ObjectStatus) -> None:
-    first = status_of(standing, 1, {}, T0)
+def test_saying_the_same_again_is_no_write(object_status: ObjectStatus) -> None:
+    first = status_of(object_status, 1, {}, T0)
     assert first is not None
-    assert status_of(standing, 1, first, T1) is None
+    assert status_of(object_status, 1, first, T1) is None
 
 
 def test_the_time_of_transition_moves_with_the_status_only() -> None:
@@ -75,7 +75,7 @@ def test_a_long_message_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "generation", "published"),
+    ("object_status", "generation", "published"),
     [
         (PUBLISHED, 1, True),
         (PUBLISHED, 2, False),
@@ -83,8 +83,8 @@ def test_a_long_message_is_cut() -> None:
         (conditions.refused(["bad"], stands_in=True), 1, False),
     ],
 )
-def test_what_counts_as_published(standing: ObjectStatus, generation: int, published: bool) -> None:
-    status = status_of(standing, 1, {}, T0)
+def test_what_counts_as_published(object_status: ObjectStatus, generation: int, published: bool) -> None:
+    status = status_of(object_status, 1, {}, T0)
     assert status is not None
     assert is_published(status, generation) is published
 

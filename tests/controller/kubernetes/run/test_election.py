@@ -90,7 +90,7 @@ class _Candidate:
         return self.term is not None and self.term.holds(self.clock(true_s))
 
 
-class _World:
+class _Rig:
     """A Lease that refuses a write over another version than the one named, and messages that take their time."""
 
     def __init__(self, candidates: list[_Candidate], rng: random.Random) -> None:
@@ -172,10 +172,10 @@ class _World:
 )
 def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rates: list[float]) -> None:
     candidates = [_Candidate(f"c{i}", offset, rates[i]) for i, offset in enumerate(offsets)]
-    world = _World(candidates, random.Random(seed))
-    world.run(until_s=600)
-    assert world.tokens == sorted(world.tokens)
-    assert world.record is not None, "somebody led"
+    rig = _Rig(candidates, random.Random(seed))
+    rig.run(until_s=600)
+    assert rig.tokens == sorted(rig.tokens)
+    assert rig.record is not None, "somebody led"
 
 
 def test_a_token_is_never_the_same_for_two_terms() -> None:

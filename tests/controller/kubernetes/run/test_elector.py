@@ -9,7 +9,7 @@ import pytest
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector
-from functions.controller.kubernetes.run.lease import LeaseTaken, LeaseWire
+from functions.controller.kubernetes.run.lease import LeaseClient, LeaseTaken
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.run.waiting import until
 
@@ -33,8 +33,8 @@ class Candidate(Elector):
     def __init__(self, space: Space, name: str, clock: Clock, **more: Any) -> None:
         self.clock = clock
         self.changes = 0
-        wire = LeaseWire(space.client.client, space.system, "shoal-controller", TIMING)
-        super().__init__(wire, name, self._changed, clock=clock, **more)
+        client = LeaseClient(space.client.client, space.system, "shoal-controller", TIMING)
+        super().__init__(client, name, self._changed, clock=clock, **more)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -138,21 +138,21 @@ def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_sp
 
 
 def test_two_writes_over_the_same_record_one_is_refused(plain_space: Space) -> None:
-    wire = LeaseWire(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
-    record = wire.create("first", 0, 10)
+    client = LeaseClient(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
+    record = client.create("first", 0, 10)
     with pytest.raises(LeaseTaken):
-        wire.create("second", 0, 10)
-    wire.replace("second", record, 1, 10)
+        client.create("second", 0, 10)
+    client.replace("second", record, 1, 10)
     with pytest.raises(LeaseTaken):
-        wire.replace("third", record, 1, 10)
+        client.replace("third", record, 1, 10)
     assert lease_of(plain_space)["holderIdentity"] == "second"
 
 
 def test_when_it_was_acquired_stays_through_renewals(plain_space: Space) -> None:
-    wire = LeaseWire(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
-    record = wire.create("first", 0, 10)
+    client = LeaseClient(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
+    record = client.create("first", 0, 10)
     before = lease_of(plain_space)
-    wire.replace("first", record, 0, 10)
+    client.replace("first", record, 0, 10)
     after = lease_of(plain_space)
     assert after["acquireTime"] == before["acquireTime"]
     assert after["renewTime"] > before["renewTime"]

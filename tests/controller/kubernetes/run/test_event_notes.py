@@ -7,7 +7,7 @@ import pytest
 from functions.controller.kubernetes.inventory import ReconcileAttempt
 from functions.controller.kubernetes.objects import Kind
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import PUBLISHED, ObjectStatus, ScalingStanding
+from functions.controller.kubernetes.run.conditions import PUBLISHED, ObjectStatus, ScalingStatus
 from functions.controller.kubernetes.run.event_notes import (
     EventNote,
     Regarding,
@@ -23,8 +23,8 @@ TENANT = Regarding(Kind("shoal.dev/v1alpha1", "Tenant"), "shoal", "acme", "uid-1
 NOW = "2027-01-01T00:00:00Z"
 
 
-def written(standing: ObjectStatus, generation: int = 1, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    return conditions.status_of(standing, generation, known or {}, NOW) or dict(known or {})
+def written(object_status: ObjectStatus, generation: int = 1, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    return conditions.status_of(object_status, generation, known or {}, NOW) or dict(known or {})
 
 
 def said(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
@@ -36,7 +36,7 @@ NOT_OBEYED = conditions.not_obeyed(PUBLISHED, found(service("a", "--no-enable-pr
 
 
 @pytest.mark.parametrize(
-    ("standing", "expected"),
+    ("object_status", "expected"),
     [
         (PUBLISHED, ("Normal", "Accepted")),
         (REFUSED, ("Warning", "Refused")),
@@ -47,10 +47,10 @@ NOT_OBEYED = conditions.not_obeyed(PUBLISHED, found(service("a", "--no-enable-pr
     ],
     ids=lambda each: each[1] if isinstance(each, tuple) else "",
 )
-def test_each_standing_is_told_once(standing: ObjectStatus, expected: tuple[str, str]) -> None:
-    status = written(standing)
+def test_each_standing_is_told_once(object_status: ObjectStatus, expected: tuple[str, str]) -> None:
+    status = written(object_status)
     assert said({}, status) == [expected]
-    assert said(status, written(standing, known=status)) == []
+    assert said(status, written(object_status, known=status)) == []
 
 
 def test_what_passes_by_itself_is_no_event() -> None:
@@ -82,11 +82,11 @@ def test_obeyed_and_not_obeyed() -> None:
 
 
 def test_another_number_of_replicas() -> None:
-    two = written(conditions.scaled(PUBLISHED, ScalingStanding(2, 2)))
-    three = written(conditions.scaled(PUBLISHED, ScalingStanding(3, 2)), known=two)
+    two = written(conditions.scaled(PUBLISHED, ScalingStatus(2, 2)))
+    three = written(conditions.scaled(PUBLISHED, ScalingStatus(3, 2)), known=two)
     (note,) = notes_of(TENANT, two, three)
     assert (note.reason, note.note) == ("Scaled", "3 replicas are to serve, before: 2")
-    assert said(three, written(conditions.scaled(PUBLISHED, ScalingStanding(3, 3)), known=three)) == []
+    assert said(three, written(conditions.scaled(PUBLISHED, ScalingStatus(3, 3)), known=three)) == []
 
 
 def test_what_became_of_a_revision() -> None:

@@ -13,7 +13,7 @@ from kubernetes.dynamic.exceptions import ConflictError
 
 from functions.controller.kubernetes.errors import Gone
 from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
-from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
+from functions.controller.kubernetes.run.watch_client import Cut, WatchClient
 from functions.decisions.health.backoff import BackoffPolicy
 from tests.controller.kubernetes.crds import create_crds, delete_crd
 from tests.controller.kubernetes.fixtures import Space, create
@@ -28,11 +28,11 @@ InThread = Callable[[Callable[[], None], Callable[[], None]], None]
 class Watching:
     """An informer of ConfigMaps and how often it told news."""
 
-    def __init__(self, space: Space, timing: InformerTiming = QUICK, wire: WatchWire | None = None) -> None:
+    def __init__(self, space: Space, timing: InformerTiming = QUICK, client: WatchClient | None = None) -> None:
         self.space = space
         self.news = 0
         watched = WatchedKind("v1", "ConfigMap", "configmaps", space.system, label_selector="shoal.dev/test=yes")
-        self.informer = Informer(wire or WatchWire(space.client.client), watched, self._tell, timing)
+        self.informer = Informer(client or WatchClient(space.client.client), watched, self._tell, timing)
 
     def _tell(self) -> None:
         self.news += 1
@@ -112,7 +112,7 @@ def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: In
     until(lambda: not watching.informer.problem)
 
 
-class _Compacting(WatchWire):
+class _Compacting(WatchClient):
     """Between the first page of a list and the second, etcd forgets the version that both are of.
 
     Newer servers keep the lists of the last minutes: the second page is asked for as of the first version ever.
@@ -153,12 +153,12 @@ def etcd(space: Space, call: str, body: dict[str, Any]) -> Any:
 def test_a_page_that_expired_begins_the_list_again(plain_space: Space, in_thread: InThread) -> None:
     for number in range(4):
         put(plain_space, f"c{number}")
-    wire = _Compacting(plain_space)
-    watching = Watching(plain_space, wire=wire)
+    client = _Compacting(plain_space)
+    watching = Watching(plain_space, client=client)
     in_thread(watching.informer.run, watching.informer.stop)
     until(lambda: watching.informer.store.synced)
     assert watching.names() == ["c0", "c1", "c2", "c3", "late"]
-    assert wire.pages == 2 + 3, "two of the list that expired, three of the next"
+    assert client.pages == 2 + 3, "two of the list that expired, three of the next"
 
 
 @pytest.mark.soak
@@ -170,16 +170,16 @@ def test_a_watch_from_a_version_that_is_compacted_away_is_gone(plain_space: Spac
     plain_space.server.stop()
     plain_space.server.start_again()
     watching = Watching(plain_space)
-    wire = WatchWire(plain_space.client.client)
+    client = WatchClient(plain_space.client.client)
     with pytest.raises(Gone):
         list(
-            wire.events(
+            client.events(
                 watching.informer.watched.path, {"resourceVersion": old, "timeoutSeconds": "20"}, 30, lambda _cut: None
             )
         )
 
 
-class _Expiring(WatchWire):
+class _Expiring(WatchClient):
     """The first watch begins well and ends with the line that a server sends when it can follow no longer."""
 
     def __init__(self, space: Space) -> None:
@@ -198,7 +198,7 @@ class _Expiring(WatchWire):
 def test_an_expiry_inside_the_stream_lists_again(plain_space: Space, in_thread: InThread) -> None:
     put(plain_space, "c0")
     compact(plain_space)
-    watching = Watching(plain_space, wire=_Expiring(plain_space))
+    watching = Watching(plain_space, client=_Expiring(plain_space))
     in_thread(watching.informer.run, watching.informer.stop)
     until(lambda: watching.informer.lists_total == 2)
     put(plain_space, "c1")
@@ -245,7 +245,7 @@ spec:
 def test_a_kind_that_is_installed_later_is_waited_for(plain_space: Space, in_thread: InThread, tmp_path: Path) -> None:
     (tmp_path / "widgets.yaml").write_text(WIDGETS)
     watched = WatchedKind("test.shoal.dev/v1", "Widget", "widgets", plain_space.system)
-    informer = Informer(WatchWire(plain_space.client.client), watched, lambda: None, QUICK)
+    informer = Informer(WatchClient(plain_space.client.client), watched, lambda: None, QUICK)
     in_thread(informer.run, informer.stop)
     until(lambda: "not installed" in informer.problem)
     assert "Widget (test.shoal.dev/v1)" in informer.problem

@@ -23,7 +23,7 @@ def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("next_one", "is_news"),
+    ("next_one", "is_change"),
     [
         (item(version="2"), False),
         (item(version="2", status={"conditions": [1]}), False),
@@ -34,10 +34,10 @@ def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
         (item(version="2", metadata={"uid": "another"}), True),
     ],
 )
-def test_only_an_authors_change_is_news(next_one: StoredObject, is_news: bool) -> None:
+def test_only_an_authors_change_is_a_change(next_one: StoredObject, is_change: bool) -> None:
     store = ObjectStore()
     assert store.put(item())
-    assert store.put(next_one) is is_news
+    assert store.put(next_one) is is_change
     assert store.get("acme") == next_one
 
 

@@ -12,7 +12,7 @@ from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.status import status
 from functions.cli.refused import Refused
 from tests.controller.kubernetes.run.rig import Rig, populate, settled, tenant_spec
-from tests.controller.kubernetes.run.test_git_side import Repository, applied, first_push, repository, start
+from tests.controller.kubernetes.run.test_git_reconciler import Repository, applied, first_push, repository, start
 from tests.controller.kubernetes.run.test_selection import written
 from tests.controller.kubernetes.run.waiting import until
 

@@ -29,18 +29,18 @@ def key(kind: str, name: str) -> str:
     return f"{PLURALS.get(kind, 'inferenceservices')}/{name}"
 
 
-class World(dict[str, Candidate]):
-    def put(self, kind: str, name: str, spec: dict[str, Any], **more: Any) -> "World":
+class Rig(dict[str, Candidate]):
+    def put(self, kind: str, name: str, spec: dict[str, Any], **more: Any) -> "Rig":
         self[key(kind, name)] = Candidate(judged(kind, name, spec), **more)
         return self
 
 
-def fleet() -> World:
-    world = World()
-    world.put("QuotaPolicy", "free", {}, accepted=True)
-    world.put("InferenceService", POOL, service_spec(), accepted=True)
-    world.put("Tenant", "acme", tenant_spec(key="ci"), accepted=True)
-    return world.put("Model", "acme.bot", model_spec("acme/bot"), accepted=True)
+def fleet() -> Rig:
+    rig = Rig()
+    rig.put("QuotaPolicy", "free", {}, accepted=True)
+    rig.put("InferenceService", POOL, service_spec(), accepted=True)
+    rig.put("Tenant", "acme", tenant_spec(key="ci"), accepted=True)
+    return rig.put("Model", "acme.bot", model_spec("acme/bot"), accepted=True)
 
 
 def in_force(selection: Selection) -> set[str]:
@@ -61,8 +61,8 @@ def test_a_place_names_the_object_and_a_problem_its_key_path() -> None:
 
 
 def test_an_object_that_is_wrong_in_itself_leaves_the_others_alone() -> None:
-    world = fleet().put("Tenant", "zeta", {"tier": 7})
-    selection = select(world)
+    rig = fleet().put("Tenant", "zeta", {"tier": 7})
+    selection = select(rig)
     assert in_force(selection) == set(fleet())
     assert not selection.refusals["tenants/zeta"].stands_in
     assert "spec.tier" in selection.refusals["tenants/zeta"].problems[0]
@@ -70,32 +70,32 @@ def test_an_object_that_is_wrong_in_itself_leaves_the_others_alone() -> None:
 
 def test_the_last_good_version_stands_in() -> None:
     good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
-    world = fleet().put("Tenant", "acme", {"tier": 7}, last_good=good)
-    selection = select(world)
+    rig = fleet().put("Tenant", "acme", {"tier": 7}, last_good=good)
+    selection = select(rig)
     assert in_force(selection) == set(fleet())
     assert selection.refusals["tenants/acme"].stands_in
 
 
 def test_a_contradiction_steps_back_to_the_last_good_version() -> None:
     good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
-    world = fleet().put("Tenant", "acme", tenant_spec(tier="gold", key="ci"), last_good=good)
-    selection = select(world)
+    rig = fleet().put("Tenant", "acme", tenant_spec(tier="gold", key="ci"), last_good=good)
+    selection = select(rig)
     assert good in selection.objects
     assert selection.refusals["tenants/acme"].stands_in
     assert "gold" in selection.refusals["tenants/acme"].problems[0]
 
 
 def test_what_points_at_something_left_out_is_left_out_and_told() -> None:
-    world = fleet().put("Tenant", "acme", tenant_spec(tier="gold"))
-    selection = select(world)
+    rig = fleet().put("Tenant", "acme", tenant_spec(tier="gold"))
+    selection = select(rig)
     assert in_force(selection) == {"quotapolicies/free", f"inferenceservices/{POOL}"}
     assert set(selection.refusals) == {"tenants/acme", "models/acme.bot"}
 
 
 @pytest.mark.parametrize("thief", ["aaa", "zzz"])
 def test_who_came_first_keeps_what_two_claim(thief: str) -> None:
-    world = fleet().put("Tenant", thief, tenant_spec(key="ci"))
-    selection = select(world)
+    rig = fleet().put("Tenant", thief, tenant_spec(key="ci"))
+    selection = select(rig)
     assert in_force(selection) == set(fleet())
     assert set(selection.refusals) == {f"tenants/{thief}"}
 
@@ -103,9 +103,9 @@ def test_who_came_first_keeps_what_two_claim(thief: str) -> None:
 def test_a_second_service_for_a_pool_is_refused_not_the_first() -> None:
     second = written("InferenceService", "another", service_spec())
     second["metadata"]["labels"]["shoal.dev/pool"] = POOL
-    world = fleet()
-    world["inferenceservices/another"] = Candidate(judge("inferenceservices/another", orjson.dumps(second)))
-    selection = select(world)
+    rig = fleet()
+    rig["inferenceservices/another"] = Candidate(judge("inferenceservices/another", orjson.dumps(second)))
+    selection = select(rig)
     assert set(selection.refusals) == {"inferenceservices/another"}
 
 
@@ -126,26 +126,26 @@ _CHANGES = st.lists(
 def test_the_result_never_contradicts_itself_and_everybody_left_out_is_told(
     changes: list[tuple[str, Any, str, bool, bool]], without_pool: bool
 ) -> None:
-    world = fleet()
+    rig = fleet()
     if without_pool:
-        del world[f"inferenceservices/{POOL}"]
+        del rig[f"inferenceservices/{POOL}"]
     for name, tier, key_id, accepted, remembered in changes:
         last_good = judged("Tenant", name, tenant_spec(key=f"old-{name}")).declared if remembered else None
         spec = {**tenant_spec(key=key_id), "tier": tier}
-        world.put("Tenant", name, spec, accepted=accepted and tier == "free", last_good=last_good)
-        world.put("Model", f"{name}.bot", model_spec(f"{name}/bot"))
-    selection = select(world)
+        rig.put("Tenant", name, spec, accepted=accepted and tier == "free", last_good=last_good)
+        rig.put("Model", f"{name}.bot", model_spec(f"{name}/bot"))
+    selection = select(rig)
     assert list(consistency.problems(selection.objects, complete=True)) == []
-    left_out = set(world) - in_force(selection)
+    left_out = set(rig) - in_force(selection)
     assert left_out <= set(selection.refusals)
     assert all(refusal.stands_in == (key in in_force(selection)) for key, refusal in selection.refusals.items())
 
 
 def test_who_points_at_whom() -> None:
-    world = fleet()
+    rig = fleet()
     routing = {"pools": ["*"], "fallback": [{"when": "saturated", "from": "a", "to": "b", "tiers": ["gold"]}]}
-    world.put("RoutingPolicy", "default", routing)
-    found = referrers(one.judged.declared for one in world.values() if one.judged.declared)
+    rig.put("RoutingPolicy", "default", routing)
+    found = referrers(one.judged.declared for one in rig.values() if one.judged.declared)
     assert found["quotapolicies/free"] == ["tenants/acme"]
     assert found["quotapolicies/gold"] == ["routingpolicies/default"]
     assert found["rolloutpolicies/default"] == ["models/acme.bot"]

@@ -15,13 +15,13 @@ from functions.api.loader import Loaded
 from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, Snapshot
 from functions.controller.kubernetes.errors import Retryable
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
-from functions.controller.kubernetes.run.cr_side import CustomResourceSide
+from functions.controller.kubernetes.run.cr_reconciler import CustomResourceReconciler
 from functions.controller.kubernetes.run.lease import LeaseUnreachable
 from functions.controller.kubernetes.run.object_store import stored
 from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.wire import ApiKey
+from functions.controller.rollouts.client import ApiKey
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryUnavailable
 from tests.controller.kubernetes.run.rig import POOL, SHOAL, service_spec, tenant_spec
@@ -33,13 +33,13 @@ from tests.fleet.conftest import free_port
 
 
 class Registry:
-    """As `Publishing`, its wire and its rows: what is in force, and what was published over it."""
+    """As `Publishing`, its registry and its rows: what is in force, and what was published over it."""
 
     def __init__(self, in_force: Snapshot | None) -> None:
         self.in_force = in_force
         self.away = False
         self.published: list[Loaded] = []
-        self.wire = self.rows = self
+        self.registry = self.rows = self
         self.book = self.rows_now = Book(is_known=True)
         self.trouble = ""
 
@@ -75,25 +75,25 @@ class ApiAway:
 
 
 class Scene:
-    """A side whose watches show what the test puts there."""
+    """A reconciler whose watches show what the test puts there."""
 
     def __init__(self, in_force: Snapshot | None, folder: Path) -> None:
         settings = KubernetesSettings(internal_token_file=folder / "token")
         self.registry = Registry(in_force)
-        self.side = CustomResourceSide(settings, None, self.registry, lambda: None)  # type: ignore[arg-type]
-        for informer in self.side.informers:
+        self.reconciler = CustomResourceReconciler(settings, None, self.registry, lambda: None)  # type: ignore[arg-type]
+        for informer in self.reconciler.informers:
             informer.store.replace_all([])
         self.put("QuotaPolicy", "free", {})
         self.put("InferenceService", POOL, service_spec(), labels={"shoal.dev/pool": POOL})
 
     def put(self, kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> None:
-        informer = next(each for each in self.side.informers if each.watched.kind == kind)
+        informer = next(each for each in self.reconciler.informers if each.watched.kind == kind)
         api_version = INFERENCE_SERVICE.api_version if kind == "InferenceService" else SHOAL
         item = {"metadata": {"name": name, **metadata}, "spec": spec}
         informer.store.put(stored(item, api_version, kind))
 
     async def reconcile(self, term: int) -> str:
-        return (await self.side.reconcile(Guard(term), ApiAway())).kind  # type: ignore[arg-type]
+        return (await self.reconciler.reconcile(Guard(term), ApiAway())).kind  # type: ignore[arg-type]
 
 
 def declared(kind: str, name: str, spec: dict[str, Any]) -> Declared[AnyObject]:
@@ -219,13 +219,13 @@ async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -
     scene.put("QuotaPolicy", "free", {}, **deleting)
     await scene.reconcile(term=1)
     assert scene.registry.models_of("acme") == ("acme/*",)
-    looked = scene.side.looked
+    looked = scene.reconciler.looked
     assert looked is not None
     assert looked.seen["quotapolicies/free"].held_by == ("tenants/acme",)
     scene.put("QuotaPolicy", "gold", {})
     await scene.reconcile(term=1)
-    assert scene.side.looked is not None
-    assert scene.side.looked.seen["quotapolicies/free"].held_by == ()
+    assert scene.reconciler.looked is not None
+    assert scene.reconciler.looked.seen["quotapolicies/free"].held_by == ()
     assert scene.registry.models_of("acme") == ()
 
 

@@ -11,7 +11,7 @@ from functions.api.loader import Loaded
 from functions.controller.kubernetes.errors import LeadershipLost, Retryable, Stale, Terminal
 from functions.controller.kubernetes.objects import Body, Kind
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import PUBLISHED, ScalingStanding
+from functions.controller.kubernetes.run.conditions import PUBLISHED, ScalingStatus
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.informer import WatchedKind
 from functions.controller.kubernetes.run.object_store import StoredObject
@@ -45,7 +45,9 @@ def due(look: Looked, publication: PublicationState, *, protect: bool = True) ->
 
 
 def reasons(writes: list[StatusWrite]) -> list[str]:
-    return [each.standing.conditions[0].reason if each.standing else ",".join(each.finalizers) for each in writes]
+    return [
+        each.object_status.conditions[0].reason if each.object_status else ",".join(each.finalizers) for each in writes
+    ]
 
 
 def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
@@ -58,9 +60,9 @@ HOLDS = "kubectl holds .spec.predictor.minReplicas: 3 replicas are wanted; leave
 @pytest.mark.parametrize(("contested", "said"), [("", ("True", "Scaled")), (HOLDS, ("False", "ReplicasContested"))])
 def test_a_policy_that_cannot_be_obeyed_says_so_and_since_when(contested: str, said: tuple[str, str]) -> None:
     look = looked(seen("AutoscalingPolicy", "autoscalingpolicies", obj("base")))
-    (write,) = writes_after(look, IN_FORCE, scaling={"base": ScalingStanding(3, 2, contested)})
-    assert write.standing is not None
-    status = conditions.status_of(write.standing, 1, {}, "2027-01-01T00:00:00Z")
+    (write,) = writes_after(look, IN_FORCE, scaling={"base": ScalingStatus(3, 2, contested)})
+    assert write.object_status is not None
+    status = conditions.status_of(write.object_status, 1, {}, "2027-01-01T00:00:00Z")
     assert status is not None
     assert (status["wantedReplicas"], status["liveReplicas"]) == (3, 2)
     found = {each["type"]: each for each in status["conditions"]}
@@ -68,16 +70,16 @@ def test_a_policy_that_cannot_be_obeyed_says_so_and_since_when(contested: str, s
     assert contested in found["Obeyed"]["message"]
     assert found["Ready"]["status"] == "True", "it is in force all the same"
     (later,) = writes_after(look, IN_FORCE)  # a new leader, who has not looked yet
-    assert later.standing is not None
-    assert conditions.status_of(later.standing, 1, status, "2027-01-02T00:00:00Z") is None
+    assert later.object_status is not None
+    assert conditions.status_of(later.object_status, 1, status, "2027-01-02T00:00:00Z") is None
 
 
 def test_all_stages_of_a_rollout_policy_are_shown() -> None:
     document = b'{"spec": {"stages": [{"percent": 1, "duration": "5m"}, {"percent": 10}, {"percent": 100}]}}'
     stored = replace(obj("careful", finalizers=(FINALIZER,)), document=document)
     (write,) = due(looked(seen("RolloutPolicy", "rolloutpolicies", stored)), IN_FORCE)
-    assert write.standing is not None
-    status = conditions.status_of(write.standing, 1, {}, "2027-01-01T00:00:00Z")
+    assert write.object_status is not None
+    status = conditions.status_of(write.object_status, 1, {}, "2027-01-01T00:00:00Z")
     assert status is not None
     assert status["stages"] == "1,10,100"
 
@@ -87,8 +89,8 @@ def test_a_model_that_would_change_a_version_says_so() -> None:
     publication = replace(IN_FORCE, refused={"models/acme.bot": words}, left_out={"models/acme.bot": "no artifact"})
     stored = obj("acme.bot", finalizers=(FINALIZER,))
     (write,) = due(looked(seen("Model", "models", stored)), publication)
-    assert write.standing is not None
-    found = {each.type: (each.status, each.reason, each.message) for each in write.standing.conditions}
+    assert write.object_status is not None
+    found = {each.type: (each.status, each.reason, each.message) for each in write.object_status.conditions}
     assert found == {
         "Ready": ("False", "VersionsDoNotChange", words),
         "Stalled": ("True", "VersionsDoNotChange", words),
@@ -114,9 +116,9 @@ def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
 def test_a_model_says_how_its_rollout_goes(row: Rollout, told: list[tuple[str, str, str]]) -> None:
     model = looked(seen("Model", "models", obj("acme.bot", finalizers=(FINALIZER,))))
     (write,) = due(model, PublicationState(in_force=True, rollouts={"models/acme.bot": row}))
-    assert write.standing is not None
-    assert [(each.type, each.status, each.reason) for each in write.standing.conditions] == told
-    assert "acme/bot:stable" in write.standing.conditions[0].message
+    assert write.object_status is not None
+    assert [(each.type, each.status, each.reason) for each in write.object_status.conditions] == told
+    assert "acme/bot:stable" in write.object_status.conditions[0].message
 
 
 def test_a_finalizer_goes_when_the_snapshot_without_it_is_out_and_not_before() -> None:
@@ -128,8 +130,8 @@ def test_a_finalizer_goes_when_the_snapshot_without_it_is_out_and_not_before() -
 def test_what_is_still_pointed_at_keeps_its_finalizer_and_says_by_whom() -> None:
     held = seen("QuotaPolicy", "quotapolicies", obj(deleting=True, finalizers=(FINALIZER,)), *"abcde")
     (write,) = due(looked(held), IN_FORCE)
-    assert write.standing is not None
-    assert "a, b, c and 2 more still point at it" in write.standing.conditions[0].message
+    assert write.object_status is not None
+    assert "a, b, c and 2 more still point at it" in write.object_status.conditions[0].message
 
 
 def test_unprotected_our_finalizers_are_taken_off() -> None:
@@ -205,7 +207,7 @@ async def drained(writer: StatusWriter, server: Server, rounds: int = 200) -> No
 
 
 def status_write(stored: StoredObject) -> StatusWrite:
-    return StatusWrite("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", standing=PUBLISHED)
+    return StatusWrite("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", object_status=PUBLISHED)
 
 
 async def test_a_status_is_written_once_however_often_it_is_due() -> None:

@@ -1,0 +1,140 @@
+"""Dry run of every desired object before any of them is written.
+
+A dry run says whether there is something to write, and whether by force; a refusal why an object cannot be applied.
+All are tried, so that a person sees every refusal at once. What may pass by itself (`Retryable`) is no refusal: it ends
+the whole reconcile, and the next one begins anew.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, KindMissing, Terminal
+from functions.controller.kubernetes.objects import FIELD_MANAGER, INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
+from functions.controller.kubernetes.outcome import ObjectRefusal
+from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, fields_applied_by, not_ours, seed_body
+from functions.controller.kubernetes.render import DesiredObject
+from functions.controller.kubernetes.webhook_rules import mode_change
+
+# Comparison of a dry run's result with the live object: whether there is anything to write.
+#
+# Comparing our body with the live object would see every default that the server adds as drift; comparing the dry run's
+# result does not. Equal means: the same content but for what each write changes by itself, and the same set of fields
+# under our name, so that fields which we no longer declare are let go even where somebody else keeps their value.
+
+
+_MOVES_BY_ITSELF = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
+_LISTED = 5
+
+
+def is_converged(live: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    """Whether applying would change nothing."""
+    same_fields = fields_applied_by(live, FIELD_MANAGER) == fields_applied_by(result, FIELD_MANAGER)
+    return same_fields and _content(live) == _content(result)
+
+
+def dropped(body: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """Key paths that were sent and are not in the result: fields that the server does not know and passed over.
+
+    A server before 1.25 has no strict field validation, and forgets what it does not know without a word. What is empty
+    may go: KServe's webhook writes objects anew, without empty texts, zeros and lists.
+    """
+    return [path for path, _ in zip(_missing(body, result, ""), range(_LISTED), strict=False)]
+
+
+def _content(value: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {key: item for key, item in value["metadata"].items() if key not in _MOVES_BY_ITSELF}
+    return {**{key: item for key, item in value.items() if key != "status"}, "metadata": metadata}
+
+
+def _missing(sent: Any, got: Any, path: str) -> Iterator[str]:
+    if isinstance(sent, dict):
+        for key, value in sent.items():
+            here = f"{path}.{key}" if path else key
+            if not isinstance(got, dict) or key not in got:
+                if value:
+                    yield here
+            else:
+                yield from _missing(value, got[key], here)
+    elif isinstance(sent, list) and isinstance(got, list) and len(sent) == len(got):
+        for index, (value, other) in enumerate(zip(sent, got, strict=True)):
+            yield from _missing(value, other, f"{path}[{index}]")
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    wanted: DesiredObject
+    live: Body | None
+    writes: bool = False  # something would change
+    force: bool = False  # fields are taken from a manager that only updated them
+
+    @property
+    def ref(self) -> ObjectRef:
+        return self.wanted.ref
+
+
+@dataclass(frozen=True, slots=True)
+class DryRuns:
+    """Owned by one applier, which outlives reconciles: `repairs` remembers what was taken by force."""
+
+    api: KubeApi
+    policy: Policy
+    repairs: Repairs
+    monotonic_s: Callable[[], float]
+
+    def of(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
+        """One object's dry run; Retryable, LeadershipLost."""
+        if live is not None and is_being_deleted(live):
+            return DryRun(wanted, live)  # nothing to do until it is gone; health says so
+        try:
+            return self._tried(wanted, live)
+        except (Conflict, Terminal, KindMissing) as error:
+            return ObjectRefusal(wanted.ref, wanted.source, error)
+
+    def _tried(self, wanted: DesiredObject, live: Body | None) -> DryRun:
+        if (
+            live is not None
+            and wanted.ref.kind == INFERENCE_SERVICE.kind
+            and (reason := mode_change(wanted.body, live))
+        ):
+            raise Terminal(reason)
+        body, force = body_for(wanted, live), False
+        try:
+            result = self.api.server_side_apply(body, dry_run=True)
+        except Conflict as conflict:
+            self._refuse_what_is_not_ours(conflict, wanted, live)
+            force = True
+            result = self.api.server_side_apply(body, dry_run=True, force=True)
+        if unknown := dropped(body, result):
+            raise Terminal(f"the API server does not know {', '.join(unknown)}, and would drop it")
+        writes = live is None or not is_converged(live, result) or seed_body(wanted, live) is not None
+        return DryRun(wanted, live, writes, force)
+
+    def _refuse_what_is_not_ours(self, conflict: Conflict, wanted: DesiredObject, live: Body | None) -> None:
+        often = self.repairs.are_too_many(wanted.ref, self.monotonic_s())
+        fields = not_ours(conflict, wanted, live, self.policy, repaired_often=often)
+        if fields:
+            whose = "; ".join(str(each) for each in fields)
+            again = " (set again and again; is it a controller?)" if often else ""
+            raise Conflict(f"other field managers want something else: {whose}{again}", fields)
+
+    def note_applied(self, dry_run: DryRun) -> None:
+        if dry_run.force:
+            self.repairs.note(dry_run.ref, self.monotonic_s())
+
+
+def try_all(
+    dry_runs: DryRuns, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
+) -> tuple[list[DryRun], list[ObjectRefusal]]:
+    """Every object's dry run, or its refusal."""
+    tried: list[DryRun] = []
+    refused: list[ObjectRefusal] = []
+    for wanted in objects:
+        match dry_runs.of(wanted, live.get(wanted.ref)):
+            case ObjectRefusal() as refusal:
+                refused.append(refusal)
+            case DryRun() as dry_run:
+                tried.append(dry_run)
+    dry_runs.repairs.keep_only({wanted.ref for wanted in objects})
+    return tried, refused

@@ -1,0 +1,84 @@
+"""What the leading controller says to the registry of what it follows: git's branch, or the cluster's own objects.
+
+For the console (`functions.controller.branch_word`); `shoal status --context` reads the same from the record.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from functions.controller.branch_word import LOOK_EVERY_S, BranchWord
+from functions.controller.gitops.source import Observed
+from functions.controller.kubernetes.inventory import InventoryRecord
+from functions.controller.kubernetes.run.cr_source import Looked
+from functions.controller.snapshot.registry_client import RegistryClient
+from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchReport, PastRevision, words
+
+
+class BranchReporter:
+    """One for a term; owned by one event loop."""
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        report: Callable[[], BranchReport],
+        is_suspended: Callable[[], bool],
+        announce: Callable[[BranchReport], None] = lambda report: None,
+    ) -> None:
+        """`announce` is given each report, told or not."""
+        self._client = registry
+        self._announce = announce
+        self._report = report
+        self._is_suspended = is_suspended
+
+    async def run(self) -> None:
+        """Until it is cancelled, with its term."""
+        word = BranchWord(self._registry)
+        while True:
+            report = self._report()
+            self._announce(report)
+            await word.tell(msgspec.structs.replace(report, suspended="") if self._is_suspended() else report)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _registry(self) -> RegistryClient:
+        return self._client
+
+
+def of_git(branch: str, observed: Observed | None, desired: str, trouble: str, record: InventoryRecord) -> BranchReport:
+    """`desired`: the revision that is wanted, empty where none is; `trouble`: why the branch cannot be read."""
+    problems = tuple(str(problem) for problem in observed.problems) if observed is not None else ()
+    applied = next((each for each in record.history if each.revision == record.last_applied), None)
+    return BranchReport(
+        source=words(branch),
+        tip=words(f"{branch}@{observed.commit}") if observed is not None and observed.commit else "",
+        tip_message=words(observed.message) if observed is not None else "",
+        desired=words(desired),
+        desired_message=words(observed.message)
+        if observed is not None and desired == f"{branch}@{observed.commit}"
+        else "",
+        applied=words(record.last_applied),
+        applied_unix_s=applied.ended_unix_s if applied is not None else 0.0,
+        trouble=words(trouble),
+        problems=tuple(map(words, problems[:PROBLEMS_MAX])),
+        problem_count=len(problems),
+        history=tuple(
+            PastRevision(words(each.revision), each.result, "", words(each.message), each.ended_unix_s)
+            for each in record.history[:HISTORY_MAX]
+        ),
+    )
+
+
+def of_objects(looked: Looked | None, published: str) -> BranchReport:
+    """`published`: the revision that is in force."""
+    problems = looked.problems if looked is not None else ()
+    waiting = "; ".join(looked.waiting) if looked is not None else "the cluster's objects were not read yet"
+    return BranchReport(
+        source="kubernetes",
+        tip=words(looked.revision) if looked is not None else "",
+        desired=words(looked.revision) if looked is not None else "",
+        applied=words(published),
+        trouble=words(waiting),
+        problems=tuple(map(words, problems[:PROBLEMS_MAX])),
+        problem_count=len(problems),
+    )

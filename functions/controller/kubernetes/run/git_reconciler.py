@@ -1,0 +1,274 @@
+"""The git source's reconcile: a branch's tip becomes InferenceServices, budgets and the published snapshot.
+
+In order: 1. fetch and look, 2. apply (which tries everything first, and changes nothing where one object is refused),
+3. publish, 4. prune. So what the API server would refuse is never published, quotas do not wait for models to load, and
+no pool is deleted before the snapshot that no longer routes to it is out.
+
+A tip that does not validate, or that the API server refuses, changes nothing: the revision that was good last stays in
+force, and drift from it is repaired. A remote that is away costs freshness only.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from functions.api.ids import RolloutId
+from functions.controller.gitops.branch import Branch, Revision
+from functions.controller.gitops.git import GitFailed, Remote
+from functions.controller.gitops.source import GitSource, Observed
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryRecord, ReconcileAttempt, RecordStore
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
+from functions.controller.kubernetes.render import Desired, Rendered, render
+from functions.controller.kubernetes.run.branch_reporter import of_git
+from functions.controller.kubernetes.run.cr_reconciler import result_of_apply
+from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.event_notes import (
+    EventNote,
+    Regarding,
+    notes_of_history,
+    notes_of_rollouts,
+)
+from functions.controller.kubernetes.run.publishing import Publishing, result_of
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.status_writer import release_finalizers
+from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.fleet.branch_report import BranchReport
+
+_NAMED_MAX = 3
+_FETCH_APART_S = 1.0  # at least, however many pushes are told
+
+_log = logging.getLogger(__name__)
+
+
+class GitReconciler:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        publishing: Publishing,
+        on_change: Callable[[], None],
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+        *,
+        versions: VersionReconciler | None = None,
+    ) -> None:
+        """`on_notes` is told what became of a revision. `versions` has the pools whose base is in several."""
+        self._versions = versions
+        self._on_notes = on_notes
+        self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
+        self._record = InventoryRecord()  # as of the last pass
+        self._history: tuple[ReconcileAttempt, ...] = ()  # as of the last pass, or as the term began
+        self._rollouts: dict[RolloutId, Rollout] = {}  # the same
+        self._settings = settings
+        self._publishing = publishing
+        self._on_change = on_change
+        remote = Remote(
+            settings.git_url,
+            settings.git_branch,
+            settings.git_askpass_file,
+            settings.git_ssh_command,
+            settings.git_ca_file,
+        )
+        source = GitSource(settings.git_dir, settings.git_branch)
+        self._branch = Branch(source, fetch=partial(remote.fetch, settings.git_dir))
+        self._branch.trouble = "the branch was not read yet"
+        self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
+        self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
+        self._wanted: Revision | None = None
+        self._good: Revision | None = None  # what the API server took last
+        self._applying = ""  # the revision
+        self._published = ""  # the revision
+        self._appliers: tuple[KubeApi, Applier] | None = None
+
+    def word(self) -> BranchReport:
+        """For whoever has the console open."""
+        branch, desired = self._branch, self._wanted.name if self._wanted is not None else ""
+        return of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
+
+    def not_ready_reason(self) -> str:
+        return self._branch.trouble if self._branch.tip is None else ""
+
+    async def follow(self) -> None:
+        """Until cancelled: fetch, look, and tell when there is another tip."""
+        every_s = self._settings.git_poll_s
+        await self._look_and_tell()
+        await self._branch.watch(self._look_and_tell, every_s, min(_FETCH_APART_S, every_s))
+
+    def fetch_soon(self) -> None:
+        """Somebody tells of a push: `follow` looks as soon as it may, once for all that were told meanwhile."""
+        self._branch.wake()
+
+    async def look(self) -> None:
+        """Fetch, and look at the tip; where that fails, what was seen before stays."""
+        with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`
+            await self._branch.look()
+
+    async def _look_and_tell(self) -> None:
+        before = self._branch.tip
+        await self.look()
+        tip = self._branch.tip
+        if before is None or tip is None or before.commit != tip.commit:
+            self._on_change()
+
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
+        store = RecordStore(api, self._settings.namespace)
+        if guard.token != self._looked_for:  # what an earlier leader has told of
+            self._history, self._rollouts = (await asyncio.to_thread(store.read)).history, self._known_rollouts()
+        result = await self._reconcile(guard, api)
+        try:
+            self._tell(await asyncio.to_thread(store.read))
+        except (Retryable, Terminal) as error:
+            _log.debug("what became of the revision is told with the next pass: %s", error)
+        return result
+
+    def _tell(self, record: InventoryRecord) -> None:
+        """What is new in the record, and of rollouts, as Events about the record."""
+        self._record = record
+        if record.uid:
+            about = self.record = Regarding(CONFIG_MAP, self._settings.namespace, RECORD_NAME, record.uid)
+            rollouts = self._known_rollouts()
+            self._on_notes(notes_of_history(about, self._history, record.history))
+            self._on_notes(notes_of_rollouts(about, self._rollouts, rollouts))
+            self._history, self._rollouts = record.history, rollouts
+
+    def _known_rollouts(self) -> dict[RolloutId, Rollout]:
+        return {row.id: row for row in self._publishing.rows.book.rollouts}
+
+    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
+        if guard.token != self._looked_for:
+            if ahead := await self._overtaken(api):
+                return PassResult("waiting", ahead)
+            await self._release(api)
+            self._looked_for, self._published = guard.token, ""
+        tip = self._branch.tip
+        if tip is None:
+            return PassResult("waiting", self._branch.trouble)
+        refused = self._adopt(tip)
+        self.refused = len({problem.place.file for problem in self._branch.refused})
+        if refused:
+            await asyncio.to_thread(self._record_refusal, api, self._branch.revision_of(tip), refused.message)
+        if self._wanted is None and refused:
+            await self._fall_back(api)
+        wanted = self._wanted
+        if wanted is None:
+            return refused or PassResult("waiting", self._branch.trouble)
+        kept = [PassResult("refused", refused.message)] if refused else []
+        result, taken = await self._converge(guard, api, wanted)
+        if taken:
+            self._good = wanted
+        elif self._good is not None and self._good is not wanted:
+            kept.append(result if result.kind == "contested" else PassResult("refused", result.message))
+            result, _ = await self._converge(guard, api, self._good)
+        return together([result, *kept])
+
+    async def _release(self, api: KubeApi) -> None:
+        """Custom resources are no source here, and may go; tried again with the next term where that fails."""
+        try:
+            released = await asyncio.to_thread(release_finalizers, api, self._settings.namespace)
+        except LeadershipLost:
+            raise
+        except KubeError as error:
+            _log.warning("custom resources keep the finalizer that the kubernetes source gave them: %s", error)
+            return
+        if released:
+            _log.info("%d custom resources from before the git source may be deleted", released)
+
+    def _adopt(self, tip: Observed) -> PassResult | None:
+        """Take the tip as wanted where it is good; why not, otherwise."""
+        revision = self._branch.judge(tip)
+        if revision is None:
+            problems = self._branch.refused
+            first = "; ".join(str(problem) for problem in problems[:_NAMED_MAX])
+            return PassResult("stalled", f"{self._branch.revision_of(tip)} has {len(problems)} problem(s): {first}")
+        if self._wanted is None or self._wanted.name != revision.name:
+            self._wanted = revision
+            _log.info("%s: %s", revision.name, revision.message)
+        return None
+
+    def _record_refusal(self, api: KubeApi, revision: str, message: str) -> None:
+        """Blocks. In the record, where everybody looks for what became of a push; written once."""
+        store = RecordStore(api, self._settings.namespace)
+        record = store.read()
+        told = record.with_attempt(ReconcileAttempt(revision, "refused", time.time(), message=message))
+        told = replace(told, last_attempted=revision)
+        if told != record:
+            store.write(told)
+
+    async def _overtaken(self, api: KubeApi) -> str:
+        """At the beginning of a term: why what this process knows may be older than what an earlier leader applied. A
+        standby that could not fetch for a week must not take the fleet back by a week."""
+        await self.look()
+        if not self._branch.trouble or self._branch.tip is None:
+            return ""
+        record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
+        if not record.last_applied or await self._branch.knows(record.last_applied):
+            return ""
+        return f"{record.last_applied} was applied and is newer than what was fetched here: {self._branch.trouble}"
+
+    async def _fall_back(self, api: KubeApi) -> None:
+        """To what was applied last, by an earlier leader, where the clone still has it."""
+        record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
+        if record.last_applied:
+            self._wanted = await self._branch.recall(record.last_applied)
+
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: Revision) -> tuple[PassResult, bool]:
+        """How it ended, and whether the API server took it."""
+        self._applying = wanted.name
+        rendered = await asyncio.to_thread(self._render, api, wanted)
+        if rendered.problems:
+            first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
+            message = f"{wanted.name}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            self.refused += len({problem.place.file for problem in rendered.problems})
+            await asyncio.to_thread(self._record_refusal, api, wanted.name, message)
+            return PassResult("stalled", message), False
+        outcome = await self._apply_in_turn(api, wanted, rendered.desired)
+        if outcome.result == "refused":
+            self.refused += len(outcome.refusals)
+            return result_of_apply(outcome), False
+        guard.check()
+        publication = await self._publishing.publish(wanted.loaded, wanted.name)
+        if publication.kind in ("published", "unchanged") and self._published != wanted.name:
+            self._published = wanted.name
+            outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now it may prune
+        return together([result_of_apply(outcome), result_of(publication)]), True
+
+    def _render(self, api: KubeApi, wanted: Revision) -> Rendered:
+        kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
+        return render(wanted.loaded, wanted.name, namespace=self._settings.models_namespace, budget_kind=kind)
+
+    async def _apply_in_turn(self, api: KubeApi, wanted: Revision, desired: Desired) -> ApplyOutcome:
+        """Pools whose base is in several versions have a second writer, with whom this takes turns."""
+        if self._versions is None:
+            return await asyncio.to_thread(self._apply, api, desired)
+        async with self._versions.turn:
+            applicable = await asyncio.to_thread(self._versions.applicable, api, wanted.loaded, desired)
+            return await asyncio.to_thread(self._apply, api, applicable)
+
+    def _apply(self, api: KubeApi, desired: Desired) -> ApplyOutcome:
+        began_s = time.monotonic()
+        outcome = self._applier(api).reconcile(desired)
+        if outcome.written or outcome.pruned:
+            what = f"{len(outcome.written)} written, {len(outcome.pruned)} pruned"
+            _log.info("%s: %s in %.1f s", outcome.revision, what, time.monotonic() - began_s)
+        return outcome
+
+    def _applier(self, api: KubeApi) -> Applier:
+        """One for a term: the API object is the term's."""
+        if self._appliers is None or self._appliers[0] is not api:
+            names = self._settings
+            settings = ApplierSettings(names.models_namespace, names.conflicts, names.gate_timeout_s)
+            store = RecordStore(api, names.namespace)
+            self._appliers = (api, Applier(api, store, settings, may_prune=self._may_prune))
+        return self._appliers[1]
+
+    def _may_prune(self) -> bool:
+        return self._published == self._applying

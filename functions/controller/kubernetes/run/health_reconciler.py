@@ -1,0 +1,230 @@
+"""Health of one term on a cluster: slow pods are replaced, nodes with failed accelerators are tainted, nodes are told.
+
+One pass, every few seconds while this process leads, and at once when a node becomes NotReady or is so no longer:
+
+    1  which nodes with replicas are not ready ─► the registry, and by it every gateway
+    2  a replica whose accelerator has failed  ─► a taint `shoal.dev/accelerator-error:NoSchedule` on its node, the
+       error as an annotation; then its pod is deleted, so that another node gets it
+    3  a tainted node that somebody has annotated with `shoal.dev/accelerator-cleared` ─► the taint is taken off
+    4  a replica that is slow by itself        ─► its pod is deleted
+
+A pod that is deleted drains first: the engine's preStop hook asks the agent, which tells the fleet and waits until no
+request is left. Nodes are tainted up to a quarter of those with replicas (`may_taint`): an error that many tell at once
+is more likely the driver's than the devices'. Whoever has the agents' secret can tell it in any replica's name, so it
+counts only of the node on which the API server has that pod, and of a pool one pod goes at a time for it. What was done
+is said as an Event on the pool's InferenceService. Suspended, nothing is written; nodes are told all the same.
+
+Neighbours: `functions.controller.health.watch` decides, `node_watch` knows the nodes.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from functions.controller.autoscaling.clients import PoolsClient
+from functions.controller.health.notifier import VerdictNotifier
+from functions.controller.health.watch import FaultyReplica, FleetHealth, Judgement, SlowReplica
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.objects import (
+    INFERENCE_SERVICE,
+    Body,
+    Kind,
+    is_being_deleted,
+    mapping_at,
+    uid_of,
+    version_of,
+)
+from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
+from functions.controller.kubernetes.run.node_watch import CLEARED_ANNOTATION, NODE, TAINT, NodeFacts, taints_of
+from functions.decisions.health.accelerator_errors import may_taint
+from functions.fleet.pool_board import PoolReport
+from functions.fleet.verdicts import MAX_NODES, Verdicts
+
+POD = Kind("v1", "Pod")
+POOL_LABEL = "shoal.dev/pool"
+EFFECT = "NoSchedule"
+LOOK_EVERY_S = 3.0
+_KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
+
+_log = logging.getLogger(__name__)
+
+
+class HealthReconciler:
+    """One for a term; owned by one event loop."""
+
+    def __init__(
+        self,
+        models_namespace: str,
+        registry: PoolsClient,
+        health: FleetHealth,
+        *,
+        report: Callable[[], PoolReport | None],
+        nodes: Callable[[], Mapping[str, NodeFacts]],
+        changed: asyncio.Event,
+        is_suspended: Callable[[], bool],
+        on_notes: Callable[[Iterable[EventNote]], None],
+    ) -> None:
+        """`changed` is set when a node is something else than before."""
+        self._namespace = models_namespace
+        self._registry = registry
+        self._health = health
+        self._report = report
+        self._nodes = nodes
+        self._changed = changed
+        self._is_suspended = is_suspended
+        self._on_notes = on_notes
+        self._notifier = VerdictNotifier()
+        self._going: dict[str, tuple[str, str]] = {}  # of a pool, the pod that went last for its accelerator, by uid
+        self._said: dict[str, str] = {}  # the last trouble of each subject: told once
+
+    async def run(self, api: KubeApi) -> None:
+        """Until the term ends: LeadershipLost."""
+        while True:
+            self._changed.clear()
+            try:
+                await self.step(api)
+            except LeadershipLost:
+                raise
+            except Exception:  # it must not end the term for all others
+                _log.exception("a look at the fleet's health failed in a way that nobody foresaw")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._changed.wait()
+
+    async def step(self, api: KubeApi) -> None:
+        """One pass."""
+        report, nodes = self._report(), self._nodes()
+        used = {each.node for each in report.replicas if each.node} if report is not None else set()
+        judged = self._health.step(report)
+        await self._tell(judged, nodes, used)
+        if self._is_suspended():
+            return
+        await self._take_out(api, judged.faulty, nodes, used)
+        faulty_nodes = {each.node for each in judged.faulty}
+        for name, facts in sorted(nodes.items()):
+            if facts.is_tainted and facts.is_cleared and name not in faulty_nodes:
+                await self._do(f"node {name}", _clear, api, name)
+        for slow in judged.restart:
+            await self._replace(api, slow)
+
+    # inside
+
+    async def _tell(self, judged: Judgement, nodes: Mapping[str, NodeFacts], used: set[str]) -> None:
+        troubled = {name: facts.trouble for name, facts in sorted(nodes.items()) if facts.trouble and name in used}
+        verdicts = Verdicts(dict(list(troubled.items())[:MAX_NODES]), judged.troubles, dict(self._health.slow_restarts))
+        await self._notifier.notify(self._registry, verdicts)
+
+    async def _take_out(
+        self, api: KubeApi, faulty: Iterable[FaultyReplica], nodes: Mapping[str, NodeFacts], used: set[str]
+    ) -> None:
+        tainted = {name for name, facts in nodes.items() if facts.is_tainted}
+        for each in faulty:
+            subject = f"{each.replica_id}'s node"
+            if not each.node:
+                self._say(subject, f"{each.replica_id} does not tell its node: nothing can be tainted")
+                continue
+            if not await self._is_on_its_node(api, each, subject):
+                continue
+            if each.node not in tainted:
+                if not may_taint(len(used), len(tainted & used)):
+                    self._say(subject, f"{each.node} is not tainted: {len(tainted & used)} of {len(used)} nodes are")
+                    continue
+                if not await self._do(f"node {each.node}", _taint, api, each.node, each.fault):
+                    continue
+                tainted.add(each.node)
+                await self._note(api, each.pool, "AcceleratorError", "Taint", f"{each.replica_id}: {each.fault}")
+            await self._do(f"pod {each.replica_id}", self._delete_alone, api, each)
+
+    async def _is_on_its_node(self, api: KubeApi, told: FaultyReplica, subject: str) -> bool:
+        """Whether the API server has a pod of that name and pool on the node that was told."""
+        try:
+            pod = await asyncio.to_thread(api.get, POD, self._namespace, told.replica_id)
+        except _KUBE_ERRORS as error:
+            self._say(subject, f"pod {told.replica_id}: {error}")
+            return False
+        if pod is None or _pool_of(pod) != told.pool or mapping_at(pod, "spec").get("nodeName") != told.node:
+            self._say(subject, f"no pod {told.replica_id} of {told.pool} is on {told.node}: its word is not believed")
+            return False
+        return True
+
+    async def _replace(self, api: KubeApi, slow: SlowReplica) -> None:
+        if await self._do(f"pod {slow.replica_id}", self._delete, api, slow.pool, slow.replica_id):
+            self._health.restarting(slow)
+            await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
+
+    def _delete(self, api: KubeApi, pool: str, name: str) -> str:
+        """Blocks; gives its uid. The pod drains; one of another pool, or that goes already, is left alone."""
+        pod = api.get(POD, self._namespace, name)
+        if pod is None or _pool_of(pod) != pool:
+            return ""
+        if not is_being_deleted(pod):
+            api.delete(POD, self._namespace, name, uid=uid_of(pod))
+            _log.warning("pod %s of %s is deleted: it drains, and another one takes its place", name, pool)
+        return uid_of(pod)
+
+    def _delete_alone(self, api: KubeApi, told: FaultyReplica) -> None:
+        """Blocks. Not while another of its pool goes for its accelerator: then with a later pass."""
+        name, uid = self._going.get(told.pool, ("", ""))
+        pod = api.get(POD, self._namespace, name) if name else None
+        if pod is None or uid_of(pod) != uid:
+            self._going[told.pool] = told.replica_id, self._delete(api, told.pool, told.replica_id)
+
+    async def _note(self, api: KubeApi, pool: str, reason: str, action: str, words: str) -> None:
+        with contextlib.suppress(*_KUBE_ERRORS):  # the log has it
+            selector = f"{POOL_LABEL}={pool}"
+            found = await asyncio.to_thread(api.list, INFERENCE_SERVICE, self._namespace, label_selector=selector)
+            live = [each for each in found.items if not is_being_deleted(each)]
+            if live:
+                regarding = Regarding.live(INFERENCE_SERVICE, live[0])
+                self._on_notes([EventNote(regarding, "Warning", reason, action, words)])
+
+    async def _do(self, subject: str, act: Callable[..., object], *arguments: object) -> bool:
+        """Whether it was done; else why not is said once, and it is tried again with the next pass."""
+        try:
+            await asyncio.to_thread(act, *arguments)
+        except _KUBE_ERRORS as error:
+            self._say(subject, f"{subject}: {error}")
+            return False
+        self._say(subject, "")
+        return True
+
+    def _say(self, subject: str, trouble: str) -> None:
+        if trouble and self._said.get(subject) != trouble:
+            _log.warning("%s", trouble)
+        if trouble:
+            self._said[subject] = trouble
+        else:
+            self._said.pop(subject, None)
+
+
+def _pool_of(pod: Body) -> object:
+    return mapping_at(pod, "metadata", "labels").get(POOL_LABEL)
+
+
+def _taint(api: KubeApi, name: str, fault: str) -> None:
+    """Blocks. Where it is not there yet."""
+    node = api.get(NODE, "", name)
+    if node is None or any(each.get("key") == TAINT for each in taints_of(node)):
+        return
+    ours: dict[str, object] = {"key": TAINT, "effect": EFFECT}
+    _patch(api, node, [*taints_of(node), ours], {TAINT: fault, CLEARED_ANNOTATION: None})
+    _log.error("node %s is tainted %s:%s: %s", name, TAINT, EFFECT, fault)
+
+
+def _clear(api: KubeApi, name: str) -> None:
+    """Blocks."""
+    node = api.get(NODE, "", name)
+    if node is None:
+        return
+    others = [each for each in taints_of(node) if each.get("key") != TAINT]
+    _patch(api, node, others, {TAINT: None, CLEARED_ANNOTATION: None})
+    _log.warning("node %s: its accelerators were looked after, the taint is taken off", name)
+
+
+def _patch(api: KubeApi, node: Body, taints: list[dict[str, object]], annotations: Mapping[str, str | None]) -> None:
+    """Of the node as it was read: a merge replaces all taints, so that nobody else's may come in between."""
+    head = {"resourceVersion": version_of(node), "annotations": dict(annotations)}
+    patch: Body = {"metadata": head, "spec": {"taints": taints or None}}
+    api.merge_patch(NODE, "", node["metadata"]["name"], patch)

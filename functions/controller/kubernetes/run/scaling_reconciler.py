@@ -1,0 +1,297 @@
+"""Autoscaler of one term on a cluster: signals from the registry, sizes to the API server, roles to agents.
+
+One pass, every few seconds while this process leads and nobody has told it to wait:
+    1  what the registry has heard
+    2  the services as they are, by the label of their pool
+    3  how many each should have, within what all of them may have (`SHOAL_CONTROLLER_MAX_ACCELERATORS`)
+    4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
+    5  agents are told which replicas serve and which are warm, so that as many serve as should
+
+While versions of a pool's base follow one another, its number is written by `version_reconciler` alone: what is wanted
+here is what that has to keep up in all, and all of its replicas serve.
+
+Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
+one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+from functions.api.kinds.inference_service import POOL_LABEL, POOL_SERVICES
+from functions.api.loader import Loaded
+from functions.api.snapshot import AutoscalingEntry
+from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, granted, orders_for_counts
+from functions.controller.autoscaling.clients import PoolsClient, RoleNotifier, agents_http
+from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
+from functions.controller.autoscaling.signals import replicas_of
+from functions.controller.kubernetes import scaling
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
+from functions.controller.kubernetes.run.conditions import ScalingStatus
+from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
+from functions.controller.kubernetes.scaling import Written
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryClient,
+    RegistryRefused,
+    RegistryUnavailable,
+)
+from functions.decisions.capacity.service import accelerators_of
+from functions.fleet.pool_board import PoolReport
+
+_NO_BOUND = 10**9
+_KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
+
+_log = logging.getLogger(__name__)
+
+
+class Totals(Protocol):
+    """Who writes the numbers of pools whose base is in several versions."""
+
+    turn: asyncio.Lock
+
+    def learn(self, api: KubeApi) -> None: ...
+
+    def total(self, pool: str) -> int | None: ...
+
+    def ask(self, pool: str, total: int) -> Written: ...
+
+    @property
+    def surges(self) -> Mapping[str, int]: ...
+
+
+class NoTotals:
+    """Where there are no such pools."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.surges: Mapping[str, int] = MappingProxyType({})
+
+    def learn(self, api: KubeApi) -> None:
+        """Nothing."""
+
+    def total(self, pool: str) -> int | None:
+        return None
+
+    def ask(self, pool: str, total: int) -> Written:
+        raise AssertionError(f"{pool} is not on its way")
+
+
+class ScalingReconciler:
+    """One for a term; owned by one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        registry: RegistryClient,
+        metrics: ControllerMetrics,
+        *,
+        wanted: Callable[[], tuple[str, Loaded] | None],
+        is_suspended: Callable[[], bool],
+        on_status: Callable[[Mapping[str, ScalingStatus]], None] = lambda _: None,
+        on_report: Callable[[PoolReport | None], None] = lambda _: None,
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
+        totals: Totals | None = None,
+    ) -> None:
+        """`wanted` gives the revision that is published, and what it says. `on_status` is told what becomes of each
+        policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
+        time; `on_notes` which numbers were written."""
+        self._settings = settings
+        self._pools = PoolsClient(registry)
+        self._metrics = metrics
+        self._wanted = wanted
+        self._is_suspended = is_suspended
+        self._on_status = on_status
+        self._on_report = on_report
+        self._on_notes = on_notes
+        self._totals = totals or NoTotals()
+        self._statuses: dict[str, ScalingStatus] = {}
+        self._scaler = Scaler("cold")
+        self._policies = Policies()
+        self._said: dict[str, str] = {}  # the last trouble of each pool: told once
+
+    async def run(self, api: KubeApi) -> None:
+        """Until the term ends: LeadershipLost."""
+        credentials = await asyncio.to_thread(credentials_of, self._settings)
+        former = partial(credentials.secret, "operate") if credentials.is_token else ""
+        async with agents_http() as client:
+            notifier = RoleNotifier(client, partial(credentials.secret, "standing"), former)
+            while True:
+                if not self._is_suspended():
+                    await self._attempt(api, notifier)
+                await asyncio.sleep(self._settings.scaling_interval_s)
+
+    async def _attempt(self, api: KubeApi, notifier: RoleNotifier) -> None:
+        """What nobody foresaw is told with its trace, and must not end the term for all others."""
+        try:
+            await self.step(api, notifier)
+        except LeadershipLost:
+            raise
+        except Exception:
+            _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
+
+    async def step(self, api: KubeApi, notifier: RoleNotifier) -> None:
+        """One pass."""
+        revision = self._wanted()
+        if revision is None:
+            return
+        if revision[0] != self._policies.revision:
+            self._policies = Policies.of(*revision)
+        report = await self._report()
+        self._on_report(report)
+        async with self._totals.turn:
+            allowed = await self._resize(api, report)
+        if report is not None and allowed is not None:
+            await self._tell(notifier, report, allowed)
+
+    # inside
+
+    async def _resize(self, api: KubeApi, report: PoolReport | None) -> dict[str, SlotDemand] | None:
+        """What each pool may have, and has been given; None where the cluster does not say what there is."""
+        try:
+            services, sizes = await asyncio.to_thread(self._services, api, report)
+        except _KUBE_ERRORS as error:
+            self._say("", f"the services cannot be read: {error}")
+            return None
+        policies = self._policies
+        wanted = self._scaler.step(
+            report, policies.scaling, policies.admission, sizes, time.time(), reading=policies.reading
+        )
+        allowed = self._allowed(wanted, sizes, {pool: accelerators_of(live) or 1 for pool, live in services.items()})
+        contested: dict[str, str] = {}
+        for pool, allotment in allowed.items():
+            if pool in services:
+                live = services[pool]
+                written = await asyncio.to_thread(self._write, api, pool, live, allotment)
+                contested[pool] = written.contested
+                if written.changed:
+                    self._on_notes([_scaled(live, written.replicas, allotment, wanted[pool].reason)])
+        self._stand(report, allowed, contested)
+        self._metrics.desires({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
+        return allowed
+
+    async def _report(self) -> PoolReport | None:
+        try:
+            return await self._pools.report()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+            self._say("", f"the registry does not tell of the pools: {error}")
+            return None
+
+    def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
+        """Blocks. Those whose pools are scaled, and how many of each are asked for without the warm ones."""
+        self._totals.learn(api)
+        entries = {str(entry.pool): entry for entry in self._policies.scaling}
+        listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_SERVICES)
+        services = {}
+        for live in listing.items:
+            pool = str(mapping_at(live, "metadata", "labels").get(POOL_LABEL, ""))
+            if pool in entries and not is_being_deleted(live):
+                services[pool] = live
+        numbers = {pool: self._number(api, pool, live) for pool, live in services.items()}
+        warm = {pool: 0 if self._is_on_its_way(pool) else _warm_of(report, pool) for pool in numbers}
+        sizes = {pool: _size(number, entries[pool], warm[pool]) for pool, number in numbers.items()}
+        return services, {pool: size for pool, size in sizes.items() if size is not None}
+
+    def _number(self, api: KubeApi, pool: str, live: Body) -> int | None:
+        total = self._totals.total(pool)
+        return scaling.present(api, live) if total is None else total
+
+    def _allowed(
+        self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
+    ) -> dict[str, SlotDemand]:
+        """`costs`: accelerators a replica; one on CPU counts as one."""
+        least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
+        warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
+        demands = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
+        most = self._settings.max_accelerators
+        surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in demands)
+        allowed = granted(demands, sizes, most - surges if most is not None else _NO_BOUND, costs)
+        for pool, allotment in allowed.items():
+            short = allotment != demands[pool]
+            each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
+            trouble = f"{most} accelerators for all pools together are allowed; {pool} wants more replicas{each}"
+            self._say(pool, trouble if short else "")
+        return allowed
+
+    def _stand(
+        self, report: PoolReport | None, allowed: Mapping[str, SlotDemand], contested: Mapping[str, str]
+    ) -> None:
+        names = {str(entry.pool): entry.name for entry in self._policies.scaling}
+        statuses = {
+            names[pool]: ScalingStatus(allotment.serving, _serving(report, pool), contested[pool])
+            for pool, allotment in allowed.items()
+            if pool in contested and pool in names
+        }
+        if statuses != self._statuses:
+            self._statuses = statuses
+            self._on_status(statuses)
+
+    def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> Written:
+        """Blocks. What became of it; nothing is contested where it may pass."""
+        replicas = allotment.serving + allotment.warm
+        if self._is_on_its_way(pool):
+            return self._totals.ask(pool, scaling.bounded(live, replicas))
+        try:
+            written = scaling.write(api, live, replicas, self._settings.conflicts)
+        except _KUBE_ERRORS as error:
+            self._say(f"{pool}'s number", f"{pool}: {error}")
+            return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
+        if written.changed:
+            _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, allotment.warm)
+        trouble = written.contested or written.pending
+        self._say(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
+        return written
+
+    async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
+        orders = [order for pool, allotment in allowed.items() for order in self._orders(report, pool, allotment)]
+        troubles = await notifier.notify(orders)
+        self._say("agents", "; ".join(troubles[:3]))
+
+    def _orders(self, report: PoolReport, pool: str, allotment: SlotDemand) -> list[RoleOrder]:
+        """A pool whose base is in several versions has none that is warm: it might be the only one of its version."""
+        replicas = replicas_of(report, pool)
+        if self._is_on_its_way(pool):
+            return orders_for_counts(replicas, len(replicas), 0)
+        return orders_for_counts(replicas, allotment.serving, allotment.warm)
+
+    def _is_on_its_way(self, pool: str) -> bool:
+        """From one version of its base to another."""
+        return self._totals.total(pool) is not None
+
+    def _say(self, about: str, trouble: str) -> None:
+        if trouble and self._said.get(about) != trouble:
+            _log.warning("%s", trouble)
+        self._said[about] = trouble
+
+
+def _scaled(live: Body, replicas: int, allotment: SlotDemand, why: str) -> EventNote:
+    warm = f", of them {allotment.warm} warm" if allotment.warm else ""
+    regarding = Regarding.live(INFERENCE_SERVICE, live)
+    return EventNote(regarding, "Normal", "Scaled", "Scale", f"{replicas} replicas{warm}: {why}")
+
+
+def _serving(report: PoolReport | None, pool: str) -> int:
+    return sum(each.phase == "ready" for each in replicas_of(report, pool)) if report is not None else 0
+
+
+def _warm_of(report: PoolReport | None, pool: str) -> int:
+    """How many say that they are warm; without a report, none."""
+    return sum(each.phase == "warm" for each in replicas_of(report, pool)) if report is not None else 0
+
+
+def _size(number: int | None, entry: AutoscalingEntry, warm: int) -> int | None:
+    """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever is warm of it.
+
+    Worked example (test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away): 10 are asked for, and the
+    policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for."""
+    if number is None:
+        return None
+    return max(entry.min_replicas, min(entry.max_replicas, number - min(entry.warm, warm)))

@@ -1,0 +1,301 @@
+"""Versions of bases on a cluster, for the git source: replicas of each, step by step, by what rollouts have come to.
+
+One pass, every two seconds while something is on its way, this process leads and nobody has told it to wait:
+    1  the services of pools whose base has versions, and their Deployments
+    2  how many replicas each version should have, and each service now (`versions.plan`)
+    3  what is wanted in all is kept (`versions.counts_store`), before anything is done by it
+    4  services that give replicas up, then those that get some; then those that nobody needs any more are removed
+
+From its first step to its last the pool's number is written here alone: the autoscaler's becomes the total (`ask`), and
+git's is left to us (`applicable`). `turn` keeps the three that write a pool's service from each other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from functions.api.declared import policy_minima
+from functions.api.ids import PoolName
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded
+from functions.api.snapshot import ModelEntry, Snapshot
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body
+from functions.controller.kubernetes.render import Desired, DesiredObject
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.scaling import Written
+from functions.controller.kubernetes.versions.cluster import PoolWriter, SeenPool, see_pools
+from functions.controller.kubernetes.versions.counts_store import CountsStore, PoolCount
+from functions.controller.kubernetes.versions.holding_back import held_back, is_held_back, without_number
+from functions.controller.kubernetes.versions.plan import PoolStep, pool_step
+from functions.controller.kubernetes.versions.second_service import pool_of, uri_of
+from functions.controller.kubernetes.versions.staged import StagedBase, staged_bases, weights_uri
+from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.rollouts.following import RowsFollower
+from functions.decisions.capacity.service import accelerators_of
+from functions.decisions.rollout.replica_shares import VersionShares, wanted_shares
+
+LOOK_EVERY_S = 2.0
+REST_S = 10.0  # while nothing is on its way: what a commit changes is a rollout by then, or can wait for so long
+_KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declarations:
+    """Of one revision: what of it says how many replicas a pool has."""
+
+    revision: str
+    staged: Mapping[str, StagedBase]
+    replicas: Mapping[str, int]  # by pool, as its service says
+    scaled: Collection[str]  # pools with an AutoscalingPolicy
+
+    @classmethod
+    def of(cls, revision: str, loaded: Loaded) -> "_Declarations":
+        services = [service.value for service in loaded.of(InferenceService) if service.value.pool]
+        replicas = {str(service.pool): service.bounds_under(None)[0] for service in services}
+        return cls(revision, staged_bases(loaded.objects), replicas, policy_minima(loaded.objects).keys())
+
+
+class VersionReconciler:
+    """Owned by one event loop. One for all terms; what it knows of a term is read anew."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        rows: RowsFollower,
+        *,
+        wanted: Callable[[], tuple[str, Loaded] | None],
+        published: Callable[[], Snapshot | None],
+        driver: Callable[[], RolloutDriver],
+        is_suspended: Callable[[], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        """`wanted` gives the revision in force and what it says, `published` what the registry holds. `wake` is called
+        where the pool's own service may be written again as git has it."""
+        self.turn = asyncio.Lock()
+        self._settings = settings
+        self._rows = rows
+        self._wanted = wanted
+        self._published = published
+        self._driver = driver
+        self._is_suspended = is_suspended
+        self._wake = wake
+        self._counts: dict[str, PoolCount] = {}  # of the pools that move; as kept on the cluster
+        self._asked: dict[str, int] = {}  # of these, what the autoscaler wants now
+        self._declared: dict[str, Body] = {}  # the pools' own services as git has them
+        self._declarations = _Declarations("", {}, {}, ())
+        self._writer: PoolWriter | None = None  # the term's
+        self._store: CountsStore | None = None  # the term's
+        self._woken: dict[str, str] = {}  # by pool, for which weights
+        self._said: dict[str, str] = {}
+
+    # -- for those who write the same services ------------------------------------------------------------------------
+
+    def learn(self, api: KubeApi) -> None:
+        """Blocks. At the beginning of a term: which pools are on their way, and how many replicas they should have."""
+        if self._writer is None or self._writer.api is not api:
+            store = CountsStore(api, self._settings.namespace)
+            self._counts, self._asked, self._woken = store.read(), {}, {}
+            self._store, self._writer = store, PoolWriter(api, self._settings.conflicts, set())
+
+    def total(self, pool: str) -> int | None:
+        """What is wanted of a pool that is on its way; None of any other, whose number is its service's."""
+        count = self._counts.get(pool)
+        return None if count is None else self._asked.get(pool, count.total)
+
+    def ask(self, pool: str, total: int) -> Written:
+        """Of a pool that is on its way: so many in all, from the next pass on."""
+        changed = self.total(pool) != total
+        self._asked[pool] = total
+        return Written(total, changed=changed)
+
+    @property
+    def surges(self) -> Mapping[str, int]:
+        """Replicas that pools may have beyond what is wanted of them."""
+        return {pool: count.surge for pool, count in self._counts.items() if count.surge}
+
+    def applicable(self, api: KubeApi, loaded: Loaded, desired: Desired) -> Desired:
+        """Blocks. Of what git says, what may be applied now."""
+        self.learn(api)
+        staged = staged_bases(loaded.objects)
+        services = [each for each in desired.objects if each.ref.kind == INFERENCE_SERVICE.kind]
+        self._declared = {pool_of(each.body): each.body for each in services}
+        if not staged and not self._counts:
+            return desired
+        seen = see_pools(api, self._settings.models_namespace, {*staged, *self._counts})
+        return replace(desired, objects=tuple(self._applicable(each, staged, seen) for each in desired.objects))
+
+    def _applicable(
+        self, wanted: DesiredObject, staged: Mapping[str, StagedBase], seen: Mapping[str, SeenPool]
+    ) -> DesiredObject:
+        pool = pool_of(wanted.body)
+        there = seen.get(pool) if wanted.ref.kind == INFERENCE_SERVICE.kind else None
+        if there is None or there.found.service != wanted.ref.name:
+            return wanted
+        own, applied = there.found.own, wanted
+        known = self._uris_of(pool, staged[pool], own.uri) if pool in staged else set()
+        words = ""
+        if is_held_back(wanted, there.own, known, max(own.asked, own.pods)):
+            applied = held_back(wanted, there.own)
+            words = f"{wanted.ref.name} has replicas of {own.uri}: {uri_of(wanted.body)} waits until it has none"
+        self._say(f"{pool} is held back", words, logging.INFO)
+        total = self.total(pool)
+        return applied if total is None else without_number(applied, total)
+
+    def _uris_of(self, pool: str, staged: StagedBase, live: str) -> set[str]:
+        """Weights that the base has, or is published with; before that is known, what is live may be."""
+        snapshot = self._published()
+        base = _base(snapshot, pool)
+        published = _uris(base).values() if base is not None else [live] if snapshot is None else []
+        return {*staged.uris.values(), *published} - {""}
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    async def run(self, api: KubeApi) -> None:
+        """Until the term ends: LeadershipLost."""
+        rested_s = REST_S
+        while True:
+            is_due = bool(self._counts) or bool(self._rows.book.active) or rested_s >= REST_S
+            if is_due and not self._is_suspended():
+                await self._attempt(api)
+                rested_s = 0.0
+            await asyncio.sleep(LOOK_EVERY_S)
+            rested_s += LOOK_EVERY_S
+
+    async def _attempt(self, api: KubeApi) -> None:
+        """What nobody foresaw is told with its trace, and must not end the term for all others."""
+        try:
+            await self.look(api)
+            self._say("the cluster", "")
+        except LeadershipLost:
+            raise
+        except _KUBE_ERRORS as error:
+            self._say("the cluster", f"versions of bases stay as they are: {error}")
+        except Exception:
+            _log.exception("a pass over the versions of bases failed in a way that nobody foresaw")
+
+    async def look(self, api: KubeApi) -> None:
+        """One pass."""
+        async with self.turn:
+            may_be_applied = await asyncio.to_thread(self._look, api)
+        if may_be_applied:
+            self._wake()
+
+    def _look(self, api: KubeApi) -> bool:
+        """Blocks. Whether git's own word may be applied where it could not before."""
+        self.learn(api)
+        revision, snapshot = self._wanted(), self._published()
+        if revision is None or snapshot is None or not self._rows.book.is_known:
+            return False
+        if revision[0] != self._declarations.revision:
+            self._declarations = _Declarations.of(*revision)
+        pools = {*self._declarations.staged, *self._counts}
+        counted = self._declarations.scaled if self._settings.max_accelerators is not None else ()
+        seen = see_pools(api, self._settings.models_namespace, {*pools, *counted}) if pools else {}
+        steps = {pool: self._step(pool, seen, snapshot) for pool in sorted(pools & seen.keys())}
+        former = self._counts
+        self._keep(seen, {pool: step for pool, step in steps.items() if step is not None})
+        for pool, decided in steps.items():
+            if decided is not None and pool in {*former, *self._counts} and self._writer is not None:
+                trouble = self._writer.carry_out(seen[pool], decided[1], self._declared.get(pool))
+                self._say(pool, f"{pool}: {trouble}" if trouble else "")
+        return self._may_be_applied(former.keys() - self._counts.keys(), seen)
+
+    def _step(self, pool: str, seen: Mapping[str, SeenPool], snapshot: Snapshot) -> tuple[PoolCount, PoolStep] | None:
+        """What is wanted of the pool in all, and its next step; None while nothing can be said."""
+        there, base = seen[pool], _base(snapshot, pool)
+        if not _has_versions(there):
+            return None
+        total = self._total(pool, there)
+        surge = self._counts[pool].surge if pool in self._counts else 0
+        decided = self._decided(base, there, total, surge)
+        if decided is not None and not decided.is_settled and not surge and self._may_surge(pool, there, seen):
+            surge = 1
+            decided = self._decided(base, there, total, surge)
+        if decided is None:
+            return None
+        return PoolCount(total, 0 if decided.is_settled else surge), decided
+
+    def _total(self, pool: str, there: SeenPool) -> int:
+        if pool in self._declarations.scaled:
+            known = self.total(pool)
+            return there.found.own.asked if known is None else known
+        return self._declarations.replicas.get(pool, there.found.own.asked)
+
+    def _decided(self, base: ModelEntry | None, there: SeenPool, total: int, surge: int) -> PoolStep | None:
+        """Where the base is declared no longer, all go back to the pool's own service as it is."""
+        if base is None:
+            return pool_step(there.found, total, surge, VersionShares(there.found.own.uri, {}), {}, by_version=False)
+        driver, active = self._driver(), self._rows.book.active
+        shares = wanted_shares(base, active, driver.widening, total, surge if total else 0)
+        if shares is None:
+            return None
+        driver.aim(base, shares)
+        return pool_step(there.found, total, surge, shares, _uris(base), by_version=len(base.versions) > 1)
+
+    def _may_surge(self, pool: str, there: SeenPool, seen: Mapping[str, SeenPool]) -> bool:
+        """By what its service says of a change, and by the accelerators that all scaled pools may have together."""
+        staged, most = self._declarations.staged.get(pool), self._settings.max_accelerators
+        if staged is None or not staged.may_surge:
+            return False
+        if most is None or pool not in self._declarations.scaled:
+            return True
+        used = sum(_accelerators(seen[each]) for each in seen if each in self._declarations.scaled)
+        return used + (accelerators_of(there.own) or 1) <= most
+
+    def _keep(self, seen: Mapping[str, SeenPool], steps: Mapping[str, tuple[PoolCount, PoolStep]]) -> None:
+        """Blocks. Before anything is done by it; a pool whose service is gone, or names other weights by now, is
+        forgotten; one of which nothing can be said yet is kept."""
+        unsaid = {pool for pool in self._counts.keys() & seen.keys() - steps.keys() if _has_versions(seen[pool])}
+        counts = {pool: self._counts[pool] for pool in unsaid}
+        for pool, (count, step) in steps.items():
+            is_under_way = bool(seen[pool].seconds or step.makes) or not step.is_settled
+            if is_under_way and (pool in self._counts or pool in self._declarations.staged):
+                counts[pool] = count
+        if counts != self._counts and self._store is not None:
+            self._store.write(counts)
+        self._counts = counts
+        self._asked = {pool: asked for pool, asked in self._asked.items() if pool in counts}
+
+    def _may_be_applied(self, over: Iterable[str], seen: Mapping[str, SeenPool]) -> bool:
+        """A number that is git's again, or a service that has no replica to lose: once for each."""
+        emptied = {
+            pool: uri_of(self._declared[pool])
+            for pool, there in seen.items()
+            if pool in self._declared
+            and not max(there.found.own.asked, there.found.own.pods)
+            and uri_of(self._declared[pool]) != there.found.own.uri
+        }
+        is_due = bool(set(over)) or any(self._woken.get(pool) != uri for pool, uri in emptied.items())
+        self._woken = emptied
+        return is_due
+
+    def _say(self, about: str, trouble: str, level: int = logging.WARNING) -> None:
+        """Once, not with each look."""
+        if trouble and self._said.get(about) != trouble:
+            _log.log(level, "%s", trouble)
+        self._said[about] = trouble
+
+
+def _has_versions(seen: SeenPool) -> bool:
+    return bool(seen.found.own.uri or seen.seconds)
+
+
+def _base(snapshot: Snapshot | None, pool: str) -> ModelEntry | None:
+    """The base that bears the pool's name."""
+    models = snapshot.models if snapshot is not None else ()
+    return next((each for each in models if each.type == "base" and each.id == pool == PoolName(each.pool)), None)
+
+
+def _uris(base: ModelEntry) -> dict[str, str]:
+    """By version."""
+    return {version.name: uri for version in base.versions if (uri := weights_uri(version.artifact_uri))}
+
+
+def _accelerators(seen: SeenPool) -> int:
+    counts = [seen.found.own.asked, *(each.asked for each in seen.found.seconds.values())]
+    return sum(counts) * (accelerators_of(seen.own) or 1)

@@ -1,0 +1,95 @@
+"""Zones for gateways and agents: read from Node labels by the leading controller, told to the registry.
+
+Only names, labels and node names are used of what is read. The right to list nodes is the one that reaches beyond our
+namespaces; where an installation does not give it, this says so once and zones stay unknown.
+
+Neighbours: `functions.fleet.zones` has the table and those who ask for it.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, Retryable, Terminal
+from functions.controller.kubernetes.objects import Kind, mapping_at
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryClient,
+    RegistryRefused,
+    RegistryUnavailable,
+)
+from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
+
+NODE = Kind("v1", "Node")
+POD = Kind("v1", "Pod")
+ZONE_LABEL = "topology.kubernetes.io/zone"
+GATEWAYS = "app.kubernetes.io/name=gateway,app.kubernetes.io/part-of=shoal"
+_HOSTNAME_MAX_CHARS = 63
+TELL_AGAIN_S = 60.0  # a registry that was started anew knows nothing
+
+_log = logging.getLogger(__name__)
+
+
+class ZoneReporter:
+    """One for a term; owned by one event loop."""
+
+    def __init__(self, namespace: str, registry: RegistryClient, interval_s: float) -> None:
+        self._namespace = namespace
+        self._registry = registry
+        self._interval_s = interval_s
+        self._told: ZoneTable | None = None
+        self._told_s = 0.0
+        self._said = ""
+
+    async def run(self, api: KubeApi) -> None:
+        """Until it is cancelled, with its term."""
+        while True:
+            try:
+                await self.step(api, asyncio.get_running_loop().time())
+            except Exception:  # a preference must not end the term
+                _log.exception("a look at the zones failed in a way that nobody foresaw")
+            await asyncio.sleep(self._interval_s)
+
+    async def step(self, api: KubeApi, now_s: float) -> None:
+        """One look; told where something is new, or was told too long ago."""
+        try:
+            table = await asyncio.to_thread(self._read, api)
+            if table != self._told or now_s - self._told_s >= TELL_AGAIN_S:
+                await self._tell(table)
+                self._told, self._told_s = table, now_s
+            self._say("")
+        except (Retryable, Conflict, Terminal, KindMissing, Gone) as error:
+            self._say(f"zones are not known, so nobody prefers its own: {error}")
+        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+            self._say(f"zones cannot be told: {error}")
+
+    def _read(self, api: KubeApi) -> ZoneTable:
+        zones = {
+            node["metadata"]["name"]: zone
+            for node in api.list(NODE).items
+            if (zone := mapping_at(node, "metadata", "labels").get(ZONE_LABEL))
+        }
+        pods = api.list(POD, self._namespace, label_selector=GATEWAYS).items
+        nodes = {
+            _hostname(pod["metadata"]["name"]): pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")
+        }
+        return ZoneTable(zones, nodes)
+
+    async def _tell(self, table: ZoneTable) -> None:
+        content = msgspec.json.encode(table)
+        if len(content) > ZONES_MAX_BYTES:
+            raise RegistryRefused(f"the table of {len(table.zones)} nodes is over {ZONES_MAX_BYTES} bytes")
+        await self._registry.send("PUT", ZONES_PATH, content=content)
+
+    def _say(self, trouble: str) -> None:
+        """Once, not with each look."""
+        if trouble and trouble != self._said:
+            _log.warning("%s", trouble)
+        self._said = trouble
+
+
+def _hostname(pod: str) -> str:
+    """What a pod of that name is told as its host's name, which is all that it knows."""
+    return pod[:_HOSTNAME_MAX_CHARS].rstrip("-.")

@@ -1,0 +1,129 @@
+"""Client of the registry's rows, as the controller reads and changes them. Strict about what it uses, else lenient.
+
+Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
+(it will not), RowMoved (somebody was faster: read again).
+"""
+
+from typing import Annotated
+
+import httpx
+import msgspec
+
+from functions.api.ids import RolloutId
+from functions.api.snapshot_entries import (
+    AnyDigest,
+    AnyKeyId,
+    AnyModelId,
+    Hex64,
+    Name,
+    QuotaLimits,
+    Scope,
+    ServiceClass,
+)
+from functions.controller.snapshot.registry_client import RegistryClient, RegistryUnavailable
+from functions.decisions.rollout import codec as rollout_codec
+from functions.decisions.rollout import evidence as rollout_evidence
+from functions.decisions.rollout.codec import Command, RolloutInvalid
+from functions.decisions.rollout.evidence import Evidence, EvidenceInvalid
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, id_of
+
+CHANGES_PATH = "/internal/v1/changes"
+ROLLOUTS_PATH = "/internal/v1/rollouts"
+PAGE_MAX_BYTES = 64 * 1024 * 1024
+
+Change = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class ApiVersion(msgspec.Struct, frozen=True):
+    name: Name
+    digest: AnyDigest
+    artifact_uri: Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class ApiModel(msgspec.Struct, frozen=True):
+    """A model that was declared through the registry's API, or that it was deleted there."""
+
+    id: AnyModelId
+    base: str = ""
+    rollout: str = ""
+    versions: tuple[ApiVersion, ...] = ()
+    channels: dict[Name, Name] = {}
+    deleted: bool = False
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    key_id: AnyKeyId
+    tenant: Name
+    hmac_sha256: Hex64
+    scopes: tuple[Scope, ...] = ()
+    max_class: ServiceClass = "interactive"
+    expires_unix_s: float | None = None
+    revoked: bool = False
+    limits: QuotaLimits | None = None
+
+
+class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
+    """A rollout, and what the feed may say besides."""
+
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0  # of all rollouts, by when they were made
+
+    @property
+    def rollout(self) -> Rollout:
+        return Rollout(**{name: getattr(self, name) for name in Rollout.__struct_fields__})
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """A page of what has changed; whole rows, in the state that they have now."""
+
+    change: Change
+    more: bool = False
+    lineage: str = ""  # the database's own name: another one knows nothing of our numbers
+    models: tuple[ApiModel, ...] = ()
+    keys: tuple[ApiKey, ...] = ()
+    rollouts: tuple[RolloutRow, ...] = ()
+
+
+_page = msgspec.json.Decoder(Changes)
+
+
+class RolloutClient:
+    def __init__(self, registry: RegistryClient) -> None:
+        self._registry = registry
+
+    async def changes(self, after: int, wait_s: float) -> Changes:
+        """What changed after that number: at once, or when something does, at the latest after `wait_s`."""
+        params = {"after": after, "wait_s": wait_s}
+        timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)
+        response = await self._registry.send("GET", CHANGES_PATH, params=params, timeout=timeout)
+        if len(response.content) > PAGE_MAX_BYTES:
+            raise RegistryUnavailable(f"a page of {len(response.content)} bytes is over {PAGE_MAX_BYTES}")
+        try:
+            return _page.decode(response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RegistryUnavailable(f"{CHANGES_PATH} does not answer as a registry does: {error}") from error
+
+    async def create(self, spec: RolloutSpec) -> Rollout:
+        """The same again is the same rollout."""
+        response = await self._registry.send(
+            "PUT", f"{ROLLOUTS_PATH}/{id_of(spec)}", content=rollout_codec.encode(spec)
+        )
+        return _row(response)
+
+    async def post_event(self, rollout: RolloutId, command: Command) -> Rollout:
+        path = f"{ROLLOUTS_PATH}/{rollout}/events"
+        return _row(await self._registry.send("POST", path, content=rollout_codec.encode(command)))
+
+    async def evidence(self, rollout: RolloutId) -> Evidence:
+        """Of the trial that it is in now."""
+        response = await self._registry.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
+        try:
+            return rollout_evidence.decode(response.content)
+        except EvidenceInvalid as error:
+            raise RegistryUnavailable(f"the evidence of {rollout} cannot be read: {error}") from error
+
+
+def _row(response: httpx.Response) -> Rollout:
+    try:
+        return rollout_codec.decode_rollout(response.content)
+    except RolloutInvalid as error:
+        raise RegistryUnavailable(f"{response.url.path} does not answer with a rollout: {error}") from error

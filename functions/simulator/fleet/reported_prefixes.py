@@ -1,0 +1,65 @@
+"""What gateways know of caches by the engines' own events (`prefix.source: events`; `functions.fleet.prefix_view`).
+
+One index for all gateways, since all hear the same events, and without their delay of some milliseconds. A real gateway
+knows the blocks of a prompt only as far as it has met the text before, which is the part that anybody can have cached.
+
+Neighbours: `prefix_cache` tells, `gateway` asks; `functions.decisions.prefix.block_index` is the real one.
+"""
+
+from collections.abc import Sequence
+
+from functions.api.ids import ReplicaId
+from functions.decisions.prefix.block_index import BlockIndex
+from functions.fleet.prefix_filters import Held, bits_of, held_by
+
+_MAX_NAMES = 20_000_000
+
+
+class ReportedPrefixes:
+    def __init__(self) -> None:
+        self._index = BlockIndex(_MAX_NAMES)
+        self._replica_of: dict[int, ReplicaId] = {}
+        self._live = 0
+
+    def listener_of(self, replica_id: ReplicaId) -> "_Listener":
+        """For the cache of a replica that starts, whose former one is known no more."""
+        for former in [slot for slot, known in self._replica_of.items() if known == replica_id]:
+            self._forget(former)
+        slot = self._index.begin()
+        if slot is None:
+            raise RuntimeError("too many replicas have started: give the policy prefix.source sent")
+        self._replica_of[slot] = replica_id
+        self._live |= 1 << slot
+        return _Listener(self._index, slot)
+
+    def _forget(self, slot: int) -> None:
+        del self._replica_of[slot]
+        self._live &= ~(1 << slot)
+        self._index.retire(slot)
+
+    def match(self, blocks: Sequence[int]) -> Held:
+        """How many blocks of a chain each replica holds, from the first on."""
+        index = self._index
+        index.sweep(len(blocks))
+        if not index.has_host_blocks:
+            return held_by(self._replica_of, index.depths(blocks, self._live))
+        anywhere = index.depths_anywhere(blocks, self._live)
+        return held_by(self._replica_of, anywhere, index.depths(blocks, bits_of(anywhere)))
+
+
+class _Listener:
+    def __init__(self, index: BlockIndex, slot: int) -> None:
+        self._index = index
+        self._slot = slot
+
+    def stored(self, blocks: Sequence[int]) -> None:
+        self._index.add(self._slot, blocks)
+
+    def removed(self, blocks: Sequence[int]) -> None:
+        self._index.remove(self._slot, blocks)
+
+    def moved_to_host(self, blocks: Sequence[int]) -> None:
+        self._index.add_to_host(self._slot, blocks)
+
+    def left_host(self, blocks: Sequence[int]) -> None:
+        self._index.remove_from_host(self._slot, blocks)

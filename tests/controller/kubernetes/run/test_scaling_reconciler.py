@@ -1,0 +1,279 @@
+"""One pass of the autoscaler on a cluster: a real API server, a real registry, agents that note what they are told."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.api.loader import Loaded
+from functions.controller.autoscaling.clients import RoleNotifier
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
+from functions.controller.kubernetes.ownership import FIELD, owners
+from functions.controller.kubernetes.run.conditions import ScalingStatus
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.scaling_reconciler import NoTotals, ScalingReconciler
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.scaling import Written
+from functions.controller.snapshot.registry_client import RegistryClient
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet import pool_heartbeat
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
+from tests.controller.kubernetes.fixtures import Space
+from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
+from tests.fleet.builders import beat as heartbeat
+from tests.registry.rig import TOKEN, serving
+from tests.registry.rig import Rig as RegistryRig
+
+pytestmark = pytest.mark.servers
+
+POLICY = """\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: a}
+spec: {pool: a, replicas: {min: 2, max: 6}, warm: 1, scaleUp: ["queue_seconds > 0.5: +2"]}
+"""
+
+
+class OnItsWay(NoTotals):
+    """Pools whose base goes from one version to another, with what was asked for in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: dict[str, int] = {}
+
+    def total(self, pool: str) -> int | None:
+        return self.totals.get(pool)
+
+    def ask(self, pool: str, total: int) -> Written:
+        changed, self.totals[pool] = self.totals[pool] != total, total
+        return Written(total, changed=changed)
+
+
+@dataclass
+class Rig:
+    fleet: Fleet
+    registry_rig: RegistryRig
+    settings: KubernetesSettings
+    told: list[tuple[int, str]] = field(default_factory=list)
+    stood: list[Mapping[str, ScalingStatus]] = field(default_factory=list)
+    wanted: tuple[str, Loaded] | None = None
+    metrics: ControllerMetrics = field(default_factory=ControllerMetrics)
+    totals: OnItsWay = field(default_factory=OnItsWay)
+
+    def __post_init__(self) -> None:
+        registry = RegistryClient(self.registry_rig.client, self.registry_rig.url, TOKEN)
+        self.reconciler = ScalingReconciler(
+            self.settings,
+            registry,
+            self.metrics,
+            wanted=lambda: self.wanted,
+            is_suspended=lambda: False,
+            on_status=self.stood.append,
+            totals=self.totals,
+        )
+        self.agents = httpx.AsyncClient(transport=httpx.MockTransport(self._agent))
+
+    def _agent(self, request: httpx.Request) -> httpx.Response:
+        self.told.append((request.url.port or 0, request.content.decode()))
+        return httpx.Response(200)
+
+    def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
+        self.registry_rig.fleet.link.set(True)
+        for number, phase in enumerate(phases):
+            replica = heartbeat(
+                replica_id=f"a-{number}",
+                pool="a",
+                phase=phase,
+                sequence=sequence,
+                peer_port=9000 + number,
+                host="127.0.0.1",
+            )
+            self.registry_rig.fleet.take(heartbeats.encode(replica))
+        stats = PoolStats("a", 30.0, queue_s=queue_s)
+        self.registry_rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,))))
+
+    async def step(self) -> int:
+        """One pass; the number that the cluster is then asked for."""
+        await self.reconciler.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
+        return int(self.fleet.replicas("a"))
+
+
+@pytest.fixture
+async def rig(space: Space, tmp_path: Path) -> AsyncIterator[Rig]:
+    fleet = Fleet(space)
+    fleet.converge(fleet.desired(pool("a", replicas=2), POLICY))
+    (tmp_path / "token").write_text(TOKEN)
+    settings = KubernetesSettings(
+        namespace=space.system, models_namespace=space.models, internal_token_file=tmp_path / "token"
+    )
+    async with serving(tmp_path) as registry_rig:
+        made = Rig(fleet, registry_rig, settings)
+        made.wanted = ("main@1", load(pool("a", replicas=2), POLICY))
+        yield made
+        await made.agents.aclose()
+
+
+async def test_before_anything_is_published_or_heard_nothing_is_written(rig: Rig) -> None:
+    wanted, rig.wanted = rig.wanted, None
+    assert await rig.step() == 2
+    rig.wanted = wanted
+    assert await rig.step() == 2, "no replica and no gateway was heard"
+
+
+async def test_warm_ones_are_asked_for_beside_those_that_serve(rig: Rig) -> None:
+    rig.hear("ready", "ready")
+    assert await rig.step() == 3
+    assert rig.told == []
+
+
+async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
+    rig.hear("ready")
+    assert await rig.step() == 3, "two that serve, one that is warm"
+    assert rig.stood == [{"a": ScalingStatus(2, 1)}]
+    assert await rig.step() == 3
+    assert len(rig.stood) == 1, "the same again is not told"
+
+
+async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(rig: Rig) -> None:
+    rig.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await rig.step() == 5
+    assert rig.told == [(9002, '{"standby":false}')]
+    found = rig.metrics.registry.get_sample_value("shoal_autoscaler_desired_replicas", {"pool": "a", "reason": "rule"})
+    assert found == 4
+
+
+async def test_where_one_serves_too_many_it_becomes_the_warm_one(rig: Rig) -> None:
+    rig.hear("ready", "ready", "ready")
+    await rig.step()
+    assert rig.told == [(9002, '{"standby":true}')]
+
+
+async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(rig: Rig) -> None:
+    """Its number is a part of it then: one writer. What was warm serves, and what serves is no reason to want more."""
+    rig.totals.totals["a"] = 3
+    rig.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await rig.step() == 2, "the service's own number is left alone"
+    assert rig.totals.totals["a"] == 5
+    assert rig.told == [(9002, '{"standby":false}')]
+    rig.hear(*["ready"] * 5, sequence=2)
+    await rig.step()
+    assert rig.totals.totals["a"] <= 6, "within its policy, whatever is warm of others"
+    assert len(rig.told) == 1, "none becomes warm"
+    rig.totals.totals.clear()
+    assert await rig.step() > 2, "the number is the autoscaler's again"
+
+
+async def test_accelerators_of_a_surge_are_nobody_elses(rig: Rig) -> None:
+    rig.reconciler._settings = rig.settings.model_copy(update={"max_accelerators": 4})
+    rig.totals.totals["a"], rig.totals.surges = 2, {"a": 1}
+    rig.hear("ready", "ready", queue_s=0.9)
+    await rig.step()
+    assert rig.totals.totals["a"] == 3, "of four, one is the surge's"
+
+
+MANY = """\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: a}
+spec: {pool: a, replicas: {min: 2, max: 8}, warm: 4}
+"""
+
+
+async def test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 6, "maxReplicas": 12}}})
+    rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    rig.hear(*["ready"] * 6)
+    assert await rig.step() == 10, "six serve, and four more are asked for"
+    assert rig.told == []
+
+
+async def test_those_that_are_warm_are_not_taken_for_serving_ones(rig: Rig) -> None:
+    rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8, "maxReplicas": 12}}})
+    rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    rig.hear(*["ready"] * 5, *["warm"] * 3)
+    assert await rig.step() == 9, "five serve, three are warm, and one more is asked for"
+    assert rig.told == []
+
+
+def _with_at_most(rig: Rig, accelerators: int) -> ScalingReconciler:
+    return ScalingReconciler(
+        rig.settings.model_copy(update={"max_accelerators": accelerators}),
+        RegistryClient(rig.registry_rig.client, rig.registry_rig.url, TOKEN),
+        rig.metrics,
+        wanted=lambda: rig.wanted,
+        is_suspended=lambda: False,
+    )
+
+
+async def test_what_all_pools_may_have_together_is_not_passed(rig: Rig) -> None:
+    rig.reconciler = _with_at_most(rig, 3)
+    rig.hear("ready", "ready", queue_s=0.9)
+    assert await rig.step() == 3
+
+
+async def test_accelerators_are_counted_and_not_replicas(rig: Rig) -> None:
+    """Seven are allowed, a replica takes two: three replicas, not seven."""
+    rig.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
+    rig.reconciler = _with_at_most(rig, 7)
+    rig.hear("ready", "ready", queue_s=5.0)
+    for _ in range(5):
+        count = await rig.step()
+    assert count == 3
+
+
+async def test_a_registry_that_is_away_changes_nothing(rig: Rig) -> None:
+    rig.hear("ready", "ready")
+    assert await rig.step() == 3
+    rig.reconciler = ScalingReconciler(
+        rig.settings,
+        RegistryClient(rig.registry_rig.client, "http://127.0.0.1:9", TOKEN),
+        rig.metrics,
+        wanted=lambda: rig.wanted,
+        is_suspended=lambda: False,
+    )
+    assert await rig.step() == 3
+
+
+class Overtaken(KubeApi):
+    """The same server, where Flux applies another number between our look and our first write."""
+
+    def __init__(self, fleet: Fleet, theirs: Body) -> None:
+        super().__init__(fleet.space.client, Leader(), timeout_s=60.0)
+        self._fleet = fleet
+        self._theirs: Body | None = theirs
+
+    def server_side_apply(self, body: Body, **how: Any) -> Body:
+        if self._theirs is not None:
+            theirs, self._theirs = self._theirs, None
+            self._fleet.apply_as("flux", theirs)
+        return super().server_side_apply(body, **how)
+
+
+def declared(rig: Rig, replicas: int) -> Body:
+    body = rig.fleet.desired(pool("a")).objects[-1].body
+    model = {"modelFormat": {"name": "vLLM"}}
+    return {**body, "spec": {"predictor": {"minReplicas": replicas, "model": model}}}
+
+
+async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pass_goes_on(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server answers 409 twice: to the number that is wanted, and to sharing the one that was seen."""
+    rig.fleet.apply_as("flux", declared(rig, 3), force=True)
+    rig.hear(*["ready"] * 4)
+    rig.fleet.api = Overtaken(rig.fleet, declared(rig, 5))
+    assert await rig.step() == 5, "theirs, as it is now"
+    assert rig.told == [(9003, '{"standby":true}')], "agents are told in the same pass"
+    assert "flux" in caplog.text
+    assert await rig.step() == 5, "shared from the next pass on"
+    assert ("flux", "Apply") in (holders := owners(rig.fleet.service("a") or {}, *FIELD))
+    assert (AUTOSCALER_MANAGER, "Apply") in holders
+    seen = rig.stood[-1]["a"]
+    assert seen.contested.startswith("flux")
+    assert "4 replicas are wanted; leave minReplicas out" in seen.contested
+    assert seen.live == 4

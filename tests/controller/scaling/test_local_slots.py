@@ -1,0 +1,95 @@
+"""Passes on one machine whose pool's warm engines sleep: who waits for a slot, and what is known of it."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from functions.controller.autoscaling import slots_in_use as seating
+from functions.controller.autoscaling.allocation import Allocation
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, Target
+from functions.fleet.pool_board import PoolReport
+from tests.controller.scaling.builders import POOL, replica, report
+from tests.controller.scaling.test_local import Machine
+
+SLEEPS = ("--enable-sleep-mode",)
+HEARTBEATS = (replica(0), replica(1))
+SEVERAL = 3
+
+
+async def passes(machine: Machine, heard: PoolReport | None) -> tuple[int, int, str]:
+    """Some with that report; how many serve and are warm then, and why not more."""
+    machine.source.heard = heard
+    begun = machine.source.asked
+    await machine.passes(lambda: machine.source.asked > begun + SEVERAL)
+    return machine.shown.serving, machine.shown.warm, machine.shown.held
+
+
+async def test_a_warm_one_that_sleeps_leaves_its_slot_to_the_next_that_is_loaded(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(2), Target("sim"), slots=3, args=SLEEPS, warm=2)
+    serving, warm, held = await passes(machine, report(*HEARTBEATS))
+    assert (serving, warm) == (2, 1) and held.startswith("a warm replica is loaded, one at a time")
+    assert (await passes(machine, report(*HEARTBEATS, replica(2, "warm"))))[1] == 1, "it is awake, on the last slot"
+    heartbeats = (*HEARTBEATS, replica(2, "warm", asleep=True))
+    assert await passes(machine, report(*heartbeats)) == (2, 2, "")
+
+
+async def test_what_does_not_sleep_has_its_slot(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(2), Target("sim"), slots=3, warm=2)
+    serving, warm, held = await passes(machine, report(*HEARTBEATS, replica(2, "warm", asleep=True)))
+    assert (serving, warm) == (2, 1) and held.startswith("this machine runs 3 engines at most")
+
+
+async def test_what_sleeps_stays_though_nothing_is_heard_of_it_for_a_while(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=3, args=SLEEPS, warm=2)
+    assert (await passes(machine, None))[:2] == (2, 2)
+    heartbeats = [replica(number, "warm", asleep=True) for number in (2, 3)]
+    assert await passes(machine, report(*HEARTBEATS, *heartbeats)) == (2, 2, "")
+
+
+async def test_what_an_operator_asks_for_is_woken_whatever_the_slot_are(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 3), slots=2, args=SLEEPS)
+    assert (await passes(machine, report(*HEARTBEATS, replica(2, "warm", asleep=True))))[:2] == (3, 0)
+
+
+async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(2), Target("sim"), slots=9, args=SLEEPS)
+    machine.source.heard = report(*HEARTBEATS)
+    one = machine.reconciler.declared
+    running = asyncio.get_running_loop().create_task(machine.scaling.run())
+    async with asyncio.timeout(60.0):
+        for number in itertools.count():  # each time another pool, so that no two looks find the same
+            machine.reconciler.desire("main@2", (*one, Pool(f"p{number}", 1, "m")))
+            await asyncio.sleep(0)
+            assert not running.done(), running.exception()
+            if machine.source.asked > 1:
+                break
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=3, args=SLEEPS)
+    mark = layout.standby_file(f"{POOL}-2")
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    machine.scaling.begin()
+    assert not mark.exists(), "who comes for the time of a change does not begin warm"
+    assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [2]
+    assert (machine.shown.serving, machine.shown.warm) == (2, 0)
+
+
+def test_what_does_not_sleep_begins_as_it_was(layout: StateLayout) -> None:
+    machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=4)
+    machine.scaling.begin()
+    assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [4]
+
+
+async def test_one_whose_agent_is_started_again_is_not_ended_for_another(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seating, "SURE_AFTER_S", 600.0)
+    machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim"), Pool("other", 2, "m"), slots=4, args=SLEEPS)
+    begun = report(*HEARTBEATS, replica(2, "starting"))
+    assert (await passes(machine, begun))[:2] == (2, 1), "it may have slept, and says so with the next heartbeat"
