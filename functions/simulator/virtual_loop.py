@@ -16,7 +16,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any
 
@@ -61,6 +61,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         asyncio._set_running_loop(self)
         try:
             yield
+        except BaseException:
+            with suppress(Exception):  # what was raised first is told
+                self._end_tasks()
+            raise
+        else:
             self._end_tasks()
         finally:
             asyncio._set_running_loop(former)

@@ -1,11 +1,12 @@
 """Virtual time: what was asked for first happens first, and nothing after somebody said stop."""
 
+import asyncio
 import gc
 
 import pytest
 
 from functions.simulator.events import Events
-from functions.simulator.virtual_loop import seldom_collected
+from functions.simulator.virtual_loop import VirtualLoop, seldom_collected
 
 
 def test_equal_times_happen_in_the_order_in_which_they_were_asked_for() -> None:
@@ -50,3 +51,20 @@ def test_the_collector_is_as_it_was_after_a_run() -> None:
         assert gc.get_threshold()[0] > 10 * usual[0]
         raise ValueError("a run that fails")
     assert gc.get_threshold() == usual
+
+
+def test_tasks_end_with_a_simulation_that_fails() -> None:
+    """They were left pending, and told so in some later test when they were collected."""
+    loop, ended = VirtualLoop(Events()), list[str]()
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(ZeroDivisionError), loop.running():
+        loop.create_task(waits())
+        loop.call_later(1.0, lambda: 1 // 0)
+        loop._events.run_all()
+    assert ended == ["cancelled"]
