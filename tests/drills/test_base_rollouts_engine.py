@@ -185,12 +185,13 @@ async def taken_back(
     its = [answer for answer in watched.answers if version in watched.heard.during(answer)]
     last_s = max((answer.ended_s for answer in its), default=taken_back_s)
     print(f"{len(its)} requests saw {version}, the last ended {last_s - taken_back_s:.1f} s after it was taken back")
-    assert its and row["stage"] == 0 and not watched.wrong(), watched.wrong()[:3]
+    assert row["stage"] == 0 and not watched.wrong(), watched.wrong()[:3]
     return watched, row, its
 
 
 async def test_a_slower_base_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
-    watched, row, _ = await taken_back(fleet, judge, "v3", "slow")
+    watched, row, its = await taken_back(fleet, judge, "v3", "slow")
+    assert its, "somebody has seen it"
     assert "p50_latency > 1.5x" in row["reason"] and not watched.failed(), (row, watched.failed()[:3])
 
 
@@ -224,10 +225,12 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
 
 
 async def test_a_base_whose_engine_dies_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
-    watched, row, its = await taken_back(fleet, judge, "v4", "dies")
+    """It dies of the first that comes, whose failure is told and not tried elsewhere; the old one answers all others.
+    Two deaths are enough, and a third may have begun."""
+    watched, row, _ = await taken_back(fleet, judge, "v4", "dies")
     assert "error_rate > 2%" in row["reason"], row
     lost = watched.failed()
-    assert all(answer in its for answer in lost), [answer for answer in lost if answer not in its][:3]
+    assert 0 < len(lost) <= 3 and all("engine_error" in answer.detail for answer in lost), lost[:3]
 
 
 def engines(fleet: Fleet) -> int:
