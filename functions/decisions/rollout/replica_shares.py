@@ -20,7 +20,7 @@ Worked example (test_worked_example_of_four_replicas): N = 4, S = 1, stages 10, 
 10 % has passed: 2 new; with 2 and 3 ready the share is 40 %, and 200 >= 50 x 4: the stage of 50 % begins. That passed:
 4 new and 1 old, of which 3 and 1 are ready on the way: 75 %. With 4 and 1 all of it is borne, and the rollout ends. The
 one that is left answers at once whatever is taken back until then.
-Worked example (test_two_replicas_end_with_two): N = 2, S = 1, stages 20 and 100 %. At 20 %: 1 new and 2 old. It has
+Worked example (test_two_replicas_end_with_two): N = 2, S = 1, stages 10 and 100 %. At 10 %: 1 new and 2 old. It has
 passed, and one of the old is changed: 1 new and 1 old are ready, and 100 >= 100 x 1, but C is 2: it ends with both.
 
 Neighbours: `evaluation` lets stages pass; targets start and end replicas.
