@@ -29,8 +29,8 @@ class Supervised:
         self._spawn(self._keep(name, run, expected), name)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end; what it raises is logged."""
-        self._spawn(self._log_failure(name, work), name)
+        """Run `work` to its end; what it raises is logged. Cancelled before it began, it is closed."""
+        self._spawn(self._log_failure(name, work), name).add_done_callback(lambda _: work.close())
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Cancel every task and wait for their ends.
@@ -45,10 +45,11 @@ class Supervised:
             if tasks:
                 _, tasks = await asyncio.wait(tasks, timeout=wait_s)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]) -> None:
         loop, repeats = asyncio.get_running_loop(), Repeats()

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 
 @dataclass(slots=True)
@@ -19,6 +20,21 @@ class Events:
 
     def after(self, delay_s: float, what: Callable[[], None]) -> None:
         self.at(self.now_s + delay_s, what)
+
+    @property
+    def waiting(self) -> int:
+        """What is to happen yet."""
+        return len(self._waiting)
+
+    def due(self, kind: type[Callable[[], None]]) -> "Events":
+        """Of that kind and at this time, in their order, and nothing else."""
+        events = Events(self.now_s)
+        for when_s, _, what in sorted(self._waiting, key=itemgetter(0, 1)):
+            if when_s > self.now_s:
+                break
+            if isinstance(what, kind):
+                events.at(when_s, what)
+        return events
 
     def stop(self) -> None:
         """Nothing happens after what happens now."""

@@ -22,6 +22,8 @@ from typing import Any
 
 from functions.simulator.events import Events
 
+_MOST_ENDS = 8  # what begins anew at each of its ends is left
+
 
 class _Call:
     """What is to be called, unless it is cancelled before."""
@@ -71,11 +73,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(former)
 
     def _end_tasks(self) -> None:
-        """Nothing else happens meanwhile."""
-        self._events = Events(self._events.now_s)
-        for task in self._tasks:
-            task.cancel()
-        self._events.run_all()
+        """Nothing else happens meanwhile but what is due: one that has not begun can only end by beginning.
+
+        What a task does at its end may begin another one, and that one may wait for what now never happens: it is
+        cancelled in its turn. Raises the first error of them once all have had their turns.
+        """
+        errors: list[Exception] = []
+        for _ in range(_MOST_ENDS):
+            if not self._tasks:
+                break
+            self._events = self._events.due(_Call)
+            for task in tuple(self._tasks):
+                task.cancel()
+            while self._events.waiting:
+                try:
+                    self._events.run_all()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     # asyncio's names
 

@@ -1,6 +1,7 @@
 """Supervised tasks: they fail aloud, start again, and end when told."""
 
 import asyncio
+import inspect
 import logging
 
 import pytest
@@ -132,3 +133,16 @@ async def test_a_cancellation_that_was_forgotten_is_told_again() -> None:
     await running.wait()
     await tasks.close(timeout_s=1.0)
     assert (forgotten, ended) == (1, True)
+
+
+async def test_work_that_was_cancelled_before_it_began_is_closed() -> None:
+    """Its coroutine told in some later test that nobody had awaited it."""
+
+    async def work() -> None:
+        raise AssertionError("it never begins")
+
+    begun = work()
+    tasks = Supervised()
+    tasks.once("work", begun)
+    await tasks.close()
+    assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED

@@ -69,7 +69,7 @@ def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int) -> Iterator[
             keep(agent.snapshot_cache_file, made)
             agents.append(stack.enter_context(agent.run()))
         for agent, engine in zip(agents, engines, strict=True):
-            wait_for(lambda agent=agent: agent.ask("/readyz")[0] == 200, "ready")  # type: ignore[misc]
+            agent.wait_until_ready()
             wait_for(lambda engine=engine: len(engine.adapters()) >= 3, "loaded ahead")  # type: ignore[misc]
         yield Fleet(agents, engines, digests)
 

@@ -172,6 +172,14 @@ class AgentProcess:
         status, content = http(method, self.url + path)
         return status, json.loads(content) if content else {}
 
+    def wait_until_ready(self) -> None:
+        """Fails with what it last said and the end of its log."""
+        try:
+            wait_for(lambda: self.ask("/readyz")[0] == 200, f"{self.replica_id} is ready")
+        except AssertionError as error:
+            said = self.ask("/readyz")
+            raise AssertionError(f"{error}\n{said}\n{self.log.read_text()[-3000:]}") from None
+
     def phase(self) -> str:
         return str(self.ask("/readyz")[1].get("phase", "unreachable"))
 

@@ -45,7 +45,7 @@ def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
     keep(agent.snapshot_cache_file, make_snapshot({model: {"v1": digest} for model, digest in digests.items()}))
     with agent.run():
         with engine.run():
-            wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapters are in")
+            agent.wait_until_ready()
             assert engine.adapters() == names
             heartbeat = bus.wait_for_beat(
                 lambda heartbeat: sorted(heartbeat.adapters) == names, "the heartbeat names them"
@@ -57,7 +57,7 @@ def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
             bus.wait_for_phase("dead")
         with engine.run():
             wait_for(lambda: engine.adapters() == names, "the successor has them too")
-            wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready again")
+            agent.wait_until_ready()
 
 
 def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
@@ -75,7 +75,7 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
         wait_for(lambda: (heartbeat := bus.last()) and key in heartbeat.reason, "the heartbeat names the blob")
         wait_for(lambda: engine.adapters() == [name_of(good, PIRATE)], "the good one is loaded")
         assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
-        wait_for(lambda: agent.ask("/readyz")[0] == 200, "one tenant's broken artifact does not hold the replica back")
+        agent.wait_until_ready()  # one tenant's broken artifact does not hold the replica back
         store.put(key, content)
         wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired")
         wait_for(lambda: (heartbeat := bus.last()) and heartbeat.reason == "", "nothing left to report")
@@ -113,10 +113,10 @@ def test_a_restarted_agent_adopts_what_the_engine_has(
     first = agent_with(store, tmp_path, engine, bus)
     keep(first.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with first.run():
-        wait_for(lambda: first.ask("/readyz")[0] == 200, "loaded")
+        first.wait_until_ready()
         incarnation = bus.wait_for_phase("ready").incarnation
     with agent_with(store, tmp_path, engine, bus).run() as second:
-        wait_for(lambda: second.ask("/readyz")[0] == 200, "ready")
+        second.wait_until_ready()
         page = http("GET", f"{second.url}/metrics")[1].decode()
         assert 'shoal_adapter_loads_total{tier="s3"} 0.0' in page
         assert 'shoal_adapter_loads_total{tier="disk"} 0.0' in page

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processe
 
 
 def ready(agent: AgentProcess, engine: Engine, adapters: int) -> None:
-    wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready")
+    agent.wait_until_ready()
     wait_for(lambda: len(engine.adapters()) == adapters, f"{adapters} are loaded ahead")
 
 
@@ -159,7 +159,7 @@ def test_a_replica_that_is_not_ready_loads_nothing(store: S3Store, bus: BusProbe
         bus.wait_for_phase("starting")
         assert agent.load(names_of(digests)[0])[0] == 503
         with engine.run():
-            wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready")
+            agent.wait_until_ready()
             agent.ask("/drain", "POST")
             status, told = agent.load(EngineName("acme/other@sha256:0123456789abcdef"))
             assert (status, "draining" in told["reason"]) == (503, True)

@@ -74,7 +74,7 @@ def test_a_model_that_makes_no_tokens_is_ready_once_it_answers_its_own_route(
     agent = quick_agent(tmp_path, engine, bus)
     keep(agent.snapshot_cache_file, make_snapshot({}, task=task))
     with engine.run(), agent.run():
-        wait_for(lambda: agent.ask("/readyz")[0] == 200, f"ready to {task}")
+        agent.wait_until_ready()
         engine.fault(hang=True)
         bus.wait_for_phase("hung")
 

@@ -242,11 +242,11 @@ STEPS = (fetching, in_place_and_not_asked_for_yet, loading, loaded, draining, un
 def test_a_killed_agent_is_followed_by_one_that_goes_on(killed_while: Callable[[Scene], None], scene: Scene) -> None:
     with Gateway(scene.engine, scene.bus).run() as gateway:
         with scene.agent.run():
-            wait_for(lambda: scene.agent.ask("/readyz")[0] == 200, "ready")
+            scene.agent.wait_until_ready()
             wait_for(lambda: len(scene.engine.adapters()) == 3, "three are loaded ahead")
             killed_while(scene)
         with scene.agent.run() as second:
-            wait_for(lambda: second.ask("/readyz")[0] == 200, "ready again")
+            second.wait_until_ready()
             wait_for(lambda: second.load(scene.cold, 60.0)[0] == 200, "the cold one is loaded")
             assert scene.in_engine()
             wait_for(lambda: scene.advertised({scene.cold}), "and advertised")

@@ -13,7 +13,7 @@ import pytest
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import S3Store
 from tests.replica.conftest import BusProbe
-from tests.replica.processes import POOL, AgentProcess, Engine, http, process, wait_for
+from tests.replica.processes import POOL, AgentProcess, Engine, http, process
 from tests.replica.snapshots import SUPPORT_BOT, keep, make_snapshot, name_of
 
 _PYTHON = os.environ.get("SHOAL_ENGINE_PYTHON", "")
@@ -76,7 +76,7 @@ def test_a_real_engine_is_filled_judged_and_found_hung(store: S3Store, bus: BusP
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run(), engine.run():
         bus.wait_for_phase("ready", timeout_s=_START_TIMEOUT_S)
-        wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapter is in")
+        agent.wait_until_ready()
         assert engine.adapters() == [name_of(digest)]
         heartbeat = bus.wait_for_beat(
             lambda heartbeat: bool(heartbeat.adapters and heartbeat.engine_version), "the heartbeat names them"

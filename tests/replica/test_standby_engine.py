@@ -147,7 +147,7 @@ def test_what_sleeps_is_given_no_adapter_until_it_is_woken(
                 lambda heartbeat: heartbeat.asleep and heartbeat.snapshot_epoch == 2, "its successor finds it so"
             )
             assert heartbeat.phase == "warm"
-            wait_for(lambda: agent.ask("/readyz")[0] == 200, "its process is as it should be")
+            agent.wait_until_ready()
             assert engine.adapters() == [name_of(first)]
             url = f"http://127.0.0.1:{agent.peer_port}/standing"
             assert http("POST", url, {"standby": False}, token="internal-token")[0] == 200

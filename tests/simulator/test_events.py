@@ -68,3 +68,44 @@ def test_tasks_end_with_a_simulation_that_fails() -> None:
         loop.call_later(1.0, lambda: 1 // 0)
         loop._events.run_all()
     assert ended == ["cancelled"]
+
+
+def test_what_a_task_begins_at_its_end_ends_too() -> None:
+    """A gateway tells a replica to stop when a request is cut off, in a task of its own that nobody answered."""
+    loop, ended = VirtualLoop(Events()), list[str]()
+
+    async def tells() -> None:
+        try:
+            await loop.create_future()
+        finally:
+            ended.append("told")
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            loop.create_task(tells())
+            await asyncio.sleep(0.0)
+            ended.append("cancelled")
+
+    with loop.running():
+        loop.create_task(waits())
+        loop._events.run(lambda: loop._events.happened == 1, 1.0)
+    assert not loop._tasks
+    assert ended == ["cancelled", "told"]
+
+
+def test_one_that_fails_at_its_end_does_not_keep_the_others() -> None:
+    loop, ended = VirtualLoop(Events()), list[str]()
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(ZeroDivisionError), loop.running():
+        loop.create_task(waits()).add_done_callback(lambda task: 1 // 0)
+        loop.create_task(waits())
+        loop._events.run(lambda: loop._events.happened == 2, 1.0)
+    assert ended == ["cancelled", "cancelled"]
