@@ -1,6 +1,7 @@
 """Commands in pages: fenced blocks of `sh` and `console`, each with what becomes of it.
 
     ```sh run             run on a fleet of simulated engines, all of a page's as one script
+    ```sh run: fleet      all of a page's as one script, on a fleet that other pages use as well and that has answered
     ```sh run: offline    run in a checkout without a fleet, each block alone
     ```sh needs: …        not run, and why: it needs one of NEEDS
     ```text output        what the page's script prints: each line in this order, … for what differs
@@ -44,7 +45,7 @@ def classification(fence: Fence) -> str:
 
 def is_classified(fence: Fence) -> bool:
     word = classification(fence)
-    runs = word in ("run", "run: offline") and language(fence) == "sh"
+    runs = word in ("run", "run: fleet", "run: offline") and language(fence) == "sh"
     return runs or (word.startswith("needs: ") and word.removeprefix("needs: ") in NEEDS)
 
 
@@ -56,13 +57,13 @@ def of_class(word: str) -> list[Fence]:
     return [fence for fence in all_fences() if is_shell(fence) and classification(fence) == word]
 
 
-def script_pages() -> list[Path]:
-    """Pages whose commands are one script."""
-    return sorted({fence.page for fence in of_class("run")})
+def script_pages(word: str = "run") -> list[Path]:
+    """Pages whose commands of this class are one script."""
+    return sorted({fence.page for fence in of_class(word)})
 
 
-def script(page: Path) -> str:
-    return "\n".join(fence.text for fence in fences(page) if is_shell(fence) and classification(fence) == "run")
+def script(page: Path, word: str = "run") -> str:
+    return "\n".join(fence.text for fence in fences(page) if is_shell(fence) and classification(fence) == word)
 
 
 def expected_output(page: Path) -> list[str]:

@@ -34,7 +34,7 @@ def test_an_unclassified_command_is_seen() -> None:
 
     assert not is_classified(fence("sh")) and not is_classified(fence("sh needs: luck"))
     assert not is_classified(fence("console run"))
-    assert is_classified(fence("sh run")) and is_classified(fence("sh run: offline"))
+    assert all(is_classified(fence(info)) for info in ("sh run", "sh run: fleet", "sh run: offline"))
     assert is_classified(fence("console needs: cluster"))
 
 
@@ -84,3 +84,7 @@ def test_targets_and_modules_exist() -> None:
 
 def test_the_tutorial_is_run() -> None:
     assert DOCS / "tutorial.md" in script_pages()
+
+
+def test_a_pages_output_is_of_one_script() -> None:
+    assert set(script_pages()) & set(script_pages("run: fleet")) == set()

@@ -22,11 +22,15 @@ _PARTS = ("inferenceservices", "policies", "registry")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path)
+
+
+def make_checkout(parent: Path) -> Path:
     """What of a checkout the commands read, with a `shoal` of this interpreter on the path."""
-    folder = tmp_path / "shoal"
+    folder = parent / "shoal"
     for part in _PARTS:
         shutil.copytree(ROOT / part, folder / part)
-    command = tmp_path / "bin" / "shoal"
+    command = parent / "bin" / "shoal"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m functions.cli.main "$@"\n')
     command.chmod(0o755)
@@ -79,6 +83,31 @@ def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int
     assert done.returncode == 0, done.stdout
     assert missing(expected_output(page), done.stdout) == [], done.stdout
     assert not processes_of(checkout / ".shoal")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A checkout whose fleet has answered each of its models, and its environment."""
+    folder = make_checkout(tmp_path_factory.mktemp("fleet"))
+    (folder.parent / ".gitconfig").write_text("[user]\n  name = You\n  email = you@example.com\n")
+    with free_ports() as base:
+        env = environment(folder, SHOAL_PORT_BASE=str(base))
+        try:
+            begun = run(
+                "shoal up --engine sim && for n in 1 2 3; do shoal chat acme/pirate --once Hello; done", folder, env
+            )
+            assert begun.returncode == 0, begun.stdout
+            yield folder, env
+        finally:
+            run("shoal down", folder, env)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", script_pages("run: fleet"), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_pages_commands_work_on_a_fleet_that_runs(page: Path, fleet: tuple[Path, dict[str, str]]) -> None:
+    done = run(script(page, "run: fleet"), *fleet)
+    assert done.returncode == 0, done.stdout
+    assert missing(expected_output(page), done.stdout) == [], done.stdout
 
 
 @pytest.mark.parametrize("fence", of_class("run: offline"), ids=lambda fence: fence.place)
