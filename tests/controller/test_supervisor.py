@@ -249,6 +249,31 @@ async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not
     assert (await shop.reaches("engine-a-0", "ready")).state.pid == pid
 
 
+async def test_an_agent_that_is_not_ready_is_changed_with_its_engine_and_not_before(shop: Shop, tmp_path: Path) -> None:
+    """It told of the weights that the engine was to have, while the engine answered with those that it had."""
+    sick = tmp_path / "sick"
+    before = replica_of("a", 0)
+    agent = before["agent-a-0"]
+    before["agent-a-0"] = replace(agent, argv=(*agent.argv, "--sick", str(sick)))
+    await shop.operations.converge(before)
+    for name in before:
+        await shop.reaches(name, "ready")
+    sick.touch()
+    await shop.reaches("agent-a-0", "unready")
+    old = (await shop.reaches("engine-a-0", "ready")).state.pid
+    after = {**replica_of("a", 0, spec="2"), "agent-a-0": replace(agent, argv=(*agent.argv, "--spec", "2"))}
+    change = asyncio.get_running_loop().create_task(shop.operations.converge(after))
+    beside = False
+    while not change.done():
+        engine, told = shop.supervisor.current("engine-a-0"), shop.supervisor.current("agent-a-0")
+        assert engine is not None and told is not None
+        beside |= told.spec == after["agent-a-0"] and engine.state.pid == old
+        await asyncio.sleep(0.01)
+    await change
+    assert not beside
+    assert phases_of(shop, *after) == ["ready", "ready"]
+
+
 async def test_restarting_what_does_not_exist_lists_what_does(shop: Shop) -> None:
     await shop.operations.converge({"one": tiny()})
     with pytest.raises(NoSuchProcess, match="there are: one"):

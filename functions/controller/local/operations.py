@@ -127,8 +127,9 @@ class Operations:
     ) -> None:
         replaced = {spec.name: spec for spec in specs}
         done: set[str] = set()
-        # An engine comes before its agent, and brings it along; sorting is stable.
-        for spec in sorted(replaced.values(), key=lambda spec: self._serves(spec.name)):
+        # An engine comes before its agent, and brings it along; sorting is stable. Of an engine that is ready and an
+        # agent that is not, the agent alone would tell of the new weights beside the old ones.
+        for spec in sorted(replaced.values(), key=self._is_in_service):
             if spec.name in done:
                 continue
             await prepare(spec, superseded)
@@ -145,7 +146,7 @@ class Operations:
         extra: dict[str, list[Instance]] = {}
 
         async def prepare(spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
-            if spec.pool is None or spec.pool in extra or spec.role != "engine" or not self._serves(spec.name):
+            if spec.pool is None or spec.pool in extra or spec.role != "engine" or not self._is_in_service(spec):
                 return
             more = sorted(surge(spec.pool).values(), key=lambda spec: (-spec.stop_rank, spec.name))
             extra[spec.pool] = [self._supervisor.add(each) for each in more]
@@ -178,9 +179,16 @@ class Operations:
         instance = self._supervisor.current(name)
         return instance is not None and instance.state.phase == "ready"
 
+    def _is_in_service(self, spec: ProcessSpec) -> bool:
+        """A replica, when all of its processes are ready; another process by itself."""
+        if spec.replica_id is None:
+            return self._serves(spec.name)
+        names = (name for name, each in self._supervisor.specs().items() if each.replica_id == spec.replica_id)
+        return all(self._serves(name) for name in names)
+
     async def _others_serve(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
         """Wait until every other replica of its pool is ready: two at once would be one too many."""
-        if spec.pool is None or not self._serves(spec.name):
+        if spec.pool is None or not self._is_in_service(spec):
             return
         for other in list(self._supervisor.specs().values()):
             if other.pool == spec.pool and other.replica_id != spec.replica_id:
