@@ -136,7 +136,7 @@ def build(settings: ReplicaSettings) -> Agent:
     heartbeat_loop = HeartbeatLoop(status, partial(_bus, settings, seal))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     warm_up = WarmUp(engine, settings.pool, status, settings.warm_up_timeout_s)
-    weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights")
+    weights = LoadedWeights(status, settings.weights_dir, settings.cache_dir / "weights", engine.models)
     metrics = AgentMetrics(status, heartbeat_loop.counts)
     metrics.watch_bus(heartbeat_loop.link)
     accelerators = Accelerators(settings.pool, settings.replica_id, _devices(settings), settings.accelerators_file)

@@ -1,20 +1,24 @@
 """What the engine has loaded: the digest of its base's weights, learnt once for each engine process.
 
-The engine does not tell, so it is read from the folder that it was started from: in a thread, since 140 GB without a
-manifest take minutes. Until then, and where the folder cannot be read, nothing is claimed. Nor is it where a file was
-written since the engine started (by the start time on its metrics page, where it has one): what lies there now is not
-what it has read. So an agent that is started again beside its engine claims nothing after somebody has put other
-weights in place, and one that was there before keeps what was true.
+The engine tells the folder that it was started from and not what lay there, so that is read: in a thread, since 140 GB
+without a manifest take minutes. Until then, and where the folder cannot be read, nothing is claimed. Nor is it where
+the engine names another folder that is to be seen from here (in a pod it has a path of its own), or a file was written
+since the engine started (by the start time on its metrics page, where it has one): what lies there now is not what it
+has read. So an agent that is started again beside its engine claims nothing after somebody has put other weights in
+place, and one that was there before keeps what was true.
 
 Neighbours: `functions.artifacts.loaded_weights` finds the digest, `monitor` says when an engine is new.
 """
 
 import logging
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.loaded_weights import facts_of, weights_digest
+from functions.engines.client import EngineModel
+from functions.engines.errors import EngineError
 from functions.replica.daemon_threads import in_daemon_thread
 from functions.replica.status import AgentStatus
 
@@ -24,8 +28,15 @@ _log = logging.getLogger(__name__)
 class LoadedWeights:
     """Owned by the agent's loop."""
 
-    def __init__(self, status: AgentStatus, folder: Path | None, notes: Path) -> None:
-        self._status, self._folder, self._notes = status, folder, notes
+    def __init__(
+        self,
+        status: AgentStatus,
+        folder: Path | None,
+        notes: Path,
+        models: Callable[[], Awaitable[Iterable[EngineModel]]],
+    ) -> None:
+        """`models` are those that the engine lists."""
+        self._status, self._folder, self._notes, self._models = status, folder, notes, models
         self._engines = 0  # processes so far: an answer about one that is gone counts for nothing
 
     def forget(self) -> None:
@@ -37,7 +48,7 @@ class LoadedWeights:
         """A new engine serves; `started_unix_s` is when its process began, where that is known."""
         self._engines += 1
         engine, folder = self._engines, self._folder
-        if folder is None:
+        if folder is None or await self._is_of_another(folder):
             return
         try:
             digest = await in_daemon_thread("weights", lambda: self._read(folder, started_unix_s))
@@ -47,6 +58,17 @@ class LoadedWeights:
         if engine == self._engines and digest is not None:
             self._status.weights = digest
             _log.info("the engine has loaded the weights %s", digest)
+
+    async def _is_of_another(self, folder: Path) -> bool:
+        try:
+            roots = [Path(model.root) for model in await self._models() if not model.is_adapter]
+            seen = (root for root in roots if root.is_absolute() and root.is_dir())
+            other = next((root for root in seen if not root.samefile(folder)), None)
+        except (EngineError, OSError):
+            return False  # it says nothing, or nothing can be read
+        if other is not None:
+            _log.error("the engine runs from %s and not from %s: nobody is told which weights it has", other, folder)
+        return other is not None
 
     def _read(self, folder: Path, started_unix_s: float | None) -> Digest | None:
         """Of one state of the folder; None where that is not the one that the engine read."""

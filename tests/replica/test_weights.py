@@ -1,11 +1,14 @@
 """What an agent claims of its engine's weights: what that has read, or nothing."""
 
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from functions.artifacts import directories
+from functions.engines.client import EngineModel
+from functions.engines.errors import EngineUnreachable
 from functions.fleet import heartbeat as heartbeats
 from functions.replica.heartbeat_loop import compose
 from functions.replica.status import AgentStatus
@@ -28,7 +31,15 @@ def status() -> AgentStatus:
 
 @pytest.fixture
 def weights(status: AgentStatus, folder: Path, tmp_path: Path) -> LoadedWeights:
-    return LoadedWeights(status, folder, tmp_path / "notes")
+    return LoadedWeights(status, folder, tmp_path / "notes", started_from(folder))
+
+
+def started_from(folder: Path) -> Callable[[], Awaitable[tuple[EngineModel, ...]]]:
+    async def models() -> tuple[EngineModel, ...]:
+        adapter = EngineModel("acme/pirate", "/var/cache/acme", parent="llama", max_model_len_tokens=None)
+        return (EngineModel("llama", str(folder), parent=None, max_model_len_tokens=None), adapter)
+
+    return models
 
 
 async def test_the_heartbeat_tells_what_the_engine_was_started_from(
@@ -67,9 +78,36 @@ async def test_what_was_true_of_a_running_engine_stays_true(
 
 
 async def test_an_agent_that_sees_no_folder_claims_nothing(status: AgentStatus, tmp_path: Path) -> None:
-    await LoadedWeights(status, None, tmp_path).learn(None)
-    await LoadedWeights(status, tmp_path / "nothing", tmp_path).learn(None)
+    await LoadedWeights(status, None, tmp_path, started_from(tmp_path)).learn(None)
+    await LoadedWeights(status, tmp_path / "nothing", tmp_path, started_from(tmp_path / "nothing")).learn(None)
     assert status.weights is None
+
+
+async def test_an_engine_that_runs_from_another_folder_is_not_told_to_have_this_one(
+    status: AgentStatus, folder: Path, tmp_path: Path
+) -> None:
+    """An agent that was changed before its engine told of the new version, while the old one answered."""
+    former = model(tmp_path / "former")
+    await LoadedWeights(status, folder, tmp_path / "notes", started_from(former)).learn(STARTED_UNIX_S)
+    assert status.weights is None
+
+
+@pytest.mark.parametrize("root", ["/mnt/models-of-another-container", "llama"])
+async def test_a_path_that_is_not_seen_from_here_says_nothing(
+    status: AgentStatus, folder: Path, tmp_path: Path, root: str
+) -> None:
+    await LoadedWeights(status, folder, tmp_path / "notes", started_from(Path(root))).learn(STARTED_UNIX_S)
+    assert status.weights is not None
+
+
+async def test_an_engine_that_does_not_answer_says_nothing_of_its_folder(
+    status: AgentStatus, folder: Path, tmp_path: Path
+) -> None:
+    async def away() -> tuple[EngineModel, ...]:
+        raise EngineUnreachable("connection refused")
+
+    await LoadedWeights(status, folder, tmp_path / "notes", away).learn(STARTED_UNIX_S)
+    assert status.weights is not None
 
 
 def test_a_digest_that_is_none_is_refused_whole() -> None:
