@@ -31,6 +31,7 @@ class OutlierStatus:
     penalties_ms: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)
     resting_s: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)  # for how much longer
     panic: bool = False
+    probed: frozenset[ReplicaId] = frozenset()  # of those that are out: a probe is under way
     suspected: frozenset[ReplicaId] = frozenset()  # with their node or zone: avoided while others can take a request
 
 
@@ -75,7 +76,8 @@ class OutlierTracker:
             each: rest_s for each, breaker in troubled.items() if each in ready and (rest_s := breaker.rest_s(now_s))
         }
         if len(out) <= PANIC_RATIO * len(ready):
-            return OutlierStatus(out, penalties, resting)
+            probed = frozenset(each for each in out if troubled[each].is_probed(now_s))
+            return OutlierStatus(out, penalties, resting, probed=probed)
         return OutlierStatus(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), resting, panic=True)
 
     # comparison

@@ -1,6 +1,7 @@
 """A base in rollout whose new version is on one replica: what becomes of its share while that replica is out."""
 
 from functions.api.snapshot import SplitEntry
+from functions.decisions.health.ejection import EJECTION_BASE_S
 from functions.decisions.rollout.losses import BURST_S
 from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
@@ -77,6 +78,24 @@ async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(pla
     ask(p, session)
     await p.settle()
     assert p.client.status == 503 and p.quiet()
+
+
+async def test_who_finds_its_only_replica_probed_goes_there_as_well(play: Playing) -> None:
+    """While one request proved that it was back, 75 others were refused: nobody else had the version."""
+    p = in_base_rollout(play)
+    session = subject_in("candidate")
+    await breaks_a_stream(p, session)
+    p.rig.clock.forward(EJECTION_BASE_S + 0.1)
+    for replica, digest in ((OLD, DIGEST_V1), (NEW, DIGEST_V2)):
+        p.gateway.receive_heartbeat(heartbeat(replica, sequence=3, weights_digest=digest))
+    engines = []
+    for _ in range(2):
+        ask(p, session)
+        engines.append(await engine_of(p))
+    assert [engine.replica_id for engine in engines] == [NEW, NEW], "the second beside the first, which is the probe"
+    for engine in engines:
+        engine.answers(200, sse.whole(POOL))
+    assert p.client.status == 200 and p.quiet()
 
 
 # a replica that is lost

@@ -101,6 +101,10 @@ class Breaker:
         """Ejected, or on probation with a probe under way."""
         return now_s < self._until_s or now_s < self._probe_until_s
 
+    def is_probed(self, now_s: float) -> bool:
+        """Its time out is over, and a probe under way."""
+        return self._until_s <= now_s < self._probe_until_s
+
     def rest_s(self, now_s: float) -> float:
         """For how much longer it asked to be left alone."""
         return max(0.0, self._rests_until_s - now_s)

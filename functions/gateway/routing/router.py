@@ -98,7 +98,18 @@ class Router:
             avoiding = self._decide(admitted, index, status, excluded | status.suspected, now_s)
             if not isinstance(avoiding, NoReplica):
                 return avoiding
-        return self._decide(admitted, index, status, excluded, now_s)
+        decision = self._decide(admitted, index, status, excluded, now_s)
+        if isinstance(decision, NoReplica) and decision.reason == "all_tried" and status.probed and not tried:
+            return self._beside_the_probe(admitted, index, status, now_s)
+        return decision
+
+    def _beside_the_probe(
+        self, admitted: Admitted, index: PoolIndex, status: OutlierStatus, now_s: float
+    ) -> Prediction | NoReplica:
+        """Nobody but one that is being probed has what is asked for: to wait for the probe would be to refuse all."""
+        excluded = (status.out - status.probed).union(status.resting_s)
+        decision = self._decide(admitted, index, status, excluded, now_s)
+        return decision if isinstance(decision, NoReplica) else msgspec.structs.replace(decision, reason="panic")
 
     def _decide(
         self,
