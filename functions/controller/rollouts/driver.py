@@ -94,6 +94,7 @@ class RolloutDriver:
         self.verdicts: dict[RolloutId, Verdict] = {}  # of the active rollouts, as last judged
         self.shares: dict[RolloutId, int] = {}  # of bases' rollouts: the percent that their replicas bear
         self.trouble = ""
+        self._passed: dict[RolloutId, int] = {}  # of bases' rollouts: the stage that has passed and waits for replicas
         self._aims: dict[RolloutId, int] = {}  # of bases' rollouts: replicas of the new version that are to come
         self._rows = rows
         self._client = client
@@ -118,6 +119,7 @@ class RolloutDriver:
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
         self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
         self._aims = {row.id: self._aims[row.id] for row in active if row.id in self._aims}
+        self._passed = {row.id: row.stage for row in active if self._passed.get(row.id) == row.stage}
         self._lost_s = {row.id: self._lost_s[row.id] for row in active if row.id in self._lost_s}
         if not active:
             self.trouble = ""
@@ -153,6 +155,10 @@ class RolloutDriver:
         where = replace(where, aim=self._aims.get(row.id, 1))
         verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
         self.verdicts[row.id] = verdict
+        if verdict.widens:
+            self._passed[row.id] = row.stage
+        elif verdict.kind == "halt":
+            self._passed.pop(row.id, None)
         if row.is_of_base:
             self._share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))
         event = verdict.event
@@ -176,8 +182,9 @@ class RolloutDriver:
 
     @property
     def widening(self) -> frozenset[RolloutId]:
-        """Bases' rollouts whose stage has passed, and that wait for replicas."""
-        return frozenset(id_ for id_, verdict in self.verdicts.items() if verdict.widens)
+        """Bases' rollouts whose stage has passed, and that wait for replicas: also while one of these is lost, or the
+        registry has not heard of them yet. Those that start would be ended otherwise, and fewer be enough to go on."""
+        return frozenset(self._passed)
 
     def aim(self, base: ModelEntry, shares: VersionShares) -> None:
         """A target says what its pool is to have, before it changes a replica for it."""

@@ -91,3 +91,22 @@ async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> Non
     registry.replicas = (replica("v1"), replica("v2"), replica("v2"))
     await driver.look()
     assert registry.posted == ["StagePassed"]
+
+
+async def test_a_stage_that_has_passed_keeps_its_replicas_while_one_is_lost() -> None:
+    """The first new replica was killed, or the registry had just begun and had heard of none: the aim fell to one, the
+    second was ended in the middle of its start, and the rollout was over on the first, which was not there."""
+    row = rollout(Loaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
+    registry = Registry(row, (replica("v1"), replica("v2")))
+    driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]
+    published = base("v1", "v2", split=row, stable="v1")
+    for replicas in ((replica("v1"), replica("v2")), (replica("v1"),), (replica("v1"), replica("v2"))):
+        shares = wanted_shares(published, [row], driver.widening or {row.id}, 2, 1)
+        assert shares is not None and shares.others == {"v2": 2}
+        driver.aim(published, shares)
+        registry.replicas = replicas
+        await driver.look()
+        assert (registry.posted, driver.widening) == ([], {row.id})
+    registry.row = msgspec.structs.replace(row, stage=1)
+    await driver.look()
+    assert driver.widening == frozenset(), "the next stage has to pass by itself"
