@@ -1,6 +1,7 @@
 """Outlier status of replicas, from what happened to requests: kept for those in trouble only.
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
+    probed   of those that are out: with a probe under way. Who finds nobody else goes there as well
     resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not
     suspected   with their node or zone (`functions.decisions.health.failure_domains`), which the view knows
     panic    more than PANIC_RATIO of a pool's ready replicas are out: then nobody is, for evidence against most is
