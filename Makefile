@@ -70,8 +70,8 @@ processes: $(STAMP)
 	$(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is. The real engine
-# and the drills come last and alone: both need their core when they want one. Two hours and a half; an hour of it is
-# the chaos (SHOAL_CHAOS_MINUTES).
+# and the drills come last and alone: both need their core when they want one. Some hours; one of them is the chaos
+# (SHOAL_CHAOS_MINUTES).
 soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release
 	$(SHOAL) prepare
 	@$(MAKE) --no-print-directory $(NIXL_DIR)/.made

@@ -53,18 +53,19 @@ def test_the_collector_is_as_it_was_after_a_run() -> None:
     assert gc.get_threshold() == usual
 
 
+async def waits(ended: list[str]) -> None:
+    try:
+        await asyncio.sleep(3600.0)
+    finally:
+        ended.append("cancelled")
+
+
 def test_tasks_end_with_a_simulation_that_fails() -> None:
     """They were left pending, and told so in some later test when they were collected."""
     loop, ended = VirtualLoop(Events()), list[str]()
 
-    async def waits() -> None:
-        try:
-            await asyncio.sleep(3600.0)
-        finally:
-            ended.append("cancelled")
-
     with pytest.raises(ZeroDivisionError), loop.running():
-        loop.create_task(waits())
+        loop.create_task(waits(ended))
         loop.call_later(1.0, lambda: 1 // 0)
         loop._events.run_all()
     assert ended == ["cancelled"]
@@ -98,14 +99,8 @@ def test_what_a_task_begins_at_its_end_ends_too() -> None:
 def test_one_that_fails_at_its_end_does_not_keep_the_others() -> None:
     loop, ended = VirtualLoop(Events()), list[str]()
 
-    async def waits() -> None:
-        try:
-            await asyncio.sleep(3600.0)
-        finally:
-            ended.append("cancelled")
-
     with pytest.raises(ZeroDivisionError), loop.running():
-        loop.create_task(waits()).add_done_callback(lambda task: 1 // 0)
-        loop.create_task(waits())
+        loop.create_task(waits(ended)).add_done_callback(lambda task: 1 // 0)
+        loop.create_task(waits(ended))
         loop._events.run(lambda: loop._events.happened == 2, 1.0)
     assert ended == ["cancelled", "cancelled"]

@@ -157,7 +157,7 @@ class RolloutDriver:
         self.verdicts[row.id] = verdict
         if verdict.widens:
             self._passed[row.id] = row.stage
-        elif verdict.kind == "halt":
+        elif verdict.kind == "halt" or row.state == "paused":  # nobody is to have more of it
             self._passed.pop(row.id, None)
         if row.is_of_base:
             self._share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))

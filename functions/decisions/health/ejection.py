@@ -6,6 +6,8 @@
      '---- the probe was answered ------------------- on probation: one probe at a time
                                                             '---- the probe failed: out, for twice as long
 
+Who finds that nobody else has what he asks for does not wait for the probe: he is sent there beside it.
+
 Evidence is what a dead machine does (refuses, resets, stays silent, talks nonsense); a fault is an engine's own 500. An
 answer counts only where its request was sent after the ejection: those that were on their way say nothing new. What a
 replica did is forgotten FORGET_AFTER_S after it was well again, so that one which is up for three seconds and down
