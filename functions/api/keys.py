@@ -17,8 +17,9 @@ SECRET_CHARS = 43
 CHECKSUM_CHARS = 6
 KEY_MAX_CHARS = 128
 KEY_ID_PATTERN = r"[0-9A-Za-z][0-9A-Za-z-]{0,31}"
+_ENV_PATTERN = r"[a-z0-9]{1,16}"
 _KEY = re.compile(
-    rf"(?P<signed>shoal_[a-z0-9]{{1,16}}_(?P<id>{KEY_ID_PATTERN})_(?P<secret>[0-9A-Za-z]{{{SECRET_CHARS}}}))"
+    rf"(?P<signed>shoal_{_ENV_PATTERN}_(?P<id>{KEY_ID_PATTERN})_(?P<secret>[0-9A-Za-z]{{{SECRET_CHARS}}}))"
     rf"(?P<checksum>[0-9A-Za-z]{{{CHECKSUM_CHARS}}})"
 )
 
@@ -33,14 +34,19 @@ class ParsedKey:
 
 
 def mint(env: str, key_id: str, entropy: bytes) -> str:
-    """A whole key from at least 32 random bytes."""
+    """A whole key from at least 32 random bytes.
+
+    Raises ValueError, which says what an environment and a key id may be.
+    """
     if len(entropy) < 32:
         raise ValueError("a key needs 32 random bytes")
+    if re.fullmatch(_ENV_PATTERN, env) is None:
+        raise ValueError(f"a key cannot carry the environment {env!r}: 1 to 16 characters of a-z and 0-9")
+    if re.fullmatch(KEY_ID_PATTERN, key_id) is None:
+        allowed = "1 to 32 letters, digits and hyphens, the first no hyphen"
+        raise ValueError(f"a key cannot carry the id {key_id!r}: {allowed}")
     signed = f"shoal_{env}_{key_id}_{_base62(int.from_bytes(entropy[:32], 'big'), SECRET_CHARS)}"
-    key = signed + _checksum(signed)
-    if _KEY.fullmatch(key) is None:
-        raise ValueError(f"env {env!r} or key id {key_id!r} has characters that a key cannot carry")
-    return key
+    return signed + _checksum(signed)
 
 
 def parse(text: str) -> ParsedKey | None:

@@ -48,11 +48,22 @@ def test_different_entropy_makes_different_secrets() -> None:
 
 @pytest.mark.parametrize(
     ("env", "key_id", "entropy"),
-    [("demo", "ci", bytes(31)), ("Demo", "ci", ENTROPY), ("demo", "c_i", ENTROPY), ("demo", "", ENTROPY)],
+    [
+        ("demo", "ci", bytes(31)),
+        ("Demo", "ci", ENTROPY),
+        ("demo", "c_i", ENTROPY),
+        ("demo", "", ENTROPY),
+        ("demo", "c" * 33, ENTROPY),
+        ("d" * 17, "ci", ENTROPY),
+    ],
 )
 def test_minting_refuses_what_would_not_parse(env: str, key_id: str, entropy: bytes) -> None:
-    with pytest.raises(ValueError, match=r"32 random bytes|characters that a key cannot carry"):
+    with pytest.raises(ValueError, match=r"32 random bytes|cannot carry .*: 1 to (16|32) "):
         keys.mint(env, key_id, entropy)
+
+
+def test_the_longest_of_both_parses() -> None:
+    assert keys.parse(keys.mint("d" * 16, "c" * 32, ENTROPY)) is not None
 
 
 def test_a_repr_hides_the_secret() -> None:

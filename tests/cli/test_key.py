@@ -69,6 +69,7 @@ def test_a_tenant_takes_the_entry_as_it_is_printed() -> None:
     ("words", "pepper", "says"),
     [
         (("--id", "a b"), PEPPER, "cannot carry"),
+        (("--id", "a" * 33), PEPPER, "1 to 32 letters, digits and hyphens"),
         (("--id", "a", "--expires", "soon"), PEPPER, "a date such as 2027-06-30"),
         (("--id", "a"), "short", "the pepper has 5 bytes"),
         (("--id", "a"), "x" * 10_000, "16 to 4096"),

@@ -124,8 +124,8 @@ def minted(installation: Installation, key_id: str, *scopes: str) -> tuple[str, 
 
 
 def key_id(name: str) -> str:
-    """Unique in the installation, and from one run to the next."""
-    return f"{name}-{int(time.time())}"
+    """Unique in the installation, and from one run to the next; a key's id has at most 32 characters."""
+    return f"{name}-{int(time.time()):x}"
 
 
 def _in_namespace(body: Body) -> Body:

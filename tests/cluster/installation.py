@@ -8,6 +8,8 @@ Nothing here knows how the cluster was made. What it needs comes from the enviro
                           where that is inside the cluster only (components/public-https)
     SHOAL_CLUSTER_KILL    a command that kills a container as the kernel does, with {node} and {container} for their
                           names; left out: the pod is deleted by force
+    SHOAL_CLUSTER_POWER_OFF, SHOAL_CLUSTER_POWER_ON
+                          commands that take a node's power away and give it back, with {node}: left out, none is lost
     SHOAL_CLUSTER_GIT     where the installation follows git: the repository, as it can be pushed to from here
     SHOAL_CLUSTER_OVERLAY, SHOAL_CLUSTER_INSTALL
                           the folder to delete, and a command that installs it again: without both nothing is removed
@@ -118,7 +120,10 @@ class Installation:
             "gateway": "serving.knative.dev/service=gateway",
             "registry": "serving.knative.dev/service=registry",
         }.get(role, f"app.kubernetes.io/name={role}")
-        found = self.get("pods", "-l", selector, namespace=namespace)["items"]
+        return self.ready_pods(namespace, "-l", selector)
+
+    def ready_pods(self, namespace: str, *selection: str) -> list[Pod]:
+        found = self.get("pods", *selection, namespace=namespace)["items"]
         return [_pod(each) for each in found if _is_ready(each) and "deletionTimestamp" not in each["metadata"]]
 
     def leader(self) -> Pod:

@@ -26,7 +26,7 @@ async def test_a_shared_limit_is_exact(
 ) -> None:
     """Every rate has a tenant of its own with the same limit, and all are measured at once."""
     names = [*(f"{rate:g}/s" for rate in RATES_PER_S), "polite"]
-    tenants = [f"acceptance-{per_minute}-{number}{'-leaves' * leaves}" for number in range(len(names))]
+    tenants = [f"acceptance-{per_minute}-{number}{'-gone' * leaves}" for number in range(len(names))]
     keys = [accounts.add(tenant, requestsPerMinute=per_minute) for tenant in tenants]
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(installation.async_client(key)) for key in keys]
