@@ -1,6 +1,6 @@
-"""A new gateway revision and a changed runtime under load: nothing is lost, streams that are open end.
+"""A new gateway revision, a changed runtime, `shoal restart` and `shoal drain` under load: nothing is lost.
 
-Both change an annotation, which stays: the pods' template has to differ for a roll.
+The first two change an annotation, which stays: the pods' template has to differ for a roll.
 """
 
 import time
@@ -57,6 +57,31 @@ def test_the_runtime_rolls_under_load(installation: Installation, key: str) -> N
     )
 
 
+def test_a_restarted_pool_is_new_and_a_drained_replica_is_another(installation: Installation, key: str) -> None:
+    """When the command says so: KServe takes an order back that it did not get itself."""
+    before = {pod.name for pod in installation.pods("engine")}
+    context = {"SHOAL_CLI_CONTEXT": "-"}
+
+    def ordered(*words: str) -> None:
+        done = installation.shoal(*words, **context)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def restarted() -> bool:
+        pods = {pod.name for pod in installation.pods("engine")}
+        assert len(pods) >= len(before), "it said that all of its pods are new"
+        assert not pods & before, "it said that all of its pods are new"
+        return True
+
+    _under_load(installation, key, "restart", lambda: ordered("restart", installation.pool), restarted)
+    leaver = installation.pods("engine")[0].name
+
+    def drained() -> bool:
+        pods = {pod.name for pod in installation.pods("engine")}
+        return len(pods) >= len(before) and leaver not in pods
+
+    _under_load(installation, key, "drain", lambda: ordered("drain", leaver), drained)
+
+
 def _under_load(
     installation: Installation, key: str, what: str, change: Callable[[], None], rolled: Callable[[], bool]
 ) -> None:
@@ -64,8 +89,10 @@ def _under_load(
         load(installation, key, rate_per_s=RATE_PER_S) as requests,
         streams(installation, key, STREAMS, STREAM_WORDS) as open_streams,
     ):
+        began_s = time.monotonic()
         change()
-        taken_s = wait_until(f"{what} rolled", rolled, ROLLED_S, every_s=1.0)
+        wait_until(f"{what} rolled", rolled, ROLLED_S, every_s=1.0)
+        taken_s = time.monotonic() - began_s
     print(f"{what} rolled in {taken_s:.0f} s; streams: {open_streams.words()}; requests: {requests.words()}")
     assert not open_streams.failed
     assert not requests.failed

@@ -64,7 +64,7 @@ def test_load_scales_the_pool_up(installation: Installation, key: str, policy: B
     fates = Counter(call.fate for made in (requests, *waves) for call in made.ended)
     print(f"{least} to {least + 1} in {up_s:.1f} s under {len(waves)} waves of {count} streams: {dict(fates)}")
     assert set(fates) <= {"whole", "overloaded"}
-    assert fates["whole"] > sum(fates.values()) / 2
+    assert fates["whole"] >= count / OVERFLOW  # those that had places
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
     gateway, registry    Knative Services: a new revision, which takes over when it is ready
     controller, bus      a Deployment and a StatefulSet, as `kubectl rollout restart` does it
-    a pool               the Deployment that KServe made of its InferenceService: each replica drains first
+    a pool               its InferenceService, of which KServe makes the Deployment: each replica drains first
 
 Pods that start read addresses and Secrets anew. The order is an annotation of the pods' template; what follows is what
-the kind's own controller does, and goes on where this command is ended.
+the kind's own controller does, and goes on where this command is ended. A pool's is given to the InferenceService:
+KServe takes from the Deployment what it did not write there itself, and the roll would end as it began.
 """
 
 import time
@@ -20,9 +21,11 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+POOL_RESTARTED_AT = "shoal.dev/restarted-at"
 TIMEOUT_S = 3600.0
 _POLL_S = 1.0
 _APPS, _KNATIVE = "/apis/apps/v1", "/apis/serving.knative.dev/v1"
+_KSERVE = "/apis/serving.kserve.io/v1beta1"
 _PROCESSES = {
     "gateway": (_KNATIVE, "services"),
     "registry": (_KNATIVE, "services"),
@@ -33,22 +36,29 @@ _PROCESSES = {
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What rolls pods, by its URL path."""
+    """What rolls pods, and what takes the order to; both by their URL paths."""
 
     path: str
     resource: str
+    ordered_at: str
+    key: str = RESTARTED_AT
+
+    def order(self, stamp: str) -> Body:
+        annotations = {self.key: stamp}
+        if self.ordered_at == self.path:
+            return {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+        return {"spec": {"predictor": {"annotations": annotations}}}
 
 
 def restart(choice: ClusterChoice, name: str) -> None:
     cluster = KubeCluster(choice)
     roll = roll_of(cluster, name)
-    annotated = {"metadata": {"annotations": {RESTARTED_AT: datetime.now(UTC).isoformat()}}}
-    ordered = cluster.patch(roll.path, {"spec": {"template": annotated}})
-    generation = int(ordered["metadata"].get("generation", 0))
+    stamp = datetime.now(UTC).isoformat()
+    cluster.patch(roll.ordered_at, roll.order(stamp))
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
-            left = still_to_do(roll.resource, cluster.get(roll.path) or {}, generation)
+            left = still_to_do(roll, cluster.get(roll.path) or {}, stamp)
             if not left:
                 step.note("all of its pods are new")
                 return
@@ -63,32 +73,39 @@ def roll_of(cluster: Cluster, name: str) -> Roll:
     system, models = cluster.choice.system, cluster.choice.models
     if name in _PROCESSES:
         group, resource = _PROCESSES[name]
-        return Roll(f"{group}/namespaces/{system}/{resource}/{name}", resource)
-    services = list(cluster.list(f"/apis/serving.kserve.io/v1beta1/namespaces/{models}/inferenceservices"))
-    pools = {labels_of(each)[POOL_LABEL]: name_of(each) for each in services if is_pool(labels_of(each))}
+        path = f"{group}/namespaces/{system}/{resource}/{name}"
+        return Roll(path, resource, path)
+    services = f"{_KSERVE}/namespaces/{models}/inferenceservices"
+    pools = {labels_of(each)[POOL_LABEL]: name_of(each) for each in cluster.list(services) if is_pool(labels_of(each))}
     if name in pools:
-        return Roll(f"{_APPS}/namespaces/{models}/deployments/{pools[name]}-predictor", "deployments")
+        path = f"{_APPS}/namespaces/{models}/deployments/{pools[name]}-predictor"
+        return Roll(path, "deployments", f"{services}/{pools[name]}", POOL_RESTARTED_AT)
     if cluster.get(f"/api/v1/namespaces/{models}/pods/{name}") is not None:
         raise Refused(f"{name} is one replica: `shoal drain {name}` lets it end, and another one comes in its place")
     known = ", ".join([*_PROCESSES, *sorted(pools)])
     raise Refused(f"no process and no pool is called {name!r}; there are: {known}")
 
 
-def still_to_do(resource: str, body: Body, generation: int) -> str:
-    """In words, what is left of a roll that began with `generation`; empty where it is over."""
-    status = body.get("status") or {}
-    if int(status.get("observedGeneration", 0)) < generation:
+def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
+    """In words, what is left of the roll that `stamp`, a time in UTC, began; empty where it is over.
+
+    One that was ordered later is ours as well: its pods are newer still.
+    """
+    status, spec = body.get("status") or {}, body.get("spec") or {}
+    annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    is_seen = int(status.get("observedGeneration", 0)) >= int((body.get("metadata") or {}).get("generation", 0))
+    if str(annotations.get(roll.key, "")) < stamp or not is_seen:
         return "not begun yet"
-    if resource == "services":
+    if roll.resource == "services":
         return _of_revisions(status)
-    wanted = int((body.get("spec") or {}).get("replicas", 1))
+    wanted = int(spec.get("replicas", 1))
     new = int(status.get("updatedReplicas", 0))
     if new < wanted:
         return f"{new} of {wanted} pods are new"
     old = int(status.get("replicas", 0)) - new
     if old > 0:
         return f"{old} old pods still end"
-    ready = int(status.get("readyReplicas" if resource == "statefulsets" else "availableReplicas", 0))
+    ready = int(status.get("readyReplicas" if roll.resource == "statefulsets" else "availableReplicas", 0))
     return f"{ready} of {wanted} pods are ready" if ready < wanted else ""
 
 

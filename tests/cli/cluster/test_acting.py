@@ -4,6 +4,7 @@ Controllers and kubelet are the test's: it writes what they would say.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 _MERGE = "application/merge-patch+json"
 APPS = "/apis/apps/v1/namespaces"
+KSERVE = "/apis/serving.kserve.io/v1beta1/namespaces"
 POOL = "llama"
+STAMP = "2026-11-28T00:00:00+00:00"
 
 
 def get(space: Space, path: str) -> dict[str, Any] | None:
@@ -78,6 +81,16 @@ def following(run: Callable[[], None]) -> Iterator[list[BaseException]]:
     assert not thread.is_alive()
 
 
+def ordered(space: Space, path: str) -> dict[str, str]:
+    found = get(space, path)
+    assert found is not None
+    return dict(found["spec"]["predictor"].get("annotations") or {})
+
+
+def as_kserve_would(annotations: dict[str, str]) -> dict[str, Any]:
+    return {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+
+
 def restarted(space: Space, path: str) -> bool:
     found = get(space, path)
     assert found is not None
@@ -97,14 +110,25 @@ def test_a_process_is_rolled_to_its_end(here: Space, name: str, kind: str, capsy
     assert "all of its pods are new" in capsys.readouterr().out
 
 
-def test_a_pool_is_rolled_by_the_deployment_that_kserve_made(kserve_server: object, here: Space) -> None:
+def test_a_pool_is_rolled_by_kserve(kserve_server: object, here: Space) -> None:
+    """What is written on the Deployment alone, KServe takes off again: the order is the InferenceService's.
+
+    KServe's part is the test's: it copies the predictor's annotations to the pods' template.
+    """
     service(here, "llama-8b", POOL)
     service(here, "somebodys", None)
     service(here, "llama-8b-v2-1a2b3c", POOL, **{VERSION_OF_LABEL: POOL})  # listed last, it would stand for the pool
     path = workload(here, here.models, "deployments", "llama-8b-predictor")
+    service_path = f"{KSERVE}/{here.models}/inferenceservices/llama-8b"
+    whole = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
+    says(here, path, observedGeneration=1, **whole)
     with following(lambda: restart.restart(choice(here), POOL)) as raised:
-        wait_for(lambda: restarted(here, path), "the pods' template is another one")
-        says(here, path, observedGeneration=2, replicas=2, updatedReplicas=2, readyReplicas=2, availableReplicas=2)
+        wait_for(lambda: bool(ordered(here, service_path)), "KServe is asked for other pods")
+        assert not restarted(here, path)
+        time.sleep(2.0)  # real: it looks once a second, and nothing has begun
+        assert raised == []
+        here.client.request("patch", path, body=as_kserve_would(ordered(here, service_path)), content_type=_MERGE)
+        says(here, path, observedGeneration=2, **whole)
     assert raised == []
     with pytest.raises(Refused, match=r"there are: gateway, registry, controller, bus, llama$"):
         restart.restart(choice(here), "somebodys")
@@ -154,7 +178,19 @@ def test_a_gateway_gets_a_new_revision(here: Space) -> None:
     ],
 )
 def test_a_roll_that_is_under_way_is_not_taken_for_done(resource: str, status: dict[str, Any], left: str) -> None:
-    assert restart.still_to_do(resource, {"spec": {"replicas": 3}, "status": status}, 2) == left
+    roll = restart.Roll("/path", resource, "/path")
+    spec = {"replicas": 3, **roll.order(STAMP)["spec"]}
+    body = {"metadata": {"generation": 2}, "spec": spec, "status": status}
+    assert restart.still_to_do(roll, body, STAMP) == left
+
+
+def test_a_roll_that_was_taken_back_is_not_taken_for_done() -> None:
+    roll = restart.Roll("/path", "deployments", "/path")
+    status = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    for annotations in ({}, {restart.RESTARTED_AT: "2026-11-27T00:00:00+00:00"}):
+        spec = {"replicas": 2, **as_kserve_would(annotations)["spec"]}
+        body = {"metadata": {"generation": 3}, "spec": spec, "status": status}
+        assert restart.still_to_do(roll, body, STAMP) == "not begun yet"
 
 
 def test_what_cannot_be_restarted_is_said(here: Space, forwarding_kubelet: tuple[str, list[int]]) -> None:
