@@ -94,7 +94,7 @@ def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
     status, spec = body.get("status") or {}, body.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
     is_seen = int(status.get("observedGeneration", 0)) >= int((body.get("metadata") or {}).get("generation", 0))
-    if str(annotations.get(roll.key, "")) < stamp or not is_seen:
+    if not _is_as_late(str(annotations.get(roll.key, "")), stamp) or not is_seen:
         return "not begun yet"
     if roll.resource == "services":
         return _of_revisions(status)
@@ -107,6 +107,13 @@ def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
         return f"{old} old pods still end"
     ready = int(status.get("readyReplicas" if roll.resource == "statefulsets" else "availableReplicas", 0))
     return f"{ready} of {wanted} pods are ready" if ready < wanted else ""
+
+
+def _is_as_late(found: str, stamp: str) -> bool:
+    try:
+        return datetime.fromisoformat(found) >= datetime.fromisoformat(stamp)
+    except (ValueError, TypeError):  # somebody else's words, or a time without its zone
+        return False
 
 
 def _of_revisions(status: Mapping[str, object]) -> str:

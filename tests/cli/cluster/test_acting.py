@@ -187,7 +187,8 @@ def test_a_roll_that_is_under_way_is_not_taken_for_done(resource: str, status: d
 def test_a_roll_that_was_taken_back_is_not_taken_for_done() -> None:
     roll = restart.Roll("/path", "deployments", "/path")
     status = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
-    for annotations in ({}, {restart.RESTARTED_AT: "2026-11-27T00:00:00+00:00"}):
+    for before in ("", "2026-11-27T23:00:00Z", "2026-11-28T00:00:00", "yesterday"):
+        annotations = {restart.RESTARTED_AT: before}
         spec = {"replicas": 2, **as_kserve_would(annotations)["spec"]}
         body = {"metadata": {"generation": 3}, "spec": spec, "status": status}
         assert restart.still_to_do(roll, body, STAMP) == "not begun yet"
