@@ -59,6 +59,7 @@ def create(
         return
     sys.stdout.write(f"{made['key']}\n")
     about = f"the key {made['id']} of {tenant}, for {', '.join(scopes)}: keep it now, it is shown this once"
+    about += "; gateways take it within seconds"
     make_error_console().print(f"[dim]{escape(about)}\nwithdraw it: shoal key revoke {tenant} {made['id']}[/]")
 
 
