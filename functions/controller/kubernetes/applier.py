@@ -65,9 +65,12 @@ class Applier:
         unix_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
         may_prune: Callable[[], bool] = lambda: True,
+        unpublished: Callable[[], str] = lambda: "",
     ) -> None:
-        """`may_prune` says whether what is no longer desired may go yet: not before nobody routes to it."""
+        """`may_prune` says whether what is no longer desired may go yet: not before nobody routes to it. `unpublished`
+        says why the revision is not in force although all of its objects are written; empty where it is."""
         self._may_prune = may_prune
+        self._unpublished = unpublished
         self._api = api
         self._store = store
         self._settings = settings
@@ -90,7 +93,8 @@ class Applier:
             return work.waiting(gate)
         if self._may_prune():
             work.prune()
-        return work.applied()
+        unpublished = self._unpublished()
+        return work.written_only(unpublished) if unpublished else work.applied()
 
 
 @dataclass(slots=True)
@@ -244,6 +248,11 @@ class _Pass:
         self._take_uids()
         waits_for = ", ".join(str(ref) for ref, _ in gate.unhealthy)
         return self._end("waiting", gate=gate, message=f"wave {gate.wave} is not healthy: {waits_for}")
+
+    def written_only(self, unpublished: str) -> ApplyOutcome:
+        self._take_uids()
+        self._record = replace(self._record, waiting=None)
+        return self._end("waiting", message=unpublished)
 
     def applied(self) -> ApplyOutcome:
         self._take_uids()

@@ -172,7 +172,7 @@ def result_of_apply(outcome: ApplyOutcome) -> PassResult:
         return PassResult("contested" if may_pass else "stalled", outcome.stalled)
     if outcome.stalled:
         return PassResult("contested", outcome.stalled)
-    if outcome.result == "waiting":
+    if outcome.gate is not None:
         return PassResult("waiting", str(outcome.gate))
     return PassResult("done")
 

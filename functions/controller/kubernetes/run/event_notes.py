@@ -121,6 +121,8 @@ def notes_of_history(
         yield EventNote(regarding, "Normal", "RevisionApplied", "Apply", f"{newest.revision} is in force")
     elif newest.result == "refused":
         yield EventNote(regarding, "Warning", "RevisionRefused", "Apply", newest.message or newest.revision)
+    elif newest.result == "waiting":
+        yield EventNote(regarding, "Normal", "RevisionWaits", "Apply", f"{newest.revision}: {newest.message}")
 
 
 def notes_of_rollouts(

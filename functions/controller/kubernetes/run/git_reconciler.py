@@ -44,6 +44,7 @@ from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.branch_report import BranchReport
 
 _NAMED_MAX = 3
+_NOT_YET = "its objects are written, and it is not published yet"
 _FETCH_APART_S = 1.0  # at least, however many pushes are told
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ class GitReconciler:
         self._wanted: Revision | None = None
         self._good: Revision | None = None  # what the API server took last
         self._applying = ""  # the revision
-        self._published = ""  # the revision
+        self._published = ""  # the revision, by this term
+        self._in_force = ""  # the revision that an earlier term has told of as applied
+        self._why_unpublished = ""  # of the revision that is applied now
         self._appliers: tuple[KubeApi, Applier] | None = None
 
     def word(self) -> BranchReport:
@@ -122,7 +125,8 @@ class GitReconciler:
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         store = RecordStore(api, self._settings.namespace)
         if guard.token != self._looked_for:  # what an earlier leader has told of
-            self._history, self._rollouts = (await asyncio.to_thread(store.read)).history, self._known_rollouts()
+            told = await asyncio.to_thread(store.read)
+            self._history, self._in_force, self._rollouts = told.history, told.last_applied, self._known_rollouts()
         result = await self._reconcile(guard, api)
         try:
             self._tell(await asyncio.to_thread(store.read))
@@ -155,7 +159,7 @@ class GitReconciler:
         refused = self._adopt(tip)
         self.refused = len({problem.place.file for problem in self._branch.refused})
         if refused:
-            await asyncio.to_thread(self._record_refusal, api, self._branch.revision_of(tip), refused.message)
+            await self._record_refusal(api, self._branch.revision_of(tip), refused.message)
         if self._wanted is None and refused:
             await self._fall_back(api)
         wanted = self._wanted
@@ -194,12 +198,15 @@ class GitReconciler:
             _log.info("%s: %s", revision.name, revision.message)
         return None
 
-    def _record_refusal(self, api: KubeApi, revision: str, message: str) -> None:
+    async def _record_refusal(self, api: KubeApi, revision: str, message: str) -> None:
+        attempt = ReconcileAttempt(revision, "refused", time.time(), message=message)
+        await asyncio.to_thread(self._record_attempt, api, attempt)
+
+    def _record_attempt(self, api: KubeApi, attempt: ReconcileAttempt) -> None:
         """Blocks. In the record, where everybody looks for what became of a push; written once."""
         store = RecordStore(api, self._settings.namespace)
         record = store.read()
-        told = record.with_attempt(ReconcileAttempt(revision, "refused", time.time(), message=message))
-        told = replace(told, last_attempted=revision)
+        told = replace(record.with_attempt(attempt), last_attempted=attempt.revision)
         if told != record:
             store.write(told)
 
@@ -222,13 +229,14 @@ class GitReconciler:
 
     async def _converge(self, guard: TermGuard, api: KubeApi, wanted: Revision) -> tuple[PassResult, bool]:
         """How it ended, and whether the API server took it."""
-        self._applying = wanted.name
+        if self._applying != wanted.name:
+            self._applying, self._why_unpublished = wanted.name, _NOT_YET
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
             message = f"{wanted.name}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
             self.refused += len({problem.place.file for problem in rendered.problems})
-            await asyncio.to_thread(self._record_refusal, api, wanted.name, message)
+            await self._record_refusal(api, wanted.name, message)
             return PassResult("stalled", message), False
         outcome = await self._apply_in_turn(api, wanted, rendered.desired)
         if outcome.result == "refused":
@@ -236,9 +244,14 @@ class GitReconciler:
             return result_of_apply(outcome), False
         guard.check()
         publication = await self._publishing.publish(wanted.loaded, wanted.name)
-        if publication.kind in ("published", "unchanged") and self._published != wanted.name:
-            self._published = wanted.name
+        is_published = publication.kind in ("published", "unchanged")
+        if is_published and self._published != wanted.name:
+            self._published, self._in_force = wanted.name, ""
             outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now it may prune
+        elif not is_published and self._unpublished():
+            self._why_unpublished = f"its objects are written, and it is not published: {publication.message}"
+            attempt = ReconcileAttempt(wanted.name, "waiting", time.time(), message=self._why_unpublished)
+            await asyncio.to_thread(self._record_attempt, api, attempt)
         return together([result_of_apply(outcome), result_of(publication)]), True
 
     def _render(self, api: KubeApi, wanted: Revision) -> Rendered:
@@ -267,8 +280,15 @@ class GitReconciler:
             names = self._settings
             settings = ApplierSettings(names.models_namespace, names.conflicts, names.gate_timeout_s)
             store = RecordStore(api, names.namespace)
-            self._appliers = (api, Applier(api, store, settings, may_prune=self._may_prune))
+            self._appliers = (
+                api,
+                Applier(api, store, settings, may_prune=self._may_prune, unpublished=self._unpublished),
+            )
         return self._appliers[1]
 
     def _may_prune(self) -> bool:
         return self._published == self._applying
+
+    def _unpublished(self) -> str:
+        """Why what is applied is not in force, as far as it is known; empty where it is, or was before this term."""
+        return "" if self._applying in (self._published, self._in_force) else self._why_unpublished

@@ -98,7 +98,7 @@ def test_what_became_of_a_revision() -> None:
     refused = ReconcileAttempt("main@2", "refused", 3.0, message="main@2 has 1 problem(s): a.yaml:3:4")
     assert told([], [applied]) == [("Normal", "RevisionApplied", "main@1 is in force")]
     assert told([applied], [applied]) == []
-    assert told([applied], [waiting, applied]) == []
+    assert told([applied], [waiting, applied]) == [("Normal", "RevisionWaits", "main@2: a pool is not ready")]
     assert told([waiting, applied], [refused, applied]) == [("Warning", "RevisionRefused", refused.message)]
     assert told([refused, applied], [refused, applied]) == []
 

@@ -86,6 +86,12 @@ def applied(rig: Rig) -> str:
     return str(rig.record().get("data", {}).get("lastAppliedRevision", ""))
 
 
+def newest(rig: Rig) -> dict[str, Any]:
+    """The revision whose fate the record tells first, and that fate."""
+    history = json.loads(rig.record().get("data", {}).get("history", "[]"))
+    return dict(history[0]) if history else {"revision": "", "result": ""}
+
+
 def services(rig: Rig) -> dict[str, Any]:
     found = rig.get_path(rig.path("InferenceService")) or {"items": []}
     return {item["metadata"]["name"]: item for item in found["items"]}
@@ -226,6 +232,24 @@ def test_a_webhook_without_a_secret_does_not_start(rig: Rig, repository: Reposit
         assert said in controller.log
 
 
+def test_what_the_registry_has_not_taken_is_not_called_applied(rig: Rig, repository: Repository) -> None:
+    """Its objects are written, its policies and models are not in force: the record says so, once, and why."""
+    pushed = first_push(repository)
+    blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
+    until(lambda: "pool-c" in services(rig), blind.log)
+    until(lambda: "127.0.0.1:1" in newest(rig).get("message", ""), "the record says why")
+    assert "not published" in newest(rig)["message"]
+    assert (newest(rig)["result"], applied(rig)) == ("waiting", "")
+    record = rig.record()["metadata"]["resourceVersion"]
+    passes = blind.metric("reconciles_total", result="passing")
+    until(lambda: blind.metric("reconciles_total", result="passing") >= passes + 2)
+    assert rig.record()["metadata"]["resourceVersion"] == record, "what stays so costs no write"
+    assert blind.end(signal.SIGTERM) == 0
+    start(rig, repository)
+    until(lambda: applied(rig) == revision(rig) == f"main@{pushed}")
+    assert newest(rig)["result"] == "applied"
+
+
 @pytest.mark.soak
 def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Rig, repository: Repository) -> None:
     good = first_push(repository)
@@ -234,9 +258,10 @@ def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Ri
     controller.end(signal.SIGTERM)
     removed = repository.push("one pool less", pool_c=None)
     blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
-    until(lambda: applied(rig) == f"main@{removed}", blind.log)
+    until(lambda: newest(rig)["revision"] == f"main@{removed}", blind.log)
     until(lambda: blind.metric("reconciles_total", result="passing") >= 2)
     assert "deletionTimestamp" not in services(rig)["pool-c"]["metadata"], "nobody could be told: it stays"
+    assert (newest(rig)["result"], applied(rig)) == ("waiting", f"main@{good}")
     assert blind.end(signal.SIGTERM) == 0
     start(rig, repository)
     until(
