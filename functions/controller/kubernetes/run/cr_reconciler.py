@@ -80,6 +80,7 @@ class CustomResourceReconciler:
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
+        self._unpublished = ""  # why what was looked at is not in force
         self._remembered_for = 0  # the token of the term for which the past was read
 
     def word(self) -> BranchReport:
@@ -100,6 +101,7 @@ class CustomResourceReconciler:
             )
         guard.check()
         outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
+        self._unpublished = "" if self._is_in_force(outcome, looked) else f"it is not published: {outcome.message}"
         results = [result_of(outcome), await self._budgets(api, looked)]
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
@@ -109,6 +111,11 @@ class CustomResourceReconciler:
         )
         self.writer.submit(writes)
         return together([*results, *_refusals(looked)])
+
+    def _is_in_force(self, outcome: PublishOutcome, looked: Looked) -> bool:
+        """The same revision is looked at again every few minutes, also while the registry is away."""
+        known = self._publishing.published
+        return outcome.kind in ("published", "unchanged") or (known is not None and known[0] == looked.revision)
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
         """Once a term: what is in force, for objects that were wrong before this term saw them right. An outcome where
@@ -156,7 +163,8 @@ class CustomResourceReconciler:
             settings = ApplierSettings(
                 self._settings.models_namespace, self._settings.conflicts, self._settings.gate_timeout_s
             )
-            self._appliers = (api, Applier(api, RecordStore(api, self._settings.namespace), settings))
+            store = RecordStore(api, self._settings.namespace)
+            self._appliers = (api, Applier(api, store, settings, unpublished=lambda: self._unpublished))
         return self._appliers[1]
 
     def current(self, key: str) -> StoredObject | None:

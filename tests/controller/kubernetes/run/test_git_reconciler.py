@@ -16,6 +16,7 @@ import pytest
 
 from functions.controller.kubernetes.run.writes import FINALIZER
 from tests.controller.kubernetes.run.rig import ControllerProcess, Rig, model_spec, service_spec, tenant_spec
+from tests.controller.kubernetes.run.test_process import newest
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.test_selection import written
 from tests.controller.kubernetes.run.waiting import until
@@ -84,12 +85,6 @@ def revision(rig: Rig) -> str:
 
 def applied(rig: Rig) -> str:
     return str(rig.record().get("data", {}).get("lastAppliedRevision", ""))
-
-
-def newest(rig: Rig) -> dict[str, Any]:
-    """The revision whose fate the record tells first, and that fate."""
-    history = json.loads(rig.record().get("data", {}).get("history", "[]"))
-    return dict(history[0]) if history else {"revision": "", "result": ""}
 
 
 def services(rig: Rig) -> dict[str, Any]:
@@ -237,7 +232,7 @@ def test_what_the_registry_has_not_taken_is_not_called_applied(rig: Rig, reposit
     pushed = first_push(repository)
     blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
     until(lambda: "pool-c" in services(rig), blind.log)
-    until(lambda: "127.0.0.1:1" in newest(rig).get("message", ""), "the record says why")
+    until(lambda: "127.0.0.1:1" in newest(rig)["message"], "the record says why")
     assert "not published" in newest(rig)["message"]
     assert (newest(rig)["result"], applied(rig)) == ("waiting", "")
     record = rig.record()["metadata"]["resourceVersion"]

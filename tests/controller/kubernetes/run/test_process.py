@@ -1,5 +1,6 @@
 """The controller as a process against a real API server and a real registry: what operators rely on."""
 
+import json
 import os
 import shlex
 import signal
@@ -299,10 +300,19 @@ def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) ->
     controller = rig.controller(REGISTRY_URL="http://127.0.0.1:1")
     until(lambda: rig.conditions("Tenant", "t0").get("Reconciling", {}).get("reason") == "RegistryUnavailable")
     assert rig.conditions("Tenant", "t0")["Ready"]["status"] == "Unknown"
+    until(lambda: "not published" in newest(rig)["message"], "the record says what it waits for")
+    assert (newest(rig)["result"], rig.record()["data"]["lastAppliedRevision"]) == ("waiting", "")
     assert controller.end(signal.SIGTERM) == 0
     second = rig.controller()
     settled(rig, second)
     assert set(rig.conditions("Tenant", "t0")) == {"Ready"}
+    until(lambda: newest(rig)["result"] == "applied")
+
+
+def newest(rig: Rig) -> dict[str, Any]:
+    """The revision whose fate the record tells first, and that fate."""
+    history = json.loads(rig.record().get("data", {}).get("history", "[]"))
+    return dict(history[0]) if history else {"revision": "", "result": "", "message": ""}
 
 
 def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
