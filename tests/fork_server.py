@@ -12,6 +12,7 @@ process ended. Whoever asks and dies takes the processes with it.
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -111,6 +112,7 @@ def _forked(request: dict[str, Any], descriptors: list[int], not_its_own: list[i
         os.environ.update(request["environment"])
         sys.stdin = os.fdopen(0)
         sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1) for each in (1, 2))
+        faulthandler.enable()  # what all threads do, where somebody aborts it
         sys.argv = [request["module"], *request["arguments"]]
         status = _run(request["module"])
         threading._shutdown()  # type: ignore[attr-defined]  # waits for what the interpreter's own end waits for

@@ -70,7 +70,7 @@ def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int) -> Iterator[
             agents.append(stack.enter_context(agent.run()))
         for agent, engine in zip(agents, engines, strict=True):
             agent.wait_until_ready()
-            wait_for(lambda engine=engine: len(engine.adapters()) >= 3, "loaded ahead")  # type: ignore[misc]
+            agent.wait(lambda engine=engine: len(engine.adapters()) >= 3, "loaded ahead")  # type: ignore[misc]
         yield Fleet(agents, engines, digests)
 
 

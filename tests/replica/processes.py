@@ -173,12 +173,18 @@ class AgentProcess:
         return status, json.loads(content) if content else {}
 
     def wait_until_ready(self) -> None:
-        """Fails with what it last said and the end of its log."""
+        self.wait(lambda: self.ask("/readyz")[0] == 200, f"{self.replica_id} is ready")
+
+    def wait(self, condition: Callable[[], Any], what: str) -> None:
+        """As `wait_for`; fails with what it last said, what its threads do, and the end of its log."""
         try:
-            wait_for(lambda: self.ask("/readyz")[0] == 200, f"{self.replica_id} is ready")
+            wait_for(condition, what)
         except AssertionError as error:
             said = self.ask("/readyz")
-            raise AssertionError(f"{error}\n{said}\n{self.log.read_text()[-3000:]}") from None
+            if self.running is not None:
+                self.running.send_signal(signal.SIGABRT)  # faulthandler writes all stacks into the log
+                self.running.wait(10)
+            raise AssertionError(f"{error}\n{said}\n{self.log.read_text()[-20_000:]}") from None
 
     def phase(self) -> str:
         return str(self.ask("/readyz")[1].get("phase", "unreachable"))

@@ -38,7 +38,8 @@ class Registry:
     def __init__(self, in_force: Snapshot | None) -> None:
         self.in_force = in_force
         self.away = False
-        self.published: list[Loaded] = []
+        self.published: tuple[str, Loaded] | None = None
+        self.taken: list[Loaded] = []
         self.registry = self.rows = self
         self.book = self.rows_now = Book(is_known=True)
         self.trouble = ""
@@ -53,12 +54,12 @@ class Registry:
         return self.in_force
 
     async def publish(self, loaded: Loaded, _revision: str) -> PublishOutcome:
-        self.published.append(loaded)
+        self.taken.append(loaded)
         return PublishOutcome("published", "", complete=True)
 
     def models_of(self, tenant: str) -> tuple[str, ...] | None:
         """In the newest publication."""
-        for each in self.published[-1].objects:
+        for each in self.taken[-1].objects:
             if each.document.file == f"tenants/{tenant}":
                 return tuple(each.value.spec.models)  # type: ignore[union-attr]
         return None
@@ -66,7 +67,7 @@ class Registry:
     @property
     def snapshot(self) -> Snapshot:
         """What the newest publication becomes."""
-        return compiled(list(self.published[-1].objects))
+        return compiled(list(self.taken[-1].objects))
 
 
 class ApiAway:
@@ -127,7 +128,7 @@ async def test_nothing_is_published_before_what_is_in_force_was_read(tmp_path: P
     scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
     scene.registry.away = True
     assert await scene.reconcile(term=1) == "passing"
-    assert scene.registry.published == []
+    assert scene.registry.taken == []
     scene.registry.away = False
     await scene.reconcile(term=1)
     assert scene.registry.models_of("acme") == ("acme/good",)
@@ -207,7 +208,7 @@ async def test_nothing_is_published_before_the_registrys_rows_are_known(tmp_path
     scene = Scene(snapshot_with("acme/good"), tmp_path)
     scene.registry.rows_now = Book()
     assert await scene.reconcile(term=1) == "passing"
-    assert scene.registry.published == []
+    assert scene.registry.taken == []
 
 
 async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -> None:
