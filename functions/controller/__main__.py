@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 
+from functions.api import struct_types
 from functions.controller.local.context import BinaryMissing
 from functions.controller.local.files import LockTaken
 from functions.controller.local.port_check import PortsTaken
@@ -15,6 +16,7 @@ from functions.controller.process import Controller, NothingToRun
 async def run() -> None:
     settings = ControllerSettings()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    struct_types.prepare()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     await Controller(LocalSettings(), settings).run()
 

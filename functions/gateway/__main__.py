@@ -5,6 +5,7 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.gateway.listeners import StartFailed
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.server import run
@@ -13,6 +14,7 @@ from functions.gateway.settings import GatewaySettings
 
 def main(other: OtherChoice | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    struct_types.prepare()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         run(GatewaySettings(), other)

@@ -8,12 +8,14 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.registry.server import StartFailed, migrate, run
 from functions.registry.settings import RegistrySettings
 
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    struct_types.prepare()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # regions ask each other every second
     try:
         settings = RegistrySettings()

@@ -5,6 +5,7 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.artifacts.s3 import CredentialsInvalid
 from functions.replica.listeners import StartFailed
 from functions.replica.server import run
@@ -13,6 +14,7 @@ from functions.replica.settings import ReplicaSettings
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    struct_types.prepare()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         run(ReplicaSettings())

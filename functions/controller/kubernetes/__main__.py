@@ -6,6 +6,7 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.artifacts.s3 import CredentialsInvalid
 from functions.controller.kubernetes.run.client import load_configuration
 from functions.controller.kubernetes.run.process import KubernetesController
@@ -16,6 +17,7 @@ def main() -> int:
     try:
         settings = KubernetesSettings()
         logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        struct_types.prepare()
         logging.getLogger("httpx").setLevel(logging.WARNING)
         asyncio.run(_run(settings))
     except (StartFailed, CredentialsInvalid, ValidationError, OSError, ValueError) as error:

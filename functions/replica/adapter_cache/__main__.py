@@ -8,6 +8,7 @@ import sys
 import uvloop
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.artifacts.manifest import CHUNK_MAX_BYTES
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.fleet.role_credentials import CredentialsUnusable, read_for
@@ -77,6 +78,7 @@ def _store(settings: AdapterCacheSettings) -> S3Store:
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    struct_types.prepare()
     try:
         run(AdapterCacheSettings())
     except (StartFailed, CredentialsInvalid, ValidationError, OSError) as error:

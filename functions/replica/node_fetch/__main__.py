@@ -10,6 +10,7 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.api import struct_types
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.s3 import CredentialsInvalid
 from functions.replica.listeners import StartFailed
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--seed-s", type=float, default=None, help="serve so long afterwards (SHOAL_NODE_FETCH_SEED_S)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    struct_types.prepare()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         settings = NodeFetchSettings()
