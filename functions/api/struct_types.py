@@ -1,8 +1,8 @@
 """Struct types made ready to decode before a process has threads.
 
 msgspec looks at a type's annotations when it decodes it for the first time, and two threads that do so at once can stop
-the whole process: one of them turns for ever with the interpreter's lock (0.21, CPython 3.11; one start of an agent in
-some fifty on a busy machine, since two adapters are fetched at once). So each role's `main` calls `prepare` first.
+the whole process: one of them turns for ever with the interpreter's lock (seen with CPython 3.11, at
+the starts of agents, which fetch two adapters at once). So each role's `main` calls `prepare` first.
 """
 
 import contextlib
