@@ -58,10 +58,11 @@ test: $(STAMP) ## everything, with real servers and the real engine: a quarter o
 	@$(MAKE) --no-print-directory lint
 	@$(WITH_ENGINE) $(MAKE) --no-print-directory -j2 processes beside
 
-beside: $(STAMP) # `check` without `lint`, one after the other: types first, since it has use for one core
+# What has use for one core first; unit tests take the second one, too, when the processes beside them have ended.
+beside: $(STAMP) # `check` without `lint`, one after the other
 	nice -n 10 $(MAKE) --no-print-directory types
-	nice -n 10 $(MAKE) --no-print-directory unit
 	nice -n 10 $(BIN)/python -m tests.newest_python
+	nice -n 10 $(MAKE) --no-print-directory unit
 
 # Four tests with servers at once, those that take longest first (tests/grouping.py); then drills, one at a time. A few
 # that fail are tried once more, and named at the end (docs/decisions/0020).

@@ -70,7 +70,8 @@ def environment(version: Version, interpreter: Path) -> Path:
         print(f"installing shoal into {folder.relative_to(ROOT)} (a minute, once)", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
-        pip = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps")
+        # Most of what is installed is never imported: bytecode of the rest is made when it is, and kept.
+        pip = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile", "--no-deps")
         subprocess.run([*pip, "--require-hashes", "-r", LOCK], cwd=ROOT, check=True)
         subprocess.run([*pip, "--no-build-isolation", "-e", "."], cwd=ROOT, check=True)
         stamp.write_text(wanted)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,8 +23,14 @@ def place() -> Iterator[Path]:
         yield folder
 
 
+@cache
+def _run(seed: int, place: Path) -> Verdict:
+    """Once for all who ask about it: a seed takes a second and more."""
+    return run_seed(seed, place)
+
+
 def _verdict(seed: int, place: Path) -> Verdict:
-    verdict = run_seed(seed, place)
+    verdict = _run(seed, place)
     told = "\n".join(verdict.breaches)
     again = f"PYTHONHASHSEED=0 python -m tests.drills.virtual --seed {seed} -v"
     assert not verdict.breaches, f"seed {seed} breaks invariants; see `{again}`\n{told}"
@@ -43,13 +50,13 @@ def test_what_a_seed_has_found_stays_mended(seed: int, place: Path) -> None:
 
 def test_the_same_seed_is_the_same_run(place: Path) -> None:
     for seed in (3, 4):
-        former, later = run_seed(seed, place), run_seed(seed, place)
+        former, later = _run(seed, place), run_seed(seed, place)
         different = next((pair for pair in zip(former.log, later.log, strict=False) if pair[0] != pair[1]), None)
         assert former.hash == later.hash, f"seed {seed} goes two ways: {different}"
 
 
 def test_seeds_differ_and_are_about_something(place: Path) -> None:
-    verdicts = [run_seed(seed, place) for seed in range(50, 62)]
+    verdicts = [_run(seed, place) for seed in range(_AT_A_TIME)]
     assert len({verdict.hash for verdict in verdicts}) == len(verdicts)
     endings = sum((Counter(verdict.endings) for verdict in verdicts), Counter[str]())
     assert min(endings[each] for each in ("streamed", "answered", "refused", "left", "broken")) > 0, endings
