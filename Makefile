@@ -24,7 +24,7 @@ DRILLS := tests/drills
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak cluster-test check lint types unit beside processes soak-processes soak-beside loadtest bench bench-peers docs seeds fuzz fmt lock sbom audit
+.PHONY: help up down test soak cluster-test check lint types unit newest beside processes soak-processes soak-beside loadtest bench bench-peers docs seeds fuzz fmt lock sbom audit
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ down: ## stop the fleet; nothing is left running
 
 check: $(STAMP) lint ## lint, types, import law, unit tests: six minutes on two cores
 	@$(MAKE) --no-print-directory -j2 types unit
-	$(BIN)/python -m tests.newest_python
+	@$(MAKE) --no-print-directory newest
 
 lint: $(STAMP) # and the import law
 	$(BIN)/ruff check .
@@ -58,11 +58,13 @@ test: $(STAMP) ## everything, with real servers and the real engine: a quarter o
 	@$(MAKE) --no-print-directory lint
 	@$(WITH_ENGINE) $(MAKE) --no-print-directory -j2 processes beside
 
-# What has use for one core first; unit tests take the second one, too, when the processes beside them have ended.
-beside: $(STAMP) # `check` without `lint`, one after the other
-	nice -n 10 $(MAKE) --no-print-directory types
-	nice -n 10 $(BIN)/python -m tests.newest_python
+# First, at once, what has use for one core each; unit tests take both when the processes beside them have ended.
+beside: $(STAMP) # `check` without `lint`
+	nice -n 10 $(MAKE) --no-print-directory -j2 types newest
 	nice -n 10 $(MAKE) --no-print-directory unit
+
+newest: $(STAMP)
+	$(BIN)/python -m tests.newest_python
 
 # Four tests with servers at once, those that take longest first (tests/grouping.py); then drills, one at a time. A few
 # that fail are tried once more, and named at the end (docs/decisions/0020).

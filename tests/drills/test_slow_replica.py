@@ -58,7 +58,8 @@ async def test_it_is_drained_and_restarted_and_no_stream_breaks(fleet: Fleet) ->
 
     def is_back() -> bool:
         phases = {each["replica_id"]: each["phase"] for each in fleet.replicas()}
-        return fleet.processes()[f"engine-{SLOW}"]["pid"] != before[SLOW] and phases.get(SLOW) == "ready"
+        engine = fleet.processes().get(f"engine-{SLOW}", {"pid": before[SLOW]})  # one that is stopped is not listed
+        return engine["pid"] != before[SLOW] and phases.get(SLOW) == "ready"
 
     try:
         took_s = await asyncio.to_thread(wait_until, "the slow replica is back", is_back, _PATIENCE_S, 0.5)
