@@ -1,1 +1,1 @@
-"""HTTP servers of ours, whatever they serve: bounds on heads, bodies and silence, and on how many may be connected."""
+"""HTTP servers of this project: limits on heads, bodies, idle time and the number of connections."""

@@ -1,11 +1,12 @@
-"""Sockets that listen, bound before anything else starts, so that a port that is taken is said at once.
+"""Bind listening sockets before anything else starts, so that a port in use is reported immediately.
 
     10.0.0.7, fd00::7, localhost    that address
-    0.0.0.0                         every address of IPv4
-    ::                              every address of both families, so that a pod's manifests are the same whatever
-                                    its cluster speaks; of IPv4 alone where the kernel has no IPv6
+    0.0.0.0                         all IPv4 addresses
+    ::                              all addresses of both families, so that manifests do not depend on the cluster's
+                                    IP family; IPv4 only if the kernel has no IPv6
 
-A caller by IPv4 comes to the last as ::ffff:10.0.0.7: whoever judges a caller's address looks at the one inside.
+On `::`, an IPv4 peer appears as ::ffff:10.0.0.7. Code that checks peer addresses must check the embedded IPv4
+address.
 """
 
 import socket
@@ -14,7 +15,10 @@ EVERY = "::"
 
 
 def bound(host: str, port: int, *options: tuple[int, int, int]) -> socket.socket:
-    """Not yet listening; `options` as setsockopt has them, set before the bind. OSError where that cannot be."""
+    """Return a bound socket that does not listen yet. `options` are `setsockopt` arguments, set before the bind.
+
+    Raises OSError if the address cannot be bound.
+    """
     every = host == EVERY
     if every and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"

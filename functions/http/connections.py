@@ -1,16 +1,16 @@
-"""Connections of clients, from their accept to their end: how many there may be, and which one gives way to another.
+"""Client connections of a server: the limit on their number, and which one is closed to make room.
 
-    stranger    has shown nothing that is valid: every connection at first, a TLS handshake included
-    known       has had a request with a valid credential
+    stranger    no valid credential yet: every new connection, including one in its TLS handshake
+    known       has sent a request with a valid credential
 
-At the bound a new connection takes the place of the stranger that has been idle for longest, else of the longest idle
-known one; only where all have a request under way is the new one turned away. So whoever opens connections and says
-little takes its own places and nobody else's: a client that comes sends its head at once, and is the last to give way
-(worked example: test_strangers_who_say_little_keep_nobody_out).
+At the limit, a new connection replaces the stranger that has been idle longest, else the known connection that has
+been idle longest. If every connection has a request under way, the new one is rejected. A client that opens many
+connections and sends little therefore loses only its own. A normal client sends its head immediately and is closed
+last (worked example: test_strangers_who_say_little_keep_nobody_out).
 
-An address may have a bound of its own (0: none). It is none by default, since behind an ingress, a load balancer or NAT
-all clients come from a few addresses, and a bound would be one for them all together. Of IPv6 a /64 counts as one: that
-is what one subscriber has.
+`most_per_address` limits one address (0: no limit, the default). Behind an ingress, a load balancer or NAT all
+clients share a few addresses, and such a limit would apply to all of them together. An IPv6 /64 counts as one
+address, because one subscriber has a /64.
 """
 
 import ipaddress
@@ -19,29 +19,29 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
-_STILL_S = 1.0  # a known client that was answered just now may be sending its next request
+_STILL_S = 1.0  # a known client that got its answer less than this ago may be sending its next request
 
 Closed = Literal["crowded", "address", "no_room", "slow_reader"]
 
 
 class Connection(Protocol):
-    """One client's."""
+    """One client connection as `Connections` sees it."""
 
-    due_s: float  # before this, monotonic, `check` would do nothing
+    due_s: float  # monotonic time before which `check` would do nothing
 
     @property
     def idle_since_s(self) -> float | None:
-        """None: a request is under way."""
+        """Time since which the connection is idle; None while a request is under way."""
 
     def check(self, now_s: float) -> None:
-        """Is anything taking too long?"""
+        """Act on limits that the connection has exceeded."""
 
     def give_way(self) -> None:
-        """Close at once; what was not read of it is lost."""
+        """Close immediately and drop unread data."""
 
 
 class Connections:
-    """Owned by one event loop."""
+    """Count the connections of a server and choose which one to close. Owned by one event loop."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class Connections:
         on_closed: Callable[[Closed], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_closed` is told of each connection that was closed or turned away for want of room."""
+        """Call `on_closed` with the reason for each connection that was closed or rejected for lack of room."""
         self._most, self._most_per_address = most, most_per_address
         self.closed = on_closed
         self._clock = clock
-        self._addresses: dict[Connection, str] = {}  # of every connection
-        self._strangers: OrderedDict[Connection, None] = OrderedDict()  # those that said something last stand last
+        self._addresses: dict[Connection, str] = {}  # address of every connection
+        self._strangers: OrderedDict[Connection, None] = OrderedDict()  # in order of activity, most recent last
         self._per_address: Counter[str] = Counter()
-        self._idle: deque[Connection] = deque()  # known ones, as they were when last looked for: longest idle first
+        self._idle: deque[Connection] = deque()  # known connections that were idle at the last scan, longest idle first
         self._may_look = True
 
     def add(self, connection: Connection, address: str = "") -> bool:
-        """Whether there is room for it, or was made."""
+        """Register a connection, closing another one if needed. Return False if there is no room."""
         if self._most_per_address and self._per_address[address] >= self._most_per_address:
             self.closed("address")
             return False
@@ -75,7 +75,7 @@ class Connections:
         return True
 
     def discard(self, connection: Connection) -> None:
-        """It has ended, or gives way. Does nothing where that is known."""
+        """Remove a connection that has ended or is being closed. An unknown connection is ignored."""
         address = self._addresses.pop(connection, None)
         if address is None:
             return
@@ -86,7 +86,7 @@ class Connections:
                 del self._per_address[address]
 
     def replace(self, old: Connection, new: Connection) -> None:
-        """Another object stands for the same connection: behind a handshake, or on another lane."""
+        """Transfer a connection's entry to a new object: after its handshake, or when it changes its protocol class."""
         is_stranger = old in self._strangers
         address = self._addresses.pop(old)
         self._strangers.pop(old, None)
@@ -98,17 +98,20 @@ class Connections:
         return connection not in self._strangers
 
     def known(self, connection: Connection) -> None:
-        """It has shown a valid credential."""
+        """Mark a connection that has sent a valid credential."""
         self._strangers.pop(connection, None)
 
     def spoke(self, connection: Connection) -> None:
-        """A request of it begins or has been answered: of the strangers it is the last to give way."""
+        """Record that a request of the connection begins or was answered. Among strangers it is now the last to be
+        closed."""
         if connection in self._strangers:
             self._strangers.move_to_end(connection)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second, and not where that comes late (`own_stalls`): a connection that is closed with a
-        request unread is reset."""
+        """Check all connections that are due. Call a few times a second, but skip late rounds (`own_stalls`).
+
+        Closing a connection that has an unread request resets it.
+        """
         self._may_look = True
         for connection in [each for each in self._addresses if now_s >= each.due_s]:
             connection.check(now_s)
@@ -123,7 +126,8 @@ class Connections:
         return True
 
     def _longest_idle(self) -> Connection | None:
-        """Of the known ones. All are looked at, which takes a millisecond of 10,000, so once a sweep at most."""
+        """Return the known connection that is idle longest. A full scan of 10,000 takes a millisecond, so at most
+        once a sweep."""
         if not self._idle and self._may_look:
             self._may_look = False
             idle = [(since_s, each) for each in self._addresses if (since_s := each.idle_since_s) is not None]
@@ -147,7 +151,7 @@ class Connections:
 
 
 def address_of(peer: Any) -> str:
-    """By what a socket says of its peer: its address, of IPv6 the network; empty where there is none."""
+    """Return the address of a socket's peer: for IPv6 its /64 network, and an empty string if there is none."""
     if not isinstance(peer, tuple) or not peer:
         return ""
     host = str(peer[0])

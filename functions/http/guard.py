@@ -1,10 +1,10 @@
-"""What the connections of one listener share: their bounds, who is counted, and what a refusal looks like there.
+"""Limits, connection count and error format that the connections of one listener share.
 
-    Bounds      what one connection may do, and for how long
-    Refusal     an answer that the listener gives by itself; `in_words` is its plain shape
-    Guard       these and the listener's connections, which it sweeps while there are any
+    Bounds      limits of one connection
+    Refusal     an error that the listener answers by itself; `in_words` formats it as plain text
+    Guard       these plus the listener's connections, which it sweeps while there are any
 
-`guarded` is the protocol that obeys them.
+`guarded` has the protocol that enforces them.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ _SWEEP_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection; each with its reason."""
+    """Limits of one connection."""
 
     head_bytes: int = 16 * 1024  # request line and headers together
     header_count: int = 64
-    pipelined: int = 16  # requests that wait behind one that is answered: each costs 3 KB for 18 bytes on the wire
-    body_bytes: int | None = None  # None: whoever reads bodies bounds them
+    pipelined: int = 16  # requests queued behind the one being answered: each costs 3 KB for 18 bytes on the wire
+    body_bytes: int | None = None  # None: the code that reads bodies limits them
 
     head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
-    body_s: float = 30.0  # from the headers to the whole body
-    upload_s: float = 900.0  # the same, for `uploads`
-    uploads: frozenset[bytes] = frozenset()  # paths whose bodies are of a size of their own
+    body_s: float = 30.0  # from the headers to the end of the body
+    upload_s: float = 900.0  # replaces `body_s` for paths in `uploads`
+    uploads: frozenset[bytes] = frozenset()  # paths whose bodies may be large
     keep_alive_s: float = 75.0  # between two requests
-    lame_duck_s: float = 0.0  # the same while draining: long enough for a request on its way
-    write_stall_s: float = 30.0  # in which a client must read `least_read_bytes` of what waits for it
+    lame_duck_s: float = 0.0  # replaces `keep_alive_s` while draining: long enough for a request on its way
+    write_stall_s: float = 30.0  # time in which a client must read `least_read_bytes` of the data that waits for it
     least_read_bytes: int = 512 * 1024  # 17 KB/s: the largest answer takes half an hour
 
 
@@ -51,7 +51,7 @@ TURNED_AWAY = Refusal(503, "overloaded", "There is no connection left. Try again
 
 Headers = list[tuple[bytes, bytes]]
 
-# ASGI, as its servers see it
+# ASGI types
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -60,12 +60,13 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def in_words(refusal: Refusal) -> tuple[Headers, bytes]:
-    """For people: a port that is scraped, probed or hooked."""
+    """Format a refusal as plain text, for ports that are scraped, probed or called by webhooks."""
     return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
 
 
 def whole_answer(refusal: Refusal, headers: Headers, body: bytes) -> bytes:
-    """After which the connection closes. Written by hand: the request may have been none."""
+    """Return a complete answer that closes the connection. It needs no parsed request: the input may not have been
+    HTTP."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (refusal.status, HTTPStatus(refusal.status).phrase.encode())]
     lines += [b"%b: %b\r\n" % header for header in headers]
     lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
@@ -79,11 +80,11 @@ class Reader(Protocol):
     def unread_bytes(self) -> int: ...
 
     def give_way(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
 
 
 class Readers(Protocol):
-    """Clients for whom answers wait; of those alone that are known, by whoever they are."""
+    """Registry of authenticated clients with unread answers, by the identity that `authenticated` gave."""
 
     def waits(self, reader: Reader, who: Any) -> None: ...
 
@@ -92,16 +93,16 @@ class Readers(Protocol):
 
 @dataclass(slots=True)
 class Guard:
-    """What the connections of one listener share."""
+    """State that the connections of one listener share."""
 
     bounds: Bounds
     connections: Connections
-    refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, but for their length
+    refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, without content-length
     clock: Callable[[], float] = time.monotonic
     on_refused: Callable[[int], None] = lambda status: None
-    readers: Readers | None = None  # who is told of clients that do not read
-    lame_duck_s: float = -1.0  # as in the bounds, unless whoever drains has more time
-    sweeps_itself: bool = True  # False: somebody calls `connections.sweep`
+    readers: Readers | None = None  # notified of clients that do not read
+    lame_duck_s: float = -1.0  # negative: as in `bounds`; a drain with more time sets another value
+    sweeps_itself: bool = True  # False: another component calls `connections.sweep`
     _swept: asyncio.TimerHandle | None = None
     _rounds: Rounds = field(default_factory=lambda: Rounds(_SWEEP_S, 0.0))
 
@@ -110,7 +111,7 @@ class Guard:
             self.lame_duck_s = self.bounds.lame_duck_s
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """There is a connection: look after it until there is none."""
+        """Start the periodic sweep, which runs until there is no connection left."""
         if self.sweeps_itself and self._swept is None:
             self._rounds.since_s = self.clock()
             self._swept = loop.call_later(_SWEEP_S, self._sweep, loop)

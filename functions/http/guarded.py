@@ -1,15 +1,15 @@
-"""HTTP/1.1 protocol of every server of ours: uvicorn's, with the clocks and bounds that it lacks.
+"""HTTP/1.1 protocol of every server here: uvicorn's protocol plus timeouts and limits that it lacks.
 
-A head and a body must arrive in time, a head may weigh so much, a client must read what it is sent, and a connection
-that closes must come to its end: without these half a header or an unread answer holds a connection for ever, and a
-header without an end all of the memory. What is read of a body is bounded where it is read; here, where nobody reads.
+Limits: arrival time of head and body, size of the head, the rate at which the client reads, and the time to close.
+Without them half a header or an unread answer holds a connection forever, and an endless header fills the memory.
+Handlers that read bodies limit them; this protocol limits bodies that no handler reads.
 
     GuardedHttp     uvicorn's `http=`, by `functools.partial(GuardedHttp, guard)`
-    authenticated   told by whoever has judged a request's credential
+    authenticated   called by the code that has checked a request's credential
 
-An upgrade is ignored (RFC 9110, 7.8): the request is answered as HTTP/1.1. A client of HTTP/1.0 is answered without
-chunks, up to the connection's end. `guard` has the bounds; `connections` decides who may be connected; `listening` has
-the sockets.
+An upgrade is ignored (RFC 9110, 7.8): the request is answered as HTTP/1.1. An HTTP/1.0 client gets its answer without
+chunks, ended by closing the connection. `guard` has the limits; `connections` decides which connections stay open;
+`listening` has the sockets.
 """
 
 import asyncio
@@ -29,20 +29,22 @@ _KEY = "shoal.client"
 
 
 def authenticated(scope: Mapping[str, Any], who: str | None = None) -> None:
-    """The request of this ASGI scope has shown a valid credential, `who`'s; what its connection is worth follows."""
+    """Record that the request of this ASGI scope has a valid credential of `who`. Its connection is then kept longer."""
     client = client_of(scope)
     if client is not None:
         client.authenticated(who)
 
 
 def client_of(scope: Mapping[str, Any]) -> "GuardedHttp | None":
-    """The connection that the request of an ASGI scope came on; None where it is played."""
+    """Return the connection that carried the request of an ASGI scope; None if the scope has no real connection."""
     return cast("GuardedHttp | None", scope.get("extensions", {}).get(_KEY))
 
 
 def head_without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """The same head, for another parser: llhttp takes what follows a head with an upgrade for another protocol's bytes,
-    a body included, which would then be parsed as a request.
+    """Return the head without its upgrade header, for another parser.
+
+    llhttp treats everything after a head with an upgrade as another protocol's bytes. That includes a body, which
+    would then be parsed as a request.
     """
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     lines += [b"%b: %b\r\n" % header for header in headers if header[0].lower() != b"upgrade"]
@@ -50,11 +52,11 @@ def head_without_upgrade(method: bytes, url: bytes, version: str, headers: Heade
 
 
 class _Refused(Exception):
-    """Stops the parser, which makes uvicorn call `send_400_response`."""
+    """Raised to stop the parser, which makes uvicorn call `send_400_response`."""
 
 
 class _UpToTheEnd(int):
-    """The length of a body that ends with its connection: never passed, never missed."""
+    """Content length of a body that ends with its connection: no size exceeds it or falls short of it."""
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -67,8 +69,9 @@ class _UpToTheEnd(int):
 
 
 class GuardedHttp(HttpToolsProtocol):
-    due_s = 0.0  # at every sweep: a transport does not report that it closes
-    stands_for: Connection | None = None  # what was counted before this could be: its handshake, or another lane
+    due_s = 0.0  # checked at every sweep: a transport does not report that it closes
+    # object that was counted before this one existed: its handshake, or another protocol object
+    stands_for: Connection | None = None
 
     def __init__(
         self,
@@ -80,19 +83,19 @@ class GuardedHttp(HttpToolsProtocol):
     ) -> None:
         super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)
         self._guard = guard
-        self._deadline_s = _NEVER_S  # of the head or the body that is arriving
-        self._idle_until_s = _NEVER_S  # uvicorn's own timer ends with any byte, an empty line included
-        self._read_by_s = _NEVER_S  # the client has stopped reading, or the connection closes
-        self._unread_bytes = 0  # when it was last looked
+        self._deadline_s = _NEVER_S  # for the head or body that is arriving
+        self._idle_until_s = _NEVER_S  # uvicorn's own timer ends with any byte, even an empty line
+        self._read_by_s = _NEVER_S  # set when the client has stopped reading or the connection closes
+        self._unread_bytes = 0  # at the last check
         self._head_bytes = 0  # as the parser reports it
-        self._arrived_bytes = 0  # read since the head began, for what the parser does not report yet
+        self._arrived_bytes = 0  # bytes read since the head began, including those that the parser has not reported yet
         self._body_bytes = 0
         self._has_spoken = self._in_head = self._is_upgrade = self._draining = False
         self._refusal: Refusal | None = None
-        self._who: str | None = None  # whose credential it showed last
-        self._since_s = 0.0  # it last began or ended a request
+        self._who: str | None = None  # identity of the last valid credential
+        self._since_s = 0.0  # time when a request last began or ended
 
-    # what the transport calls
+    # Transport callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         guard = self._guard
@@ -132,7 +135,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._read_by_s = _NEVER_S
         self._nobody_waits()
 
-    # what the sweep, uvicorn and the listener's connections call
+    # Methods that the sweep, uvicorn and `connections` call.
 
     def check(self, now_s: float) -> None:
         if self.transport.is_closing() and self._read_by_s == _NEVER_S:
@@ -144,11 +147,11 @@ class GuardedHttp(HttpToolsProtocol):
         elif now_s >= self._deadline_s and not self._answers_an_earlier_request():
             if self._has_spoken:
                 self._refuse(TOO_SLOW)
-            else:  # it has said nothing: a probe of the port, a browser's spare connection
+            else:  # no data received: a probe of the port, or a browser's spare connection
                 self._end_quietly()
 
     def shutdown(self) -> None:
-        """The server drains. What is under way is finished; a request that is on its way is answered, too."""
+        """Drain: finish the request under way, and still answer a request that is on its way."""
         self._draining = True
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is not None and not cycle.response_complete:
@@ -167,16 +170,16 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.abort()
 
     def authenticated(self, who: str | None) -> None:
-        """A request of it has shown a valid credential, `who`'s."""
+        """Mark the connection as known and remember the identity `who`."""
         self._who = who
         self._guard.connections.known(self)
 
     @property
     def unread_bytes(self) -> int:
-        """Of answers, that wait for the client."""
+        """Bytes of answers that the client has not read yet."""
         return int(self.transport.get_write_buffer_size())
 
-    # what the parser calls
+    # Parser callbacks.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -193,7 +196,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value) + len(b": \r\n"))
-        if self._in_head:  # uvicorn would take a trailer for a header
+        if self._in_head:  # uvicorn would treat a trailer as a header
             super().on_header(name, value)
             if len(self.headers) > self._guard.bounds.header_count:
                 self._stop(self._too_many_headers())
@@ -204,7 +207,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._stop(INVALID_HTTP)
         self._is_upgrade = self.parser.should_upgrade()
         if self._is_upgrade:
-            return  # it comes again, without
+            return  # fed again without the upgrade header
         super().on_headers_complete()
         self._in_head = False
         is_upload = self.url.partition(b"?")[0] in bounds.uploads
@@ -225,28 +228,28 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._is_upgrade:
             return
-        self._deadline_s = _NEVER_S  # from here on the handler's own clocks hold
+        self._deadline_s = _NEVER_S  # from here on the handler's own timeouts apply
         super().on_message_complete()
-        if self.cycle.response_complete:  # it was answered before its body was whole
+        if self.cycle.response_complete:  # answered before its body was complete
             self._rest()
 
-    # what uvicorn calls
+    # Methods that uvicorn calls.
 
     def on_response_complete(self) -> None:
-        if self._deadline_s != _NEVER_S:  # a pipelined request, which nobody read while this answer ran
+        if self._deadline_s != _NEVER_S:  # a pipelined request, which was not read while this answer was being sent
             self._deadline_s = self._guard.clock() + self._guard.bounds.body_s
         else:
             self._rest()
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing: the sweep ends what idles, and not before what came meanwhile is read."""
+        """Do nothing: the sweep closes idle connections, after data that has already arrived was read."""
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's answer to what its parser refused, in the listener's own shape."""
+        """Send the listener's own error format for what the parser rejected."""
         self._refuse(self._refusal or INVALID_HTTP)
 
-    # inside
+    # Helpers.
 
     def _is_counted(self) -> bool:
         connections, before = self._guard.connections, self.stands_for
@@ -263,11 +266,11 @@ class GuardedHttp(HttpToolsProtocol):
             method, version = self.parser.get_method(), self.parser.get_http_version()
             head = head_without_upgrade(method, self.url, version, self.headers)
             self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
             self._feed(head + data[upgrade.args[0] :])
 
     def _rest(self) -> None:
-        """Nothing is under way: until the next request, or for as long as that may take."""
+        """Start the idle timeout, because no request is under way."""
         guard = self._guard
         self._since_s = guard.clock()
         guard.connections.spoke(self)
@@ -291,7 +294,7 @@ class GuardedHttp(HttpToolsProtocol):
         return Refusal(431, "headers_too_large", f"The request has over {count} headers.")
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Close, with this answer where it is this request's turn to be answered."""
+        """Close the connection, and send `refusal` first if it is this request's turn to be answered."""
         self._deadline_s = self._idle_until_s = _NEVER_S
         if self._may_answer():
             self.transport.write(whole_answer(refusal, *self._guard.refusal(refusal)))
@@ -304,12 +307,15 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _may_answer(self) -> bool:
-        """A second answer to one request, or one inside another, would be taken for the answer to something else."""
+        """Return True if an answer may be sent now.
+
+        A second answer to one request, or one inside another, would be read as the answer to a different request.
+        """
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is None:
             return True
         if cycle.response_complete:
-            return self._in_head  # of the next request; a body that comes late has been answered
+            return self._in_head  # answers the next request; a late body belongs to a request that was already answered
         return not (cycle.response_started or self._in_head or self.pipeline)
 
     def _answers_an_earlier_request(self) -> bool:
@@ -330,7 +336,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._guard.readers.gone(self)
 
     def _cut_unless_read(self) -> None:
-        """What was written found no reader; or one on a slow line, who has as long again for each part of it."""
+        """Abort if the client has read too little since the last check; else start the next interval."""
         if self._unread_bytes - self.unread_bytes < self._guard.bounds.least_read_bytes:
             self.transport.abort()
         else:

@@ -1,11 +1,12 @@
-"""Listening: sockets whose connections are counted from their accept, TLS handshakes included.
+"""Listening sockets whose connections are counted from their accept, including TLS handshakes.
 
-    listen      one socket, any protocol: a plain one by the loop's own server, one with TLS by `TlsListener`
+    listen      one socket, any protocol: without TLS by the event loop's server, with TLS by `TlsListener`
     serve       one socket, an ASGI application behind `GuardedHttp`
-    GuardedServer   uvicorn's server (drain, signals) over sockets that are listened to here
+    GuardedServer   uvicorn's server (drain, signals) over sockets that this module accepts on
 
-A loop's own server says nothing of a connection before its handshake is over, which a client may leave unfinished for a
-minute. `TlsListener` accepts by itself: each handshake has a time, counts as a connection, and gives way as one.
+The event loop's own server does not report a connection before its TLS handshake ends, which a client may delay for a
+minute. `TlsListener` accepts connections itself: each handshake has a timeout, counts as a connection, and can be
+closed to make room.
 """
 
 import asyncio
@@ -27,33 +28,33 @@ from functions.http.guard import ASGIApp, Guard
 from functions.http.guarded import GuardedHttp
 
 _log = logging.getLogger(__name__)
-_ACCEPTS_AT_ONCE = 64  # then others have their turn
+_ACCEPTS_AT_ONCE = 64  # then other tasks of the event loop run
 _WITHOUT_DESCRIPTORS_S = 1.0
 _BACKLOG = 2048
-_NOT_THE_LOOPS_S = 3600.0  # its own timer has no second look
+_NOT_THE_LOOPS_S = 3600.0  # disables asyncio's timer, which does not allow for a stall of the loop
 
 
 class Handshake:
-    """A connection without TLS yet."""
+    """A connection whose TLS handshake is under way."""
 
     def __init__(self, accepted: socket.socket, now_s: float) -> None:
         self._accepted = accepted
-        self.due_s = float("inf")  # the listener has its time
+        self.due_s = float("inf")  # the listener enforces the timeout
         self.idle_since_s: float | None = now_s
 
     def check(self, now_s: float) -> None:
-        """Nothing: see `due_s`."""
+        """Do nothing: see `due_s`."""
 
     def give_way(self) -> None:
-        with contextlib.suppress(OSError):  # it has just been reset
-            self._accepted.shutdown(socket.SHUT_RDWR)  # the handshake fails, and closes
+        with contextlib.suppress(OSError):  # the peer may just have reset it
+            self._accepted.shutdown(socket.SHUT_RDWR)  # makes the handshake fail, which closes the socket
 
 
 MakeProtocol = Callable[["Handshake | None"], asyncio.Protocol]
 
 
 class Server(Protocol):
-    """As uvicorn uses one."""
+    """The part of uvicorn's server interface that is used here."""
 
     def close(self) -> None: ...
 
@@ -61,7 +62,7 @@ class Server(Protocol):
 
 
 class TlsListener:
-    """Accepts on the loop's thread, and has handshakes made beside one another."""
+    """Accept connections on the event loop's thread and run their TLS handshakes concurrently."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class TlsListener:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accept nobody else; handshakes go on."""
+        """Stop accepting; handshakes under way continue."""
         if not self._open:
             return
         self._open = False
@@ -93,7 +94,7 @@ class TlsListener:
         self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Until every handshake is over."""
+        """Wait until every handshake has ended."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -103,7 +104,7 @@ class TlsListener:
                 accepted, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # of descriptors, say: the others have to end first
+            except OSError as error:  # for example no file descriptors left: other connections must end first
                 _log.warning("connections cannot be accepted: %s; tried again in %.0f s", error, _WITHOUT_DESCRIPTORS_S)
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(_WITHOUT_DESCRIPTORS_S, self._accept_again)
@@ -117,7 +118,7 @@ class TlsListener:
         accepted.setblocking(False)
         handshake = Handshake(accepted, self._clock())
         if not self._connections.add(handshake, address):
-            accepted.close()  # before TLS there is no way to say why
+            accepted.close()  # before TLS there is no way to send an error
             return
         task = self._loop.create_task(self._shake(handshake, accepted), name="handshake")
         self._under_way.add(task)
@@ -143,7 +144,7 @@ class TlsListener:
         except (OSError, ssl.SSLError) as error:
             _log.debug("a handshake failed: %s", error)
         finally:
-            self._connections.discard(handshake)  # does nothing where the connection stands for it
+            self._connections.discard(handshake)  # no effect if the handshake's connection has replaced it
 
 
 async def listen(
@@ -156,33 +157,33 @@ async def listen(
     clock: Callable[[], float],
     backlog: int = _BACKLOG,
 ) -> Server:
-    """Serve a socket that is bound, from now on until the server is closed."""
+    """Serve a bound socket until the returned server is closed."""
     if tls is None:
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: make_protocol(None), sock=listener, backlog=backlog)
     listener.listen(backlog)
-    tls.set_alpn_protocols(["http/1.1"])  # whoever offers h2 as well hears at once that there is none
+    tls.set_alpn_protocols(["http/1.1"])  # a client that also offers h2 is refused it during the handshake
     return TlsListener(listener, tls, make_protocol, connections, handshake_s=handshake_s, clock=clock)
 
 
 def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedHttp, **more: Any) -> Config:
-    """uvicorn's configuration for one of our servers."""
+    """Return uvicorn's configuration for a server with this guard."""
     return Config(
         cast(Any, app),
         http=cast(Any, functools.partial(protocol, guard)),
-        ws="none",  # an upgrade would be answered before anybody looks at it
+        ws="none",  # an upgrade would be answered before the application sees it
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who calls is whoever holds the socket: an agent's control goes by it
+        proxy_headers=False,  # the peer is the socket's: access control of agents relies on it
         timeout_keep_alive=int(guard.bounds.keep_alive_s),
         **more,
     )
 
 
 async def serve(app: ASGIApp, listener: socket.socket, guard: Guard) -> asyncio.Server:
-    """An application on a socket of its own, on the running loop; without a drain."""
+    """Serve an application on its own socket on the running event loop, without a drain."""
     config = config_of(app, guard)
     config.load()
     state = ServerState()
@@ -198,7 +199,7 @@ class GuardedServer(uvicorn.Server):
         self._guard = guard
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        await super().startup([])  # it listens to nothing itself
+        await super().startup([])  # uvicorn itself listens on nothing
         for listener in sockets or ():
             await self.listen(listener)
 
@@ -223,7 +224,7 @@ class GuardedServer(uvicorn.Server):
         self.servers.append(cast(asyncio.base_events.Server, server))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nobody else, and wait for whoever was accepted: a connection without TLS yet, uvicorn ignores."""
+        """Stop accepting and wait for TLS handshakes under way, which uvicorn does not know of."""
         for server in self.servers:
             server.close()
         for server in self.servers:

@@ -1,10 +1,10 @@
-"""A multipart/form-data body (RFC 7578), parsed as it streams: small fields are kept, files pass on as they come.
+"""Streaming parser for multipart/form-data bodies (RFC 7578): small fields are stored, files are passed on in pieces.
 
     part "tenant"                  a field, of at most `FIELD_MAX_BYTES`
     part "file"; filename="a/b"    a file: `file_begins`, `file_data` for each piece of it, `file_ends`
 
-Nothing is kept of a file; parts, fields and headers are bounded here, what a file's name may be and how long it may
-last is its reader's to judge. Whoever knows what a form should hold derives from `MultipartForm`.
+File content is not stored. This parser limits parts, fields and headers; the subclass checks file names and limits
+upload time. Subclasses of `MultipartForm` define what a form may contain.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 FIELD_MAX_BYTES = 1024
-_HEADER_MAX_BYTES = 2048  # of one part, all headers together
-_IDENTITY = (b"binary", b"8bit", b"7bit")  # transfer encodings that leave the bytes as they are
+_HEADER_MAX_BYTES = 2048  # all headers of one part together
+_IDENTITY = (b"binary", b"8bit", b"7bit")  # transfer encodings that leave the bytes unchanged
 
 
 class MultipartInvalid(Exception):
-    """Not the form that is expected; the message is a sentence that says what is."""
+    """The body is not the expected form; the message is a sentence that says what is expected."""
 
 
 def boundary_of(content_type: str) -> bytes:
-    """MultipartInvalid where the header names none."""
+    """Return the boundary; MultipartInvalid if the header has none."""
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 70:
@@ -33,20 +33,20 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class MultipartForm:
-    """Feed it the body, then `end`."""
+    """A form that is parsed as it arrives: call `write` with each block, then `end`."""
 
     max_parts: ClassVar[int] = 16
     max_fields: ClassVar[int] = 16
-    fields_first: ClassVar[bool] = False  # they say what becomes of the files
+    fields_first: ClassVar[bool] = False  # True if later code needs the fields to handle the files
 
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, str] = {}
-        self.files = 0  # that have begun
-        self._name, self._value = bytearray(), bytearray()  # of the header that is under way
-        self._headers: dict[bytes, bytes] = {}  # of the part
+        self.files = 0  # files that have begun
+        self._name, self._value = bytearray(), bytearray()  # name and value of the current header
+        self._headers: dict[bytes, bytes] = {}  # headers of the current part
         self._header_bytes = 0
         self._parts = 0
-        self._field: str | None = None  # the one under way; None: a file
+        self._field: str | None = None  # name of the current field; None while a file arrives
         self._text = bytearray()
         self._is_whole = False
         self._parser = MultipartParser(
@@ -63,33 +63,34 @@ class MultipartForm:
             },
         )
 
-    # what a form is made of, for whoever derives from this
+    # Methods that a subclass implements.
 
     def file_begins(self, filename: bytes) -> None:
-        """As the client named it, or empty; MultipartInvalid where the form should have no such file."""
+        """Begin a file with the client's name for it, which may be empty; MultipartInvalid if the form may not
+        contain it."""
         raise NotImplementedError
 
     def file_data(self, piece: bytes) -> None:
         raise NotImplementedError
 
     def file_ends(self) -> None:
-        """Its last byte has come."""
+        """End the current file."""
 
-    # what whoever reads the body calls
+    # Methods for the code that reads the body.
 
     def write(self, block: bytes) -> None:
-        """MultipartInvalid where it is no such form, or `file_begins` says so."""
+        """Parse one block; MultipartInvalid if it is malformed or `file_begins` rejects it."""
         with _in_words():
             self._parser.write(block)
 
     def end(self) -> None:
-        """The body is over; MultipartInvalid where the form is not."""
+        """End the body; MultipartInvalid if the form is incomplete."""
         if not self._is_whole:
             raise MultipartInvalid("The form ended before its last boundary. Send it again.")
         with _in_words():
             self._parser.finalize()
 
-    # what the parser calls
+    # Parser callbacks.
 
     def _part_begins(self) -> None:
         self._parts += 1
@@ -163,7 +164,7 @@ def _in_words() -> Iterator[None]:
 
 
 def text_of(raw: bytes) -> str:
-    """MultipartInvalid where it is no UTF-8."""
+    """Decode UTF-8; MultipartInvalid if it is none."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
