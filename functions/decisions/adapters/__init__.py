@@ -1,1 +1,1 @@
-"""Adapters: what an engine holds, where a cold one is loaded, when a hot one is copied."""
+"""LoRA adapters: the plan for each engine, and the placement of cold loads and copies."""

@@ -1,23 +1,25 @@
-"""Placement of an adapter that no replica of the pool has loaded: asked by a gateway on its first request.
+"""Placement of a cold adapter: which replica loads an adapter that no replica of the pool has loaded.
 
-In order, each a reason to prefer some over others:
+A gateway decides this on the first request for the adapter. The preferences, in order:
 
-    1 there      a replica that withdrew it a moment ago: its engine has it still, and nothing need be loaded
-    2 room       one that can load at once, over one that must first drain an adapter (`withdraw_s`, seconds)
+    1 withdrawn  a replica that withdrew the adapter a moment ago: its engine still has it, so nothing is loaded
+    2 room       a replica that can load now, over one that must drain an adapter first (`withdraw_s`, seconds)
     3 share      a replica below its share of the pool's load, as for every request (`choice`)
-    4 on disk    a node that has the files, over one that must fetch them
-    5 soon       those whose predicted time to first token is at most NEAR_MS behind the least
-    6 gather     the heaviest by rendezvous hash of the adapter's name
+    4 on disk    a node that has the files, over a node that must fetch them
+    5 soon       replicas whose predicted time to first token is at most NEAR_MS above the lowest
+    6 hash       the replica with the highest rendezvous hash of the adapter's name
 
-The last makes one adapter gather on few replicas: gateways that know nothing of each other choose the same one, and
-an adapter that was unloaded comes back to where its files lie. Step 5 is a band and not a minimum, since two
-predictions are never equal and the hash would never speak.
-Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. A is predicted at 42 ms and B at
-126; both are within 250 ms of the least, so the hash of the name says which, and says the same in every gateway. With
-B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B. And had C withdrawn it a second ago, C.
+The hash concentrates an adapter on few replicas: gateways agree without messages, and an unloaded adapter returns to
+its files. Step 5 is a band and not a minimum: two predictions are never equal, so the hash would never decide.
 
-Why 1: with more adapters in use than there is room for, a fifth of what is withdrawn is asked for again before it is
-unloaded; loaded elsewhere it would push out another, asked for again in its turn (docs/explanation/routing.md).
+Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. The prediction is 42 ms for A
+and 126 ms for B. Both are within 250 ms of the lowest, so the hash decides, with the same result in every gateway. If
+B is at 420 ms, A is chosen. If only B's node has the files and B is at 126 ms, B is chosen. If C withdrew the adapter
+a second ago, C is chosen.
+
+The reason for step 1: with more adapters in use than fit, a fifth of the withdrawn ones are requested again before
+they are unloaded. Loading them elsewhere would evict others, which are then requested in turn
+(docs/explanation/routing.md).
 """
 
 from collections.abc import Callable, Collection
@@ -47,9 +49,9 @@ def choose_cold(
     load: OwnLoad,
     excluded: Collection[ReplicaId] = (),
 ) -> ReplicaView | NoReplica:
-    """The replica to ask; `excluded` are those already asked, tried or ejected.
+    """Return the replica that should load the adapter. `excluded` lists replicas already asked, tried or ejected.
 
-    One without room is chosen only where no other is: its agent knows better, and says 409 if that is still so.
+    A replica without room is chosen only if no other has room; its agent answers 409 if it is still full.
     """
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
@@ -75,7 +77,7 @@ def choose_cold(
 
 
 def _with_weights(request: RouteRequest, ready: list[ReplicaView]) -> list[ReplicaView]:
-    """Those of the base's version that is meant, where anybody tells what it has loaded."""
+    """Return the replicas that run the requested version of the base model; all, if no replica reports its version."""
     if request.weights is None or all(replica.weights is None for replica in ready):
         return ready
     return [replica for replica in ready if replica.weights == request.weights]
@@ -92,23 +94,21 @@ def _near(predictions: list[Prediction]) -> list[Prediction]:
 
 # Turns of an overloaded pool's adapter loads, over all gateways.
 #
-# A load takes steps from those who are being answered. Each agent puts one adapter at a time into its engine; so what
-# the number of gateways decides is how many of a pool's engines load at once. Each gateway loads one at a time, and
-# leaves the others their part of the time after it, so that on average one load is under way in the pool, whoever asks:
+# A load slows down the requests that an engine is serving. Each gateway loads one adapter at a time and then pauses
+# for the other gateways' loads, so that on average one of the pool's engines is loading:
 #
 #     next turn = end of a load + its seconds x (gateways - 1)
 #
-# The pause is bounded, as a load may have come from far away: who waits is to have his turn before his time is over.
-# Nothing is asked of the bus for it but what it tells already, how many gateways there are; a count that is wrong for a
-# moment costs a load too many or a pause too long.
+# The pause has an upper limit: a waiting request must get its turn before its timeout. The number of gateways comes
+# from the bus; a wrong count costs one load too many or a pause that is too long.
 #
-# Worked example (test_worked_example_of_four_gateways): four gateways, loads of 0.2 s: each begins one every 0.8 s, and
-# of the pool's engines one is loading at a time. Without the pause it would be up to four.
+# Worked example (test_worked_example_of_four_gateways): with four gateways and loads of 0.2 s, each gateway starts a
+# load every 0.8 s, and one of the pool's engines is loading at a time. Without the pause, up to four would be.
 
 
-PAUSE_MOST_S = 4.0  # of the 15 s that a request waits for an adapter
+PAUSE_MOST_S = 4.0  # a request waits at most 15 s for an adapter
 
 
 def next_turn_s(ended_s: float, took_s: float, gateways: int) -> float:
-    """When this gateway may begin to load another one."""
+    """Return the time at which this gateway may start its next load."""
     return ended_s + min(PAUSE_MOST_S, max(0.0, took_s) * max(0, gateways - 1))

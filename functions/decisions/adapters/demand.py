@@ -1,22 +1,22 @@
-"""Demand for a pool's adapters: those in the snapshot, ranked by how much each is needed before any request.
+"""Demand for a pool's adapters: the adapters of the snapshot, ranked by how much each is needed before any request.
 
-    moving    a rollout's versions (the channels `incoming`, a split's candidate) and those they are compared with:
-              loaded ahead, and kept, so that neither group of a comparison pays for a cold load
-    named     what any other channel points at: loaded ahead while there is room
-    unnamed   the rest: loaded ahead last, reachable by `@version` all the same
+    moving    versions in a rollout (the channels `incoming`, a split's candidate) and the versions they are compared
+              with: loaded ahead and kept loaded, so that neither group of the comparison pays for a cold load
+    named     versions that any other channel points at: loaded ahead while there is room
+    unnamed   all other versions: loaded ahead last; `@version` still reaches them
 
-Ranked so that a cut anywhere leaves out the least: moving, then the default channel, other channels, the rest; each by
-name. The moving ones go round by tenant, two at a time, since a new version is nothing without the one that it follows:
-however many rollouts a tenant begins, or pauses for ever, the places that others' need are not behind them.
+The order is: moving versions, the default channel, other channels, the rest; by name within each kind. If the list is
+cut, the least important adapters are left out. Moving versions take turns by tenant, two versions at a time (old and
+new), so that one tenant's many rollouts do not push back those of other tenants.
 
     turn = two versions of one model, old before new; a tenant's by model; the first of each tenant, then the second, …
 
-Worked example (test_one_tenants_rollouts_do_not_keep_anothers_out): 40 models of acme move, and one of globex, where
-eight versions may: acme/a0, globex/bot, acme/a1, acme/a10, each with both versions. By model alone globex's would be
-the 81st and 82nd.
-A pool that serves another pool's model takes that one's adapters. A pool that is dedicated to tenants loads ahead only
-their own adapters; what else these tenants call comes when they call it.
-Pure.
+Worked example (test_one_tenants_rollouts_do_not_keep_anothers_out): 40 models of acme are in a rollout and one of
+globex, and eight moving versions fit. The order is acme/a0, globex/bot, acme/a1, acme/a10, each with both versions.
+Ordered by model alone, globex's versions would be the 81st and 82nd.
+
+A pool that serves another pool's model uses that model's adapters. A pool that is dedicated to tenants loads only
+their own adapters ahead; other adapters that these tenants call are loaded on demand. Pure functions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,9 +41,9 @@ class WantedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterDemand:
-    """All of a pool's adapters in order of rank, made once a snapshot: a plan a second must not walk ten thousand."""
+    """All adapters of a pool by rank, built once per snapshot: a plan each second must not scan 10,000."""
 
-    ranked: tuple[WantedAdapter, ...] = ()  # to be loaded ahead
+    ranked: tuple[WantedAdapter, ...] = ()  # adapters to load ahead
     by_name: Mapping[EngineName, WantedAdapter] = field(default_factory=dict)
     rank: Mapping[EngineName, int] = field(default_factory=dict)
     moving: tuple[EngineName, ...] = ()
@@ -51,7 +51,7 @@ class AdapterDemand:
 
     @classmethod
     def of(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "AdapterDemand":
-        """`ranked` may name one adapter twice; the first counts. `on_demand`: never loaded before a request."""
+        """The first entry counts if `ranked` names an adapter twice. `on_demand` is never loaded ahead."""
         ahead: dict[EngineName, WantedAdapter] = {}
         for wanted in ranked:
             ahead.setdefault(wanted.name, wanted)
@@ -66,11 +66,11 @@ class AdapterDemand:
 
 
 def wanted_in(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
-    """Every adapter version of the pool, the most important first."""
+    """Return every adapter version of the pool, the most important first."""
     entry = next((entry for entry in snapshot.pools if entry.name == pool), None)
     served = model_of(entry) if entry is not None else pool
     owners = entry.dedicated_to if entry is not None else ()
-    turns: dict[str, list[list[WantedAdapter]]] = {}  # by tenant
+    turns: dict[str, list[list[WantedAdapter]]] = {}  # grouped by tenant
     still: list[tuple[int, EngineName, WantedAdapter]] = []
     on_demand: list[WantedAdapter] = []
     for model in sorted(snapshot.models, key=lambda model: model.id):
@@ -103,7 +103,7 @@ def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[
 
 
 def _moving(model: ModelEntry) -> tuple[set[str], set[str]]:
-    """The versions of a model in rollout: those that serve, and those on their way in."""
+    """Return the versions of a model in a rollout: the serving ones, and the incoming ones."""
     arriving = {split.candidate for split in model.splits}
     controls = {model.channels[split.channel] for split in model.splits if split.channel in model.channels}
     incoming = {version for channel, version in model.channels.items() if is_incoming(channel)}
@@ -114,7 +114,7 @@ def _moving(model: ModelEntry) -> tuple[set[str], set[str]]:
 
 
 def _need(model: ModelEntry, version: str, moving: set[str]) -> tuple[Need, int]:
-    """And the rank of its kind."""
+    """Return how much a version is needed, and the rank of that kind."""
     if version in moving:
         return "moving", 0
     if model.channels.get(DEFAULT_CHANNEL) == version:

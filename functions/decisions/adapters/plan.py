@@ -1,30 +1,30 @@
-"""Adapter plan of one engine: the demand of the snapshot, the engine as it is, and the steps between.
+"""Adapter plan of one engine: from the snapshot's demand and the engine's state to the next loads and unloads.
 
-Two laws. The double buffer: a new version is loaded under its own name beside the old one. And drain before unload:
+A new version is loaded under its own name beside the old one. An adapter is drained before it is unloaded:
 
     dropped by the snapshot --grace_s--+
                                        +--> withdrawn (no longer advertised) --withdraw_s, heard, and idle--> unloaded
     makes room for another ------------+
 
-The grace covers gateways that have not swapped their snapshot yet; the withdrawal covers requests already routed
-here, and lasts for as long as heartbeats do not reach the bus. Never more than `max_adapters` are in the engine,
-those on their way out included: an engine over its host cache reads adapters from disk inside its step, which stalls
-everyone.
+The grace period covers gateways with the old snapshot. The withdrawal covers requests already routed here, and lasts
+while heartbeats do not reach the bus. The engine never holds more than `max_adapters`, including those on their way
+out: an engine over its host cache reads adapters from disk inside its step, which stalls every request.
 
-Where all of a pool's adapters fit, all are loaded and none leaves. Where they do not:
+If all adapters fit, all are loaded and none is unloaded. Otherwise:
 
-    1 cold loads   what a gateway waits for, first come first served, into any room there is
-    2 pinned       a rollout's versions; every channel's too, where these leave a place free
+    1 cold loads   adapters that a gateway waits for, in order of arrival, into any free place
+    2 pinned       versions in a rollout; every channel's version too, if these leave a place free
     3 the rest     by rank, while the headroom stays free
-    4 victims      for cold loads and pins without room, and for the headroom, the least recently used idle adapters
-                   leave; never used ones first, the longest loaded before the others; none used within `hold_s`
+    4 victims      the least recently used idle adapters are evicted for cold loads and pins without room, and for the
+                   headroom; never used ones first, in order of loading; none that was used within `hold_s`
 
-The order of victims is the engine's own: it drops weights from its host memory, least recently used first, when others
-come, whoever was unloaded by name. Were it another order, it would drop what it still has to serve.
+The order of victims is the engine's own order: the engine drops weights from its host memory by least recent use when
+others are loaded, whichever adapter is unloaded by name. With another order, it would drop adapters that it still
+serves.
 
-Worked example (test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew): 5 adapters, 4 places, headroom
-1. Three are loaded ahead. The fourth is asked for: it is loaded at once, and the least recently used of the three is
-withdrawn; 3 s later it is unloaded, and one place is free again.
+Worked example (test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew): 5 adapters, 4 places, headroom 1.
+Three are loaded ahead. A request for the fourth loads it immediately, and the least recently used of the three is
+withdrawn. 3 s later it is unloaded, and one place is free again.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ __all__ = [
 
 _DRAINED = "waits for an adapter that is being drained"
 _BUSY = "waits for room: every other adapter of this replica is busy or lately used"
-_REASONS_SHOWN = 4  # a hundred adapters that cannot be loaded are one sentence, not a page
+_REASONS_SHOWN = 4  # a hundred adapters that cannot be loaded give one sentence, not a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ class AdapterPlan:
     load: tuple[WantedAdapter, ...]  # in this order
     unload: tuple[EngineName, ...]
     advertise: tuple[EngineName, ...]
-    awaited: tuple[EngineName, ...]  # pinned, not loaded yet, and not known to fail
+    awaited: tuple[EngineName, ...]  # pinned, not loaded yet, and without a known failure
     refused: Mapping[EngineName, str]  # cold loads that find no room now, with the reason
     left_out: Mapping[EngineName, str]  # pinned or failed, not loaded, with the reason
-    without_room: tuple[EngineName, ...]  # a rollout's, not loaded, and too many for this engine; by rank
-    room: int  # places free now that nobody waits for
-    cold: int  # adapters that wait for a first request
+    without_room: tuple[EngineName, ...]  # versions of rollouts beyond this engine's limit, not loaded; by rank
+    room: int  # free places, minus the waiting cold loads
+    cold: int  # known adapters that are neither loaded nor loading
     state: AdapterState
 
     @property
     def reason(self) -> str:
-        """What is not as it should be, for people, failures first; empty when all is well."""
+        """Reasons why adapters are not loaded, failures first, for display; empty if there are none."""
         ordered = sorted(self.left_out, key=lambda name: (name not in self.state.failures, name))
         shown = [f"{name}: {self.left_out[name]}" for name in ordered[:_REASONS_SHOWN]]
         more = len(ordered) - len(shown)
@@ -88,7 +88,7 @@ class AdapterPlan:
 def plan(
     demand: AdapterDemand, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
 ) -> AdapterPlan:
-    """The steps to take now, and the state to pass in next time."""
+    """Return the loads and unloads due now, and the state to pass in next time."""
     pinned, over = _pinned(demand, policy)
     state = _withdraw(_without_pins(observe(demand, engine, state, now_s, policy), pinned), engine, now_s, policy)
     pass_ = _Pass(demand, engine, state, now_s, policy, pinned)
@@ -120,7 +120,7 @@ def plan(
 
 @dataclass(slots=True)
 class _Pass:
-    """One plan in the making."""
+    """One plan while it is being made."""
 
     demand: AdapterDemand
     engine: EngineAdapters
@@ -151,7 +151,7 @@ class _Pass:
                 self.cold_loads_waiting.append(name)
 
     def prefetch(self) -> None:
-        """Pins into any room, the rest while the headroom stays free; a few at a time."""
+        """Load pins into any room, and the rest while the headroom stays free; a few at a time."""
         ahead = self.policy.max_prefetches - len(self.engine.loading - self.state.cold_loads.keys())
         for name in self.pinned:
             if name in self.state.cold_loads or not self._loadable(name):
@@ -169,7 +169,7 @@ class _Pass:
                 ahead -= 1
 
     def victims(self) -> dict[EngineName, float]:
-        """Who begins to leave now."""
+        """Return the adapters whose eviction starts now."""
         missing = len(self.cold_loads_waiting) + len(self.pins_waiting)
         missing += max(0, self.headroom - max(0, self.room))
         missing -= self._going
@@ -180,7 +180,7 @@ class _Pass:
         return dict.fromkeys(idle[:missing], self.now_s)
 
     def without_room(self) -> dict[EngineName, str]:
-        """Cold loads for which nobody leaves now or in a moment: who is idle and only used too lately may yet."""
+        """Return the cold loads to reject. Idle adapters count as room even if `hold_s` still protects them."""
         leaving = self._going
         soon = sum(self._idle(name) for name in self.engine.loaded) if len(self.cold_loads_waiting) > leaving else 0
         reason = f"all {self.policy.max_adapters} adapters of this replica are busy or part of a rollout"
@@ -188,13 +188,13 @@ class _Pass:
 
     @property
     def _going(self) -> int:
-        """How many leave in a moment: not those that a long request keeps, dropped by the snapshot or not."""
+        """Number of withdrawn adapters that will soon be unloaded, without those that a long request keeps busy."""
         withdrawn_s = self.state.withdrawn_since_s
         kept = [n for n in withdrawn_s if n in self.engine.busy and self.now_s - withdrawn_s[n] >= self.policy.leave_s]
         return len(withdrawn_s) - len(kept)
 
     def _worth(self, name: EngineName) -> tuple[float, bool, float, int]:
-        """The least first. What was never used goes by need, then by when it was loaded, which was by rank."""
+        """Sort key of victims, least valuable first. Never used adapters sort by need, then by load time."""
         named = self.demand.by_name[name].need != "unnamed"
         return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.demand.rank[name])
 
@@ -212,14 +212,14 @@ class _Pass:
         return self._idle(name) and self.now_s - self.state.used_s(name) >= self.policy.hold_s
 
     def _idle(self, name: EngineName) -> bool:
-        """Here to stay, but not bound to."""
+        """Return True if the adapter is wanted, not busy, not pinned and not already leaving."""
         if name in self.engine.busy or name in self.pinned or name in self.state.leaving_since_s:
             return False
         return name in self.demand.by_name
 
 
 def _pinned(demand: AdapterDemand, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
-    """Who stays and is loaded ahead, in order; and the rollouts' versions that are too many for this replica."""
+    """Return the adapters to load ahead and keep, in order; and the rollouts' versions beyond this replica's limit."""
     if len(demand.by_name) <= policy.max_adapters:
         return dict.fromkeys(wanted.name for wanted in demand.ranked), ()
     moving, over = demand.moving[: policy.max_moving], demand.moving[policy.max_moving :]
@@ -230,7 +230,7 @@ def _pinned(demand: AdapterDemand, policy: AdapterPolicy) -> tuple[dict[EngineNa
 
 
 def _without_pins(state: AdapterState, pinned: Mapping[EngineName, None]) -> AdapterState:
-    """What a rollout needs from now on no longer makes room for another."""
+    """Cancel the eviction of adapters that a rollout has come to need."""
     return replace(
         state, leaving_since_s={n: since_s for n, since_s in state.leaving_since_s.items() if n not in pinned}
     )
@@ -241,7 +241,7 @@ def _anyone_leaves(state: AdapterState) -> bool:
 
 
 def _withdraw(state: AdapterState, engine: EngineAdapters, now_s: float, policy: AdapterPolicy) -> AdapterState:
-    """Who is no longer advertised; since now, where nobody could hear it."""
+    """Set the adapters that are no longer advertised; their time restarts now if heartbeats do not reach the bus."""
     past_grace = [n for n, since_s in state.unwanted_since_s.items() if now_s - since_s >= policy.grace_s]
     out = [*past_grace, *state.leaving_since_s]
     since_s = state.withdrawn_since_s if engine.heard else {}

@@ -1,7 +1,7 @@
-"""State behind an adapter plan: the policy, the engine as it is, and what outlives one plan.
+"""State behind an adapter plan: the policy, the engine's adapters, and the state kept between plans.
 
-All times are monotonic seconds. Frozen; each function answers a new state and changes none. Neighbour: `plan`
-makes the plans.
+All times are monotonic seconds. The types are frozen, and each function returns a new state. Neighbour: `plan` makes
+the plans.
 """
 
 from collections.abc import Mapping
@@ -18,58 +18,58 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class AdapterPolicy:
     max_adapters: int = 8
-    """The engine's --max-cpu-loras: what it holds in memory without reading the disk again."""
+    """The engine's --max-cpu-loras: how many adapters it holds in memory without reading the disk again."""
     grace_s: float = 30.0
-    """How long a gateway may lag behind the snapshot: one long poll of 25 s, and room."""
+    """Time that a gateway may lag behind the snapshot: one long poll of 25 s, and a margin."""
     withdraw_s: float = 3.0
-    """Three heartbeats: every gateway has heard that the adapter is no longer advertised."""
+    """Three heartbeats: by then every gateway has received that the adapter is no longer advertised."""
     hold_s: float = 2.0
-    """An adapter that was used this lately is nobody's victim: what was just loaded serves the requests behind it."""
+    """An adapter used this recently is not evicted: a new load must serve the requests that wait for it."""
     max_cold_loads: int = 64
-    """Cold loads that wait at once; the next is sent to another replica."""
+    """Most cold loads that wait together; the next is sent to another replica."""
     max_prefetches: int = 4
-    """Loads ahead of need at once: enough to fill a link, and a cold load still finds the engine free."""
+    """Most loads ahead of need at a time: enough to fill a link, and the engine stays free for cold loads."""
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=60.0))
 
     @property
     def leave_s(self) -> float:
-        """One that is still busy this long after its withdrawal will be for longer: another makes room."""
+        """An adapter still busy this long after its withdrawal is expected to stay busy, so another one is evicted."""
         return 2 * self.withdraw_s
 
     @property
     def headroom(self) -> int:
-        """Places kept free where not everything fits, so that a cold load need not wait for a withdrawal.
+        """Places left free if not all adapters fit, so that a cold load need not wait for a withdrawal.
 
-        An eighth, at least one, and none where a place is a third of all:
-        min(max_adapters // 4, max(1, max_adapters // 8)). Worked example (test_headroom_is_an_eighth): 2 -> 0, 4 -> 1,
-        8 -> 1, 64 -> 8.
+        The headroom is an eighth, at least one, and none if one place is a third of all or more:
+        min(max_adapters // 4, max(1, max_adapters // 8)). Worked example (test_headroom_is_an_eighth): 2 -> 0, 4 ->
+        1, 8 -> 1, 64 -> 8.
         """
         return min(self.max_adapters // 4, max(1, self.max_adapters // 8))
 
     @property
     def max_moving(self) -> int:
-        """Versions of rollouts that may push others out: half, so that a mass rollout does not empty the engine."""
+        """Most rollout versions that may evict others: half, so that a mass rollout does not empty the engine."""
         return min(self.max_adapters, max(2, self.max_adapters // 2))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAdapters:
-    """What the engine has now, and what is on its way there."""
+    """The adapters that the engine has loaded, and those being fetched or loaded."""
 
     loaded: frozenset[EngineName]
     busy: frozenset[EngineName] = frozenset()  # with requests running or waiting
     loading: frozenset[EngineName] = frozenset()  # being fetched or loaded
-    heard: bool = True  # whether heartbeats reach the bus: else no gateway knows what is withdrawn
+    heard: bool = True  # False if heartbeats do not reach the bus: then no gateway has received what is withdrawn
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last failed load of one adapter; it is tried again from `retry_at_s`."""
+    """The last failed load of one adapter; the next try is due at `retry_at_s`."""
 
     count: int
     retry_at_s: float
     reason: str
-    refused: bool = False  # the artifact or the engine said no: the next try will most likely end the same
+    refused: bool = False  # the artifact or the engine refused it: the next try will most likely fail too
 
     def __str__(self) -> str:
         return f"{self.reason} (failed {self.count} times)"
@@ -77,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ColdLoad:
-    """A cold load that somebody waits for; forgotten at `until_s`, unless it has begun."""
+    """A cold load that a gateway waits for; dropped at `until_s` if it has not started."""
 
     asked_s: float
     until_s: float
@@ -85,23 +85,24 @@ class ColdLoad:
 
 @dataclass(frozen=True, slots=True)
 class AdapterState:
-    """What outlives one plan."""
+    """State that is kept between plans."""
 
     unwanted_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # dropped by the snapshot
     leaving_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # making room for another
-    withdrawn_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # no longer advertised, and heard
-    loaded_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it was first seen in the engine
-    busy_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it last ran or waited
-    asked_s: Mapping[EngineName, float] = field(default_factory=dict)  # when a gateway last asked for it
+    withdrawn_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # withdrawal published
+    loaded_s: Mapping[EngineName, float] = field(default_factory=dict)  # first seen in the engine
+    busy_s: Mapping[EngineName, float] = field(default_factory=dict)  # last seen running or waiting
+    asked_s: Mapping[EngineName, float] = field(default_factory=dict)  # last requested by a gateway
     cold_loads: Mapping[EngineName, ColdLoad] = field(default_factory=dict)
     failures: Mapping[EngineName, Failure] = field(default_factory=dict)
 
     def used_s(self, name: EngineName) -> float:
-        """When the adapter was last used, as far as is known; minus infinity where it never was."""
+        """Return when the adapter was last used, to this agent's knowledge; minus infinity if it never was."""
         return max(self.busy_s.get(name, float("-inf")), self.asked_s.get(name, float("-inf")))
 
 
-# What `ask` answers: it will be loaded; it is; no snapshot names it; it failed lately, for good or not; too many wait.
+# Results of `ask`: the adapter will be loaded; is loaded; is not in the snapshot; failed recently, for good (refused)
+# or not (failed); too many loads wait.
 LoadVerdict = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
 
 
@@ -112,7 +113,7 @@ def ask(
     request: tuple[EngineName, ColdLoad],
     policy: AdapterPolicy,
 ) -> tuple[LoadVerdict, AdapterState]:
-    """A gateway needs the adapter now. One that is leaving stays: it is asked for again."""
+    """Register a gateway's need for the adapter. An adapter that was being evicted stays loaded."""
     name, load = request
     if name not in demand.by_name:
         return ("loaded" if name in engine.loaded and name not in state.withdrawn_since_s else "unknown"), state
@@ -144,7 +145,7 @@ def failed(
     *,
     refused: bool = False,
 ) -> AdapterState:
-    """The state after a load failed: whoever waited is told, and the next try waits twice as long as the last."""
+    """Return the state after a failed load: its cold load is dropped, and the retry delay doubles."""
     count = state.failures[name].count + 1 if name in state.failures else 1
     failure = Failure(count, now_s + delay_s(count, policy.backoff), reason, refused)
     return replace(state, failures={**state.failures, name: failure}, cold_loads=_without(state.cold_loads, name))
@@ -153,7 +154,7 @@ def failed(
 def observe(
     demand: AdapterDemand, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
 ) -> AdapterState:
-    """The state with what the engine shows now, and without what is over."""
+    """Update the state with the engine's current adapters and drop entries that are over."""
     loaded, known = engine.loaded, demand.by_name
     all_fit = len(known) <= policy.max_adapters
 
