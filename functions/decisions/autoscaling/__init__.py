@@ -1,1 +1,1 @@
-"""How many replicas a pool has: rules, forecasts, shrinking, accelerator slots."""
+"""Autoscaling of a pool: rules, forecasts, scaling to zero, accelerator slots."""

@@ -1,24 +1,24 @@
-"""Accelerator slots of a node: which of its engines may be awake. Pure.
+"""Accelerator slots of a node: how many of each pool's engines may be awake. Pure functions.
 
-An engine that is awake has a slot (an accelerator; where there is none, one of as many as the machine may run). A warm
-one that sleeps has none, only host memory, so that sleeping warm replicas of several pools share the slots that nobody
-serves on: each may be woken, and not all of them.
+An awake engine holds a slot: one accelerator, or on a machine without any, one of the engines that it may run. A
+sleeping warm engine holds no slot, only host memory. So sleeping warm replicas of several pools share the free slots:
+each of them may be woken, but not all.
 
-    1  who serves keeps the slot, and what a pool's YAML asks for is its own whatever the number of slots
-    2  who is to serve comes before who is to be warm. A warm one that is awake has its slot already; waking one that
-       sleeps, or starting one, takes a free slot: it goes to the pool that has got the smallest part of what it wants.
-       Promoting one of which nothing is heard does too: it may well sleep, and is then woken
-    3  where somebody still lacks a slot, warm ones that are awake give theirs up (they end); so do those too many
-    4  a warm one loads awake, on a free slot. Of the pools whose engines sleep afterwards one loads at a time, before
-       those of pools that keep the slot. For one that takes longer than a start may take nobody waits
+    1  a serving engine keeps its slot; the number of replicas in a pool's YAML (`least`) is granted regardless of slots
+    2  serving replicas come before warm ones. A warm engine that is awake already has its slot. Waking or starting one
+       takes a free slot, which goes to the pool with the smallest part of its demand. Promoting a warm engine that
+       reports nothing also takes a slot: it may be asleep and must then be woken
+    3  if a pool still lacks a slot, awake warm engines are ended; so are surplus ones
+    4  a warm engine loads awake, on a free slot. Among pools whose engines sleep afterwards one engine loads at a time,
+       before those of pools that keep the slot. An engine that takes longer than a start may take blocks no other
 
     free = slots - (serving + warm and awake + ending)            an engine that is being ended has its slot until then
 
-Worked example (test_worked_example_of_a_spare_slot): 3 slots; A and B serve with one each and want a warm one. A's is
-loaded first, B's when A's sleeps: then one slot is free and two sleep. Both are to serve with two: A is woken, and B's
-waits until A gives a slot up.
+Worked example (test_worked_example_of_a_spare_slot): 3 slots; A and B each serve with one and want a warm one. A's
+warm engine is loaded first, B's when A's sleeps; then one slot is free and two engines sleep. Both are to serve with
+two: A's is woken, and B's waits until A releases a slot.
 
-Neighbours: `functions.controller.autoscaling` counts what there is and does what is allowed.
+Neighbours: `functions.controller.autoscaling` counts the engines and carries the result out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,24 +27,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SlotDemand:
-    """Of one pool."""
+    """Replicas that one pool should have."""
 
     serving: int
     warm: int = 0
-    least: int = 0  # of those that serve: its YAML's
+    least: int = 0  # minimum of serving replicas, from the pool's YAML
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlots:
-    """The engines that a pool has."""
+    """The engines that one pool has now."""
 
-    serving: int = 0  # that serve, start to, or are being woken for it
+    serving: int = 0  # serving, starting to serve, or being woken to serve
     loaded: int = 0  # warm, loaded and awake
     loading: int = 0  # warm and not yet loaded
-    unheard: int = 0  # warm, and not known to be awake: as if it were, but for its promotion
+    unheard: int = 0  # warm, and not known to be awake: counted as awake, except for promotion
     asleep: int = 0  # warm, without a slot
-    spared: int = 0  # of those loaded or unheard: not ended for others
-    stuck: int = 0  # of those loading or unheard: for longer than a start takes
+    spared: int = 0  # part of loaded or unheard that is not ended for other pools
+    stuck: int = 0  # part of loading or unheard that takes longer than a start may take
     sleeps: bool = False  # its warm engines fall asleep once they are loaded
 
     @property
@@ -54,11 +54,11 @@ class HeldSlots:
 
 @dataclass(frozen=True, slots=True)
 class SlotAllotment:
-    """What a pool may have now."""
+    """Replicas that one pool may have now."""
 
     serving: int
     warm: int
-    wake: int = 0  # of its sleeping ones, those that may be woken
+    wake: int = 0  # sleeping ones that may be woken
 
 
 def free_slots(held: Mapping[str, HeldSlots], ending: int, slots: int) -> int:
@@ -66,7 +66,7 @@ def free_slots(held: Mapping[str, HeldSlots], ending: int, slots: int) -> int:
 
 
 def without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict[str, int]:
-    """By pool, the sleeping replicas for which there is no slot to wake on: nobody can borrow them."""
+    """Return by pool the sleeping replicas without a slot to wake on: other pools cannot borrow them."""
     free = free_slots(held, ending, slots)
     return {name: max(0, each.asleep - free) for name, each in held.items()}
 
@@ -74,7 +74,7 @@ def without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict
 def allotted(
     demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, slots: int
 ) -> dict[str, SlotAllotment]:
-    """What each may have; `held` has every pool that `demands` has, `ending` engines keep slots beside those."""
+    """Return the allotment of each pool. `held` has every pool of `demands`; `ending` other engines hold slots too."""
     pools = {name: _Pool(demand, held[name]) for name, demand in sorted(demands.items())}
     free = free_slots(held, ending, slots)
     for pool in pools.values():
@@ -89,18 +89,18 @@ def allotted(
 
 @dataclass(slots=True)
 class _Pool:
-    """One pool while it is decided on; what takes slots returns how many."""
+    """One pool during the decision. Methods that use slots return how many."""
 
     demand: SlotDemand
     held: HeldSlots
     serving: int = 0
-    loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its slot
+    loaded: int = 0  # warm from now on; includes surplus serving engines, which are loaded and hold slots
     loading: int = 0
     unheard: int = 0
     asleep: int = 0
     spared: int = 0
     woken: int = 0
-    started: int = 0  # that begin to load, to be warm
+    started: int = 0  # new warm engines to start
 
     def __post_init__(self) -> None:
         self.serving = min(self.demand.serving, self.held.serving)
@@ -115,12 +115,12 @@ class _Pool:
 
     @property
     def present(self) -> int:
-        """Warm ones that stay."""
+        """Warm engines that stay."""
         return self.loaded + self.loading + self.unheard + self.asleep
 
     @property
     def spare(self) -> int:
-        """Warm ones that would give a slot up."""
+        """Warm engines whose slot can be released."""
         return max(0, self.loaded + self.loading + self.unheard - self.spared)
 
     @property
@@ -132,7 +132,7 @@ class _Pool:
         return min(self.demand.warm, self.present) + self.started
 
     def keep(self, free: int) -> int:
-        """Step 1: its YAML's, at once."""
+        """Step 1: serve the replicas of the YAML, whatever the number of free slots."""
         taken = 0
         while self.serving < min(self.demand.serving, self.demand.least):
             taken += self.promote(max(1, free - taken))
@@ -142,7 +142,7 @@ class _Pool:
         return bool(self.lacks > 0 and (self.loaded or self.loading or free > 0))
 
     def promote(self, free: int) -> int:
-        """One more serves, by the quickest way that `free` slots allow."""
+        """Make one more replica serve, by the quickest way that `free` slots allow."""
         self.serving += 1
         if self.loaded:
             self.loaded -= 1
@@ -168,7 +168,7 @@ class _Pool:
         self.started += 1
 
     def wake_for_surplus(self, free: int) -> int:
-        """One that sleeps may have to serve in the place of one with a higher number, which ends."""
+        """Allow one wake-up: a sleeping engine may replace a serving one with a higher number, which ends."""
         if free > 0 and self.asleep and self.present > self.demand.warm and not self.lacks:
             self.woken += 1
             return 1
@@ -176,14 +176,14 @@ class _Pool:
 
 
 def _let_serve(pools: Sequence[_Pool], free: int) -> int:
-    """Step 2, one at a time; what is free then."""
+    """Step 2: promote replicas one at a time. Return the free slots that remain."""
     while able := [pool for pool in pools if pool.can_promote(free)]:
         free -= min(able, key=lambda pool: pool.serving / pool.demand.serving).promote(free)
     return free
 
 
 def _give_up(pools: Sequence[_Pool], slots: int) -> None:
-    """Step 3."""
+    """Step 3: release slots of awake warm engines."""
     awake = sum(pool.serving + pool.spare for pool in pools)
     too_many = max(0, awake - slots) + sum(pool.lacks for pool in pools)
     for _ in range(too_many):
@@ -194,7 +194,7 @@ def _give_up(pools: Sequence[_Pool], slots: int) -> None:
 
 
 def _let_load(pools: Sequence[_Pool], free: int) -> int:
-    """Step 4; what is free then."""
+    """Step 4: start warm engines. Return the free slots that remain."""
     sleepers = [pool for pool in pools if pool.held.sleeps]
     is_loading = any(pool.is_loading for pool in sleepers)
     free -= _start(sleepers, 0 if is_loading else min(1, free))
@@ -202,7 +202,7 @@ def _let_load(pools: Sequence[_Pool], free: int) -> int:
 
 
 def _start(pools: Sequence[_Pool], most: int) -> int:
-    """As many as were started, one at a time to the pool with the smallest part of what it wants."""
+    """Start up to `most` engines, each for the pool with the smallest part of its demand; return how many."""
     for started in range(most):
         lacking = [pool for pool in pools if pool.warm < pool.demand.warm]
         if not lacking:

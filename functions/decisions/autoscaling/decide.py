@@ -1,26 +1,26 @@
-"""Autoscaling decision: the number of replicas of a pool, asked every few seconds.
+"""Autoscaling decision: the number of replicas of a pool, made every few seconds.
 
-    1  without fresh figures nothing changes: what cannot be seen is neither too much nor too little
-    2  each rule is looked at: met, since when, for long enough
-    3  grow to the most that a rule or the forecast asks for; what is already starting counts, so that a rule speaks
-       again only when all that was asked for serves, or has failed to come within two start-up times
-    4  shrink by one replica where a rule says so and nothing speaks against it (`decide`)
-    5  never below the policy's least, never above its most
+    1  without fresh signals nothing changes: missing data means neither too much nor too little capacity
+    2  each rule is evaluated: whether it is met, since when, and for long enough
+    3  grow to the most that a rule or the forecast requires. Starting replicas count: a rule fires again only when all
+       requested replicas serve, or have not come within two start-up times
+    4  shrink by one replica if a rule says so and there is no objection (`decide`)
+    5  stay within the policy's minimum and maximum
 
-A policy with a least of 0 is `zero`'s as long as nothing serves or nobody asks.
+`zero` decides for a policy with a minimum of 0 while no replica serves or no requests come.
 
-Asymmetry: growing is immediate and of any size; shrinking is one replica at a time, each drained before the next, and
-never within `quiet_after_growing_s` of growing, of a start of the controller, or of a time without figures. So a pool
-turns from growing to shrinking at most once in that time, whatever is measured: with the least quiet time at most
-3600 / 300 = 12 times an hour (test_whatever_is_measured_a_pool_turns_seldom).
+Growth is immediate and of any size. Shrinking removes one replica at a time, and the next only after that one is
+drained. A pool does not shrink within `quiet_after_growing_s` of growing, of a controller start, or of a time without
+signals. So a pool turns from growing to shrinking at most once in that time, whatever the signals are: with the
+shortest quiet time at most 3600 / 300 = 12 times an hour (test_whatever_is_measured_a_pool_turns_seldom).
 
-Worked example (test_worked_example_of_a_spike): 10 replicas, `queue_seconds > 0.5: +5%`, replicas take 300 s to start.
-At 0 s 0.8 s are waited: +5 % of 10 is less than one, so 11. At 15 s still 0.8 s, but the one is on its way: 11. At
-300 s it serves, still 0.8 s: 12. At 315 s the forecast needs 14: 14, at once. From 400 s on nobody waits and a
-scaleDown rule holds: 14 until 615 s, 300 s after the last growth, then 13.
+Worked example (test_worked_example_of_a_spike): 10 replicas, `queue_seconds > 0.5: +5%`, a start takes 300 s. At 0 s
+the queue is 0.8 s: +5 % of 10 is less than one, so 11. At 15 s the queue is still 0.8 s, but one replica is starting:
+11. At 300 s it serves and the queue is still 0.8 s: 12. At 315 s the forecast needs 14: 14. From 400 s on the queue
+is empty and a scaleDown rule holds: 14 until 615 s, 300 s after the last growth, then 13.
 
-Neighbours: `rules` looks at rules, `forecast` says what will be needed, `policy` what is
-allowed; the controller and the simulator ask the same function.
+Neighbours: `rules` evaluates rules, `forecast` predicts the need, `policy` has the limits. The controller and the
+simulator call the same function.
 """
 
 from collections.abc import Iterator
@@ -33,38 +33,38 @@ from functions.decisions.autoscaling.rules import Looked, look, step_replicas
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.autoscaling.zero import Idleness, at_zero, watched
 
-# Reasons of a decision: few causes for a metric's label, sentences for people.
+# Causes of a decision, few enough for a metric's label; the reasons are sentences.
 
 
 Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "needed", "waiting", "demand", "idle"]
 
 
 def told(looked: Looked) -> str:
-    """The rule with what was measured: `queue_seconds > 0.5: +5% (0.8 s)`."""
+    """Return the rule with the measured value: `queue_seconds > 0.5: +5% (0.8 s)`."""
     value = looked.value if looked.value is not None else 0.0
     shown = f"{value:.0%}" if looked.rule.metric in ("kv_usage", "utilization") else f"{value:.3g} s"
     return f"{looked.rule.text} ({shown})"
 
 
-# Objections to scaling down by one replica: one is enough, the first is reported.
+# Objections to scaling down by one replica: one is enough, and the first is reported.
 #
-# What was asked for and has not come within two start-up times is waited for no longer: a machine or a cluster that
-# gives less than is wanted would keep the pool from shrinking for ever. What is lacking is taken away first, one by one
+# Requested replicas that have not come after two start-up times do not block shrinking: a cluster without capacity
+# would block it for ever. The missing replicas are removed first, one by one
 # (test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same).
 
 
-LATE_STARTS = 2  # start-up times after which what was asked for counts as not coming
-SETTLE_S = 30.0  # after one replica was taken away, before the next is thought of
+LATE_STARTS = 2  # start-up times after which requested replicas count as not coming
+SETTLE_S = 30.0  # pause after removing one replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One look at one pool."""
+    """Inputs of one decision about one pool."""
 
     policy: ScalePolicy
     signals: PoolSignals
     now_s: float
-    current: int  # replicas that are wanted as of now
+    current: int  # replicas that are wanted now
     ups: tuple[Looked, ...]
     forecast: Forecast | None
     grew_s: float | None
@@ -73,14 +73,14 @@ class Case:
 
     @property
     def is_coming(self) -> bool:
-        """Whether something that was asked for does not serve yet and may still come."""
+        """True if a requested replica does not serve yet and may still come."""
         if self.signals.ready >= self.current or self.grew_s is None:
             return False
         return self.now_s - self.grew_s < LATE_STARTS * self.policy.startup_s
 
 
 def objection(case: Case) -> tuple[Cause, str] | None:
-    """None: one replica may go."""
+    """Return the first objection; None allows the removal of one replica."""
     return next(_objections(case), None)
 
 
@@ -105,7 +105,7 @@ def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
 
 
 def _utilization_without_one(signals: PoolSignals) -> float | None:
-    """Worked example (test_two_replicas_at_half_stay_two): two at 50 % leave one at 100 %."""
+    """Worked example (test_two_replicas_at_half_stay_two): two replicas at 50 % leave one at 100 %."""
     if signals.utilization_ratio is None or signals.ready < 2:
         return None
     return signals.utilization_ratio * signals.ready / (signals.ready - 1)
@@ -113,7 +113,7 @@ def _utilization_without_one(signals: PoolSignals) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ScalerState:
-    """What the scaler remembers of one pool. A new one takes over what there is, and holds still for the quiet time."""
+    """State of one pool's scaler. A new one adopts the present replicas and does not shrink during the quiet time."""
 
     desired: int | None = None
     up_since_s: tuple[float | None, ...] = ()
@@ -126,9 +126,9 @@ class ScalerState:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    desired: int  # replicas that serve or are starting; warm ones are beside them
+    desired: int  # serving or starting replicas, without warm ones
     cause: Cause
-    reason: str  # a sentence for people
+    reason: str
 
 
 def decide(
@@ -168,7 +168,7 @@ def decide(
 
 
 def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
-    """The replicas that are asked for, at least those there are, and why."""
+    """Return the replicas required, at least the present number, and why."""
     wanted, why = case.current, _NO_CHANGE
     holding = [looked for looked in case.ups if looked.holds(case.now_s)]
     if holding:

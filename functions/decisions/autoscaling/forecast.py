@@ -1,26 +1,26 @@
-"""Demand forecast of a pool at the time when a replica started now would serve. Pure, incremental, bounded.
+"""Demand forecast of a pool for the time at which a replica started now would serve. Pure, incremental, bounded.
 
-Each look at the pool adds its arriving tokens to a bin of a minute. When a bin is full, every method foresees the bin
-at now + start-up time, and what came is held against what was foreseen for it. The method with the least share of error
-of late is gone by: the better of forecast and reaction wins, at every time anew (test_the_better_method_wins).
+Each call adds the arriving tokens to a bin of one minute. When a bin is full, every method predicts the bin at now +
+start-up time, and the arrived demand scores the prediction made for it. The method with the lowest recent error is
+used: the better of forecast and reaction wins, chosen anew each time (test_the_better_method_wins).
 
-    demand        = arriving tokens per second / what a replica does per second              in replicas at full work
-    a replica's   = arriving tokens per second / (ready x utilization), averaged over looks that can tell
-    foreseen      = the larger of the demand of now and of now + start-up time, in the middle and at the upper quantile
-    replicas      = `replicas_needed` (headroom, below) of both, and of the swings from look to look
+    demand        = arriving tokens per second / tokens per second of a replica              in replicas at full work
+    a replica's   = arriving tokens per second / (ready x utilization), averaged over usable samples
+    predicted     = the larger of the demand now and at now + start-up time, as median and as upper quantile
+    replicas      = `replicas_needed` (headroom, below) of both, and of the swings between samples
 
-What may wait for minutes (the batch band) counts as its mean over the last five, and needs no room beside it: it is
-served in what the others leave (test_a_burst_that_may_wait_needs_no_room).
+Demand that may wait for minutes (the batch band) counts as its mean over the last five minutes. It needs no headroom
+because it uses what the other bands leave (test_a_burst_that_may_wait_needs_no_room).
 
-What a replica does is in this pool's own mix of prompts and answers; when that changes, so does the figure, within
-minutes. Where utilization is not known, nothing is foreseen and rules alone decide.
+A replica's rate is measured for this pool's mix of prompts and answers and follows it within minutes. If the
+utilization is unknown there is no forecast, and rules alone decide.
 
 Worked example (test_worked_example_of_a_forecast): 10 ready replicas at 60 % with 30,000 tokens a second: each does
-5,000. Nothing changes for half an hour: 30,000 are foreseen, without doubt or swings: m = s = u = 6, and
+5,000. Nothing changes for half an hour, so 30,000 are predicted without uncertainty or swings: m = s = u = 6, and
 max(6 / 0.8, 6 / 0.85) = 7.5, 8 replicas.
 
 State: at most 1,008 + 144 slots, 5 x 360 errors and as many bins ahead as a start takes minutes (120 at most).
-Neighbours: `forecast_methods` foresee, are scored, and know days and weeks.
+Neighbours: `forecast_methods` has the methods, their scores, and the daily and weekly profiles.
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,23 +41,23 @@ from functions.decisions.autoscaling.forecast_methods import (
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 
-# Headroom: replicas for a demand, its mean and room for its swings.
+# Headroom: replicas for a demand's mean and its swings.
 #
 #     needed = max( m / t ,  ( s + sqrt( (u - s)^2 + (z d)^2 ) ) / f )            rounded up
 #
-# m is the expected demand in replicas (one replica at full work is 1), s that part of it that cannot wait, u the upper
-# quantile of what is foreseen of that part, d the standard deviation of it from one look to the next, z = 2.3. t = 0.8
-# is the share of its work that a replica is to do on the mean, and f = 0.85 what it can do for a while: its steps grow
-# as 1 / (1 - share), and beyond that first tokens come late. Demand from many independent sources swings by the square
-# root of its mean, so the room beside it shrinks as a pool grows (square-root staffing), down to what t leaves free.
-# Two sources of doubt add up as squares, since a wrong forecast and a burst have nothing to do with each other. What
-# may wait needs no room: it is pushed aside for as long.
+# m is the expected demand in replicas (1 is one replica at full work). s is the part of it that cannot wait, u
+# the upper quantile of the prediction for that part, d its standard deviation between samples, z = 2.3. t = 0.8
+# is the mean share of its capacity that a replica should use. f = 0.85 is the share that it can sustain for a
+# while: its steps grow as 1 / (1 - share), and beyond f first tokens come late. Demand from many independent
+# sources swings by the square root of its mean, so the headroom shrinks as a pool grows (square-root staffing),
+# down to the part that t leaves free. The two uncertainties add up as squares, since a wrong forecast and a burst
+# are independent. Demand that may wait needs no headroom: it is postponed.
 #
-# Worked example (test_worked_example_of_headroom), nothing may wait: a mean of 30 replicas, swings of 0.7, no doubt:
-# 30 / 0.8 = 37.5 against (30 + 2.3 x 0.7) / 0.85 = 37.2: 38, at 79 %. With swings of 3 and an upper quantile of 33:
-# (30 + sqrt(3^2 + 6.9^2)) / 0.85 = 44.1: 45, at 67 %. A tenth of it, with swings by the square root (0.95): 3.75
-# against (3 + 2.2) / 0.85 = 6.1: 7, at 43 %. Where half of the 30 may wait, the other half swings by 3 and may become
-# 22: (15 + sqrt(7^2 + 6.9^2)) / 0.85 = 29.2: 38 again.
+# Worked example (test_worked_example_of_headroom), nothing may wait: a mean of 30 replicas, swings of 0.7, no
+# uncertainty: 30 / 0.8 = 37.5 against (30 + 2.3 x 0.7) / 0.85 = 37.2: 38, at 79 %. With swings of 3 and an upper
+# quantile of 33: (30 + sqrt(3^2 + 6.9^2)) / 0.85 = 44.1: 45, at 67 %. A tenth of it, with swings by the square root
+# (0.95): 3.75 against (3 + 2.2) / 0.85 = 6.1: 7, at 43 %. If half of the 30 may wait, the other half swings by 3 and
+# may become 22: (15 + sqrt(7^2 + 6.9^2)) / 0.85 = 29.2: 38 again.
 
 
 SWINGS = 2.3
@@ -67,7 +67,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """In replicas at full work; see the prologue."""
+    """A demand in replicas at full work: m, s, u and d of the formula above."""
 
     mean: float
     soon: float
@@ -84,36 +84,36 @@ def replicas_needed(need: Need, target_utilization_ratio: float) -> int:
 UPPER_QUANTILE = 0.95
 MOST_AHEAD_BINS = 120
 _HALF_LIFE_S = 7200.0
-_TELLING = (0.1, 0.95)  # utilization outside of this says little of what a replica can do
+_TELLING = (0.1, 0.95)  # outside of this range, utilization says little about a replica's rate
 _TURNED_AWAY_RATIO = 0.01
 _CAPACITY_LEARNT = 0.05
 _SWING_LEARNT = 0.05
 _LEVEL_LEARNT = 0.2
 _DEFERRED_S = 300.0
 _NOW_BINS = 3
-_FORGOTTEN_BINS = 30  # without figures: what was just now says nothing any more
+_FORGOTTEN_BINS = 30  # bins without data after which the recent bins are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     made_s: float
     horizon_s: float
-    replicas: int  # that are needed at some time up to made_s + horizon_s
-    demand_per_s: float  # tokens arriving, the upper quantile
+    replicas: int  # needed at some time up to made_s + horizon_s
+    demand_per_s: float  # arriving tokens, the upper quantile
     by: Method
-    wape: float | None = None  # of that method, of late
+    wape: float | None = None  # recent error of that method
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Everything that is known of one pool's demand. `Demand()` knows nothing."""
+    """Everything known about one pool's demand. `Demand()` is empty."""
 
     methods: tuple[Method, ...] = METHODS
-    replica_per_s: float | None = None  # tokens per second that one replica does at full work
-    deferrable_per_s: float = 0.0  # the mean of the last minutes
+    replica_per_s: float | None = None  # tokens per second of one replica at full work
+    deferrable_per_s: float = 0.0  # mean of the last minutes
     looked_s: float | None = None
     level_per_s: float | None = None
-    swing_ratio: float = 0.0  # squared, of the level, without what may wait
+    swing_ratio: float = 0.0  # squared, relative to the level, without demand that may wait
     open_bin: int | None = None
     open_sum: float = 0.0
     open_count: int = 0
@@ -121,10 +121,10 @@ class Demand:
     day: Season = field(default_factory=lambda: Season(DAY_S))
     week: Season = field(default_factory=lambda: Season(WEEK_S))
     scores: tuple[Score, ...] = (Score(),) * len(METHODS)
-    ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()  # (bin, what each method foresaw for it)
+    ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()  # (bin, the prediction of each method for it)
 
     def best(self) -> Method:
-        """The method with the least error of late; before there is any, the plainest."""
+        """Return the method with the lowest recent error; `smooth` before any error is known."""
         known = [
             (score.wape, index)
             for index, (method, score) in enumerate(zip(METHODS, self.scores, strict=True))
@@ -134,12 +134,12 @@ class Demand:
 
 
 def reactive_only() -> Demand:
-    """Goes by what is, never by what is usual."""
+    """Return a demand that uses only the reactive methods, no trends or seasons."""
     return Demand(methods=tuple(method for method in METHODS if method in REACTIVE))
 
 
 def learn(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
-    """One look at the pool. Figures that are missing, or none, are passed over."""
+    """Add one sample of signals. Missing or invalid token rates are ignored."""
     tokens_per_s = signals.arriving_tokens_per_s
     if tokens_per_s is None or not isfinite(tokens_per_s) or tokens_per_s < 0.0:
         return demand
@@ -156,7 +156,7 @@ def learn(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
 
 
 def foresee(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | None:
-    """None: too little is known yet."""
+    """Return the forecast; None while too little is known."""
     if demand.replica_per_s is None or demand.replica_per_s <= 0.0 or not demand.bins or demand.open_bin is None:
         return None
     best = demand.best()
@@ -183,7 +183,7 @@ def foresee(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | Non
 
 
 def _ahead_bins(policy: ScalePolicy) -> int:
-    """One more than a start takes: until the open bin is full, what is foreseen from the last one grows old."""
+    """Bins to predict ahead: one more than a start takes, since the last full bin is up to one bin old."""
     return min(ceil(policy.startup_s / BIN_S) + 1, MOST_AHEAD_BINS)
 
 
@@ -193,7 +193,7 @@ def _with_capacity(demand: Demand, signals: PoolSignals, tokens_per_s: float) ->
         return demand
     turned_away = (signals.shed_per_s or 0.0) + (signals.degraded_per_s or 0.0)
     if turned_away > _TURNED_AWAY_RATIO * (signals.arrivals_per_s or 0.0):
-        return demand  # what arrived is not what the replicas did
+        return demand  # arrived tokens differ from processed ones
     seen = tokens_per_s / (signals.ready * utilization)
     known = demand.replica_per_s
     if seen <= 0.0:
@@ -225,7 +225,7 @@ def _with_swing(demand: Demand, tokens_per_s: float) -> Demand:
 
 
 def _with_bin(demand: Demand, now_bin: int, ahead_bins: int) -> Demand:
-    """The open bin is over: it is scored, learnt, and the next is foreseen from it."""
+    """Close the open bin: score it, add it to the seasons, and predict ahead from it."""
     over = demand.open_bin
     if over is None or not demand.open_count:
         return demand

@@ -1,30 +1,30 @@
-"""Memory of a pool's autoscaling: start-up times, and what of the forecast still holds after a gap. Pure.
+"""Memory of a pool's autoscaling: start-up times, and which parts of the forecast survive a gap. Pure functions.
 
-What is usual (seasons), how well each method foresaw, what a replica does and how long it takes to start hold for
-weeks. What was just now does not. A gap is never traffic of zero: the bins before it are dropped, so that the trend
-sees no jump across it, and nothing is foreseen again before the first new bin is full, a minute later.
+Seasons, the scores of the methods, a replica's rate and its start-up times hold for weeks; recent bins do not. A gap
+never counts as zero traffic: the bins before it are dropped, so that the trend has no jump across the gap. The next
+forecast is made when the first new bin is full, a minute later.
 
     gap             kept                                                           dropped
     to 2 minutes    everything: a restart
-    longer          seasons, scores, swings, a replica's tokens a second, starts   bins, the open bin, what was ahead
-    over 28 days    nothing: engines, prompts and customers are others             everything
-    negative        as a longer one: the clock was set back
+    longer          seasons, scores, swings, a replica's tokens a second, starts   bins, the open bin, predictions
+    over 28 days    nothing: engines, prompts and customers have changed           everything
+    negative        the same as "longer": the clock was set back
 
-Worked example (test_worked_example_of_a_gap): bins of 30,000 tokens a second until 0:30. A controller that begins a
-minute later foresees 30,000. One that begins at 3:00 and sees 20,000 foresees nothing at first, then 20,000: no mean
-with the 30,000, no trend from them, and no 0.
+Worked example (test_worked_example_of_a_gap): bins of 30,000 tokens a second until 0:30. A controller that starts a
+minute later predicts 30,000. One that starts at 3:00 and measures 20,000 has no forecast at first, then 20,000: no
+mean with the 30,000, no trend from them, and no 0.
 
-Start-up times are kept by the source of the weights, observed or published by others:
+Start-up times are kept by the source of the weights:
 
-    expected = the 0.9 quantile of the last 20 starts from that source, and of a published value until there are 3
+    expected = the 0.9 quantile of the last 20 starts from that source; the published value counts until there are 3
 
-so that one lucky start promises nothing, and one slow one (a node that had to be made first) does not rule for weeks.
-Worked example (test_worked_example_of_starts): from disk 41, 44, 62 and 48 s were seen: rank ceil(0.9 x 4) = 4, 62 s.
-The values to begin with are rounded from reference figures: engines initialise for 16-21 s whatever the weights cost;
-a 15 GB model from S3 is ready after 23-66 s; nodes that must be provisioned first take minutes.
+So one lucky start promises nothing, and one slow start (a node had to be created first) does not rule for weeks.
+Worked example (test_worked_example_of_starts): starts from disk took 41, 44, 62 and 48 s: rank ceil(0.9 x 4) = 4, 62
+s. The initial values are rounded from reference figures: engines initialise for 16-21 s whatever the weights cost; a
+15 GB model from S3 is ready after 23-66 s; nodes that must be provisioned first take minutes.
 
-Neighbours: `forecast` learns; `policy.startup_s` is of the source that the pool's next replica would have; the
-controller keeps all of it on disk.
+Neighbours: `forecast` updates the demand; `policy.startup_s` is that of the source of the pool's next replica; the
+controller stores the memory on disk.
 """
 
 from collections.abc import Mapping
@@ -49,12 +49,12 @@ _MOST_S = 7200.0
 
 @dataclass(frozen=True, slots=True)
 class StartupTimes:
-    """Of one pool."""
+    """Start-up times of one pool, by source of the weights."""
 
     seen_s: Mapping[Source, tuple[float, ...]] = field(default_factory=dict)
 
     def with_start(self, source: Source, took_s: float) -> "StartupTimes":
-        """What is no time at all (negative, not a number) is not taken for one."""
+        """Add one start. Invalid durations (negative, not a number, over two hours) are ignored."""
         if source not in get_args(Source) or not 0.0 <= took_s <= _MOST_S:
             return self
         kept = (*self.seen_s.get(source, ()), took_s)[-KEPT_STARTS:]
@@ -73,14 +73,14 @@ FORGOTTEN_S = 28 * DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one pool; `Memory()` knows nothing."""
+    """Memory of one pool; `Memory()` is empty."""
 
     demand: Demand = field(default_factory=Demand)
     starts: StartupTimes = field(default_factory=StartupTimes)
 
 
 def resumed(memory: Memory, now_s: float) -> Memory:
-    """As it is to be gone on from at `now_s`."""
+    """Return the memory to continue with at `now_s`."""
     demand = memory.demand
     if demand.looked_s is None:
         return Memory(starts=memory.starts)

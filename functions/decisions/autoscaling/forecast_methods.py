@@ -1,16 +1,16 @@
-"""Forecast methods: two that react, three that know the trend or the season, and the score of each. Pure.
+"""Forecast methods: two reactive ones, three with a trend or a season, and the score of each. Pure functions.
 
     last      the last bin
     smooth    the mean of the last five bins
-    trend     last + the slope of the last five bins (least squares), carried on at 0.7 of its pace
-    day       the mean of the last two bins x what is usual then / what is usual now, by the time of the day
-    week      the same by the time of the week
+    trend     last + the slope of the last five bins (least squares), continued at 0.7 of its pace
+    day       the mean of the last two bins x the usual level then / the usual level now, by time of day
+    week      the same by time of week
 
-Worked example (test_worked_example_of_the_methods): bins of a minute, 100, 102, 104, 106 and 108: five minutes ahead
-`smooth` says 104, `trend` 108 + 0.7 x 2 x 5 = 115; where a day usually has 200 now and 260 in five minutes, `day` says
-107 x 260 / 200 = 139.1.
+Worked example (test_worked_example_of_the_methods): bins of a minute, 100, 102, 104, 106 and 108. Five minutes ahead
+`smooth` predicts 104, `trend` 108 + 0.7 x 2 x 5 = 115. If a day usually has 200 now and 260 in five minutes, `day`
+predicts 107 x 260 / 200 = 139.1.
 
-Neighbours: `forecast` scores them against what came, and goes by the best.
+Neighbours: `forecast` scores the methods and uses the best.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal, get_args
 
-# Seasonal profile: the usual level by time of the day or of the week, learnt slot by slot.
+# Seasonal profile: the usual level by time of day or of week, in slots.
 #
-#     a slot's level += 0.4 x (the slot's mean today - its level)        of today at most double counts, at least half
+#     a slot's level += 0.4 x (the slot's mean today - its level)        today counts at most double, at least half
 #
-# so that one odd day moves a level by at most 40 %, and a change that stays is learnt within days. Between the middles
-# of two slots the profile is a straight line. Worked example (test_worked_example_of_a_slot): a slot at 100 that has
-# 160 today goes to 124; one that has 900 counts as 200 and goes to 140.
+# One odd day moves a level by at most 40 %, and a lasting change is adopted within days. Between the middles of two
+# slots the profile is linear. Worked example (test_worked_example_of_a_slot): a slot at 100 with 160 today moves to
+# 124; with 900 today, it counts as 200 and moves to 140.
 
 
 DAY_S = 86_400.0
@@ -39,7 +39,7 @@ class Season:
     period_s: float
     slot_s: float = SLOT_S
     levels: tuple[float | None, ...] = ()
-    open_slot: int | None = None  # counted since ever
+    open_slot: int | None = None  # slots since the epoch
     open_sum: float = 0.0
     open_count: int = 0
 
@@ -55,7 +55,7 @@ class Season:
         return replace(closed, open_slot=slot, open_sum=value, open_count=1)
 
     def at(self, at_s: float) -> float | None:
-        """What is usual then; None where that is not known yet."""
+        """Return the usual level at that time; None if it is not known yet."""
         if not self.levels:
             return None
         place = at_s / self.slot_s - 0.5
@@ -90,13 +90,13 @@ BINS_KEPT = 5
 _SMOOTHED = 5
 _LATEST = 2
 _DAMPED = 0.7
-_LEAST_RATIO, _MOST_RATIO = 0.25, 4.0  # of seasons: beyond these one has not been seen often enough
+_LEAST_RATIO, _MOST_RATIO = 0.25, 4.0  # limits of a season's ratio: beyond them the season has too few samples
 
 
 def predictions(
     bins: Sequence[float], ended_s: float, ahead_s: float, *, day: Season, week: Season
 ) -> tuple[float, ...]:
-    """One a method, in the order of METHODS; `bins` are the latest, oldest first, at least one."""
+    """Return one prediction per method, in the order of METHODS. `bins` are the latest, oldest first, at least one."""
     recent, latest = bins[-_SMOOTHED:], bins[-_LATEST:]
     level, middle_s = sum(latest) / len(latest), ended_s - BIN_S * len(latest) / 2
     then_s = ended_s - BIN_S / 2 + ahead_s
@@ -110,7 +110,7 @@ def predictions(
 
 
 def _slope(values: Sequence[float]) -> float:
-    """A bin's worth, by least squares; of fewer than five nothing is said."""
+    """Return the change per bin by least squares; 0 with fewer than five bins."""
     if len(values) < _SMOOTHED:
         return 0.0
     middle = (len(values) - 1) / 2
@@ -125,15 +125,15 @@ def _ratio(season: Season, now_s: float, then_s: float) -> float:
     return min(_MOST_RATIO, max(_LEAST_RATIO, then / now))
 
 
-# Score of a method: its recent share of error, and how far above it the truth may lie.
+# Score of a method: its recent relative error, and how far above the prediction the demand may be.
 #
-#     WAPE          = sum |came - foreseen| / sum came                    the older ones weigh less: half after 2 hours
+#     WAPE          = sum |came - foreseen| / sum came                    weights halve every 2 hours
 #     upper(q)      = foreseen x (1 + the q quantile of (came - foreseen) / foreseen over the last 360)
-#     pinball(q)    = q x (came - upper) where more came, (1 - q) x (upper - came) where less; its mean says how good
-#                     the upper quantile is: too low is expensive, too high as well
+#     pinball(q)    = q x (came - upper) if more came, (1 - q) x (upper - came) if less; its mean rates the upper
+#                     quantile, which may be too low or too high
 #
-# Worked example (test_worked_example_of_a_score): 100 was foreseen four times, and 90, 100, 110, 130 came: WAPE is
-# (10 + 0 + 10 + 30) / 430 = 11.6 % where all weigh the same, and upper(0.75) = 110.
+# Worked example (test_worked_example_of_a_score): 100 was predicted four times, and 90, 100, 110 and 130 came. WAPE
+# is (10 + 0 + 10 + 30) / 430 = 11.6 % with equal weights, and upper(0.75) = 110.
 
 
 KEPT = 360
@@ -148,11 +148,11 @@ class Score:
 
     @property
     def wape(self) -> float | None:
-        """None: nothing has come yet that was foreseen."""
+        """Weighted relative error; None before the first scored prediction."""
         return self.error_sum / self.came_sum if self.came_sum > _LEAST else None
 
     def with_outcome(self, foreseen: float, came: float, keep_ratio: float) -> "Score":
-        """`keep_ratio`: what the weight of all former ones is multiplied with."""
+        """Add one outcome. `keep_ratio` multiplies the weight of all earlier ones."""
         relative = (came - foreseen) / foreseen if foreseen > _LEAST else 0.0
         return Score(
             self.error_sum * keep_ratio + abs(came - foreseen),
@@ -161,7 +161,7 @@ class Score:
         )
 
     def upper(self, foreseen: float, quantile: float) -> float:
-        """At least `foreseen`."""
+        """Return the upper quantile, at least `foreseen`."""
         if not self.errors:
             return foreseen
         rank = max(1, ceil(quantile * len(self.errors) - 1e-9))

@@ -1,6 +1,6 @@
-"""Scaling policy of one pool: its AutoscalingPolicy, the promised latency, and the start-up time. Pure.
+"""Scaling policy of one pool: its AutoscalingPolicy, the latency target, and the start-up time.
 
-Neighbours: `decide` applies it; `forecast_memory` knows how long a start takes.
+Neighbours: `decide` applies it; `forecast_memory` has the start-up times.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from functions.api.expressions import ScaleRule, parse_scale_rule
 from functions.api.snapshot import AutoscalingEntry
 
 STALE_S = 45.0  # three periods of 15 s without figures
-QUIET_S = 300.0  # at least so long after growing nothing is taken away
-TARGET_UTILIZATION = 0.8  # beyond this the first wait at replicas shows in first tokens
+QUIET_S = 300.0  # minimum time without shrinking after growing
+TARGET_UTILIZATION = 0.8  # beyond this, waiting at replicas starts to delay first tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +21,12 @@ class ScalePolicy:
     warm: int = 0
     up: tuple[ScaleRule, ...] = ()
     down: tuple[ScaleRule, ...] = ()
-    slo_s: float | None = None  # the promised time to first token, of rules that say `slo`
-    startup_s: float = 300.0  # from asking for a replica until it serves
-    stale_s: float = STALE_S  # figures older than this are none
+    slo_s: float | None = None  # target for the time to first token, used by rules with `slo`
+    startup_s: float = 300.0  # from requesting a replica until it serves
+    stale_s: float = STALE_S  # older signals are ignored
     quiet_s: float = QUIET_S
     target_utilization_ratio: float = TARGET_UTILIZATION
-    idle_after_s: float = 600.0  # nobody has asked for so long: to zero, where min_replicas is that
+    idle_after_s: float = 600.0  # time without requests before scaling to zero, if min_replicas is 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -47,7 +47,7 @@ class ScalePolicy:
 
     @property
     def quiet_after_growing_s(self) -> float:
-        """Until what was added has shown what it changes."""
+        """Time without shrinking after growing: the new replicas must serve first."""
         return max(self.quiet_s, self.startup_s)
 
 

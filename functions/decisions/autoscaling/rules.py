@@ -1,15 +1,15 @@
-"""Rules of an AutoscalingPolicy: which hold, and since when. Pure.
+"""Rules of an AutoscalingPolicy: which hold, and since when. Pure functions.
 
-A rule's condition is met, not met, or not known. It holds once it was met at every look for `hold_s`; one look at which
-it is not met or not known begins that time anew. Worked example (test_a_rule_holds_after_its_time): `kv_usage > 85% for
-3m`, met at each look from 10:00:00 on, holds from 10:03:00.
+A rule's condition is met, not met, or unknown. The rule holds once it has been met in every evaluation for `hold_s`.
+One evaluation that is not met or unknown restarts that time. Worked example (test_a_rule_holds_after_its_time):
+`kv_usage > 85% for 3m`, met in each evaluation from 10:00:00 on, holds from 10:03:00.
 
-Where nobody asks (`arrivals_per_s` is 0), times that cannot be measured are not unknown: no request was late.
-`utilization` alone never makes a pool grow: accelerators may be busy with work that nobody waits for. Such a rule is
-met only while somebody waits as well: in a queue, or for a first token longer than half of what was promised; or is
-refused, or answered by another pool (test_utilization_alone_never_adds).
+Without requests (`arrivals_per_s` is 0), a time that cannot be measured counts as 0 and not as unknown. `utilization`
+alone never makes a pool grow: accelerators may be busy with work that can wait. Such a rule is met only while
+requests also wait in a queue, wait for a first token longer than half of the target, are rejected, or are answered by
+another pool (test_utilization_alone_never_adds).
 
-Neighbours: `decide` asks; `functions.api.expressions` has the grammar.
+Neighbours: `decide` calls this; `functions.api.expressions` has the grammar.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 
 _TIMES = frozenset({"p50_ttft", "p95_ttft", "p99_ttft", "p95_inter_token", "p99_inter_token", "queue_seconds"})
-_WAITS_RATIO = 0.5  # of the promised first token
+_WAITS_RATIO = 0.5  # share of the target for the first token
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One rule at one look."""
+    """Result of one rule in one evaluation."""
 
     rule: ScaleRule
     value: float | None
-    met: bool | None  # None: not known
-    since_s: float | None  # met without a gap
+    met: bool | None  # None if unknown
+    since_s: float | None  # start of the time without a gap
 
     def holds(self, now_s: float) -> bool:
         return self.since_s is not None and now_s - self.since_s >= self.rule.hold_s
@@ -44,13 +44,13 @@ def look(
     signals: PoolSignals,
     now_s: float,
 ) -> tuple[Looked, ...]:
-    """`since_s`: of the former look, one for each rule; of any other length it counts for nothing."""
+    """Evaluate all rules. `since_s` comes from the previous evaluation; it is ignored if it has another length."""
     former = since_s if len(since_s) == len(rules) else [None] * len(rules)
     return tuple(_looked(rule, since, policy, signals, now_s) for rule, since in zip(rules, former, strict=True))
 
 
 def step_replicas(rule: ScaleRule, replicas: int) -> int:
-    """How many replicas a rule's step is, signed: at least one, whatever the percentage says."""
+    """Return the signed number of replicas of a rule's step: at least one, whatever the percentage."""
     amount = rule.step.amount
     if isinstance(rule.step, Share):
         return max(1, ceil(amount * replicas - 1e-9)) if amount > 0 else min(-1, floor(amount * replicas + 1e-9))
@@ -58,7 +58,7 @@ def step_replicas(rule: ScaleRule, replicas: int) -> int:
 
 
 def measured(metric: str, signals: PoolSignals) -> float | None:
-    """The value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None: not known."""
+    """Return the value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None if unknown."""
     value = {
         "p50_ttft": signals.ttft_p50_s,
         "p95_ttft": signals.ttft_p95_s,

@@ -1,18 +1,17 @@
-"""Scaling from zero and to zero, where a policy's least is 0. Pure.
+"""Scaling from zero and to zero, for policies with a minimum of 0. Pure functions.
 
-    0 -> 1   somebody waits for the pool: one replica, however many wait, and no second one before that serves
-    n -> 0   nobody has asked for `idle_after_s`: all of them at once, each drained; no scaleDown rule takes the last
+    0 -> 1   requests wait for the pool: start one replica, however many wait, and no second one before it serves
+    n -> 0   no requests for `idle_after_s`: all replicas are drained together; no scaleDown rule removes the last one
 
-Nobody asks: no request arrives, waits, or is under way at any gateway. What is not known (no gateway speaks) is not
-idle. The time counts from when the pool last had a replica that serves: what was started for a client who was told to
-come back must be there when it does. A start that never comes to serve is given up after `idle_after_s` and two
-start-up times without a request.
+No requests means that none arrives, waits, or is in progress at any gateway. Unknown (no gateway reports) is not
+idle. The idle time starts no earlier than a replica began to serve: a client that was told to retry must find the
+replica. A start that never serves is abandoned after `idle_after_s` and two start-up times without a request.
 
-Forecasts and rules have no say here: a pool sleeps because an operator said that a first wait costs less than an idle
-accelerator, and what is foreseen of few requests is mostly chance.
+Forecasts and rules do not apply here: the operator has decided that a first wait costs less than an idle accelerator,
+and a forecast from few requests is mostly chance.
 
-Worked example (test_worked_example_of_a_night): five requests come at 0 s for a pool with nothing: one replica. It
-serves from 90 s on, the last answer ends at 200 s, `idleAfter` is 10 minutes: at 800 s the pool goes to zero.
+Worked example (test_worked_example_of_a_night): five requests come at 0 s for a pool without replicas: one replica.
+It serves from 90 s on, the last answer ends at 200 s, `idleAfter` is 10 minutes: at 800 s the pool goes to zero.
 """
 
 from dataclasses import dataclass
@@ -21,15 +20,15 @@ from typing import Literal
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 
-LATE_STARTS = 2  # start-up times after which a start that nobody waits for any more is given up
+LATE_STARTS = 2  # start-up times after which a start without waiting requests is abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What is remembered from one look to the next."""
+    """State kept from one decision to the next."""
 
-    since_s: float | None = None  # nobody has asked
-    serves_since_s: float | None = None  # some replica
+    since_s: float | None = None  # start of the time without requests
+    serves_since_s: float | None = None  # start of the time with a ready replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +39,17 @@ class AtZero:
 
 
 def watched(idleness: Idleness, signals: PoolSignals, now_s: float) -> Idleness:
-    """One look more."""
+    """Return the idleness after one more period of signals."""
     since_s = now_s if idleness.since_s is None else idleness.since_s
     serves_s = now_s if idleness.serves_since_s is None else idleness.serves_since_s
     return Idleness(since_s if _nobody_asks(signals) else None, serves_s if signals.ready else None)
 
 
 def at_zero(idleness: Idleness, policy: ScalePolicy, signals: PoolSignals, current: int, now_s: float) -> AtZero | None:
-    """What a pool with nothing, with only its first start, or without requests is to have; None: the rules decide.
+    """Return the replicas of a pool that is empty, has only its first start, or is idle; None leaves it to the rules.
 
-    `current`: replicas that are wanted as of now."""
+    `current` is the number of replicas wanted now.
+    """
     if current == 0:
         if signals.waking:
             return AtZero(1, "demand", f"{_requests(signals.waking)} for it: it is started from zero")
