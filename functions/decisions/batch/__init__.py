@@ -1,1 +1,1 @@
-"""Batches: their record and transitions, input lines, result parts, pace."""
+"""Batches: record and transitions, input lines, result parts, request rate."""

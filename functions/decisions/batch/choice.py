@@ -1,9 +1,9 @@
-"""Choice of the batch that a gateway works on: one without an owner, the oldest of the tenant with the fewest.
+"""Choice of the batches that a gateway works on: unowned ones, first the oldest of the tenant with the fewest.
 
-Whoever works on a batch touches its marker every few seconds. A marker that has not changed for `lease_s` of the
-looker's own clock is nobody's, whatever any clock says: times of the store and of other gateways are compared only
-with themselves. A look that failed says nothing, so that after an outage every owner has the whole time again.
-(test_an_outage_of_the_store_takes_no_batch_from_its_owner)
+A gateway touches the marker of its batch every few seconds. If a marker has not changed for `lease_s` of the
+observer's own clock, the batch has no owner. Times of the store and of other gateways are compared only with
+themselves. A failed read of the store says nothing, so after an outage every owner has the whole lease again
+(test_an_outage_of_the_store_takes_no_batch_from_its_owner).
 """
 
 import re
@@ -18,19 +18,19 @@ HEARTBEAT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
     tenant: str
-    id: str  # ids sort by their age
-    touched: float  # as the store says; only ever compared with itself
+    id: str  # ids sort by age
+    touched: float  # the store's time; only compared with itself
 
 
 @dataclass(slots=True)
 class Markers:
-    """What one gateway saw of open batches' markers, and when."""
+    """Markers of open batches as one gateway saw them, and when."""
 
     lease_s: float = LEASE_S
-    _seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # by id: touched, and since when so
+    _seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # by id: touched, and unchanged since
 
     def look(self, found: Iterable[OpenBatch], now_s: float) -> list[OpenBatch]:
-        """Those that nobody touches any more."""
+        """Record the markers and return the batches whose markers have not changed for `lease_s`."""
         before, self._seen = self._seen, {}
         idle: list[OpenBatch] = []
         for one in found:
@@ -43,26 +43,26 @@ class Markers:
         return idle
 
     def forget(self) -> None:
-        """The store could not be read: what has not changed since is not known."""
+        """Drop all observations: the store could not be read."""
         self._seen.clear()
 
 
 def choose(idle: Iterable[OpenBatch], mine: Iterable[str], places: int, places_per_tenant: int) -> list[OpenBatch]:
-    """Which to take. `mine`: the tenants of those that this gateway works on; `places`: how many more it may."""
+    """Return the batches to claim. `mine`: tenants of this gateway's batches; `places`: how many more it may claim."""
     held = Counter(mine)
     waiting = sorted(idle, key=lambda one: one.id)
     chosen: list[OpenBatch] = []
     while waiting and len(chosen) < places:
         first = min(waiting, key=lambda one: (held[one.tenant], one.id))
         if held[first.tenant] >= places_per_tenant:
-            break  # the least has as many as it may: so has everybody
+            break  # the tenant with the fewest is at its limit, so all are
         waiting.remove(first)
         held[first.tenant] += 1
         chosen.append(first)
     return chosen
 
 
-# Completion window as clients write it: `24h` as OpenAI has it, or any `<n>m` and `<n>h` up to a week.
+# Completion window as clients write it: `24h` as in OpenAI's API, or any `<n>m` and `<n>h` up to a week.
 
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,4})(m|h)")
@@ -71,7 +71,7 @@ MAX_WINDOW_S = 7 * 24 * 3600
 
 
 def window_s(text: str) -> int | None:
-    """Seconds; None where the text is no window."""
+    """Return the window in seconds; None if the text is invalid."""
     match = _WINDOW.fullmatch(text)
     seconds = int(match[1]) * _UNIT_S[match[2]] if match is not None else 0
     return seconds if 0 < seconds <= MAX_WINDOW_S else None

@@ -1,10 +1,9 @@
-"""Lines of a batch's input file: cut as its blocks come, checked, bounded whatever they hold.
+"""Lines of a batch's input file: cut from its blocks and checked, with bounded memory.
 
-A line that is empty but for blanks is none. Of a line that is too long nothing is kept but that it was there. Behind
-`MAX_FILE_LINES` nothing is cut: one line more says that there is more (test_a_file_of_line_ends_is_not_cut_to_its_end).
+A blank line is skipped. A line that is too long is reported without its text. After `MAX_FILE_LINES` one more line is
+returned to report the excess, and no further ones (test_a_file_of_line_ends_is_not_cut_to_its_end).
 
-Neighbours: the shell reads blocks and parses JSON; `gateway.intake.intake` judges the body of a line as it would a
-request.
+Neighbours: the shell reads blocks and parses JSON; `gateway.intake.intake` checks the body of a line as a request.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from typing import Any
 
 from functions.decisions.batch.record import LineProblem
 
-MAX_LINES = 50_000  # requests in one file; OpenAI's own bound
-MAX_FILE_LINES = 2 * MAX_LINES  # with empty ones
-MAX_PROBLEMS = 100  # told of one file; then it is not read on
+MAX_LINES = 50_000  # requests in one file; OpenAI's own limit
+MAX_FILE_LINES = 2 * MAX_LINES  # including empty ones
+MAX_PROBLEMS = 100  # problems reported for one file; then reading stops
 CUSTOM_ID_CHARS = 256
 _KNOWN = frozenset({"custom_id", "method", "url", "body"})
 
@@ -23,13 +22,13 @@ _KNOWN = frozenset({"custom_id", "method", "url", "body"})
 @dataclass(frozen=True, slots=True)
 class RawLine:
     number: int  # in the file, from 1
-    ordinal: int  # among those that are not empty, from 0
-    text: bytes | None  # None: longer than a request may be, or behind the last line that a file may have
+    ordinal: int  # position in the file that skips empty lines, from 0
+    text: bytes | None  # None: longer than a request may be, or beyond the last line that a file may have
 
 
 @dataclass(slots=True)
 class LineCutter:
-    """Feed it blocks in order, then `end`. Holds one line."""
+    """Feed it blocks in order, then call `end`. It holds one line."""
 
     max_line_bytes: int
     _held: bytearray = field(default_factory=bytearray)
@@ -39,7 +38,7 @@ class LineCutter:
 
     @property
     def is_over(self) -> bool:
-        """The file has more lines than it may: what follows is not looked at."""
+        """True if the file has too many lines: further lines are ignored."""
         return self._number > MAX_FILE_LINES
 
     def feed(self, block: bytes) -> Iterator[RawLine]:
@@ -94,7 +93,7 @@ def too_many_lines(line: RawLine) -> LineProblem | None:
 
 
 def read_line(line: RawLine, parsed: object, endpoint: str) -> Line | LineProblem:
-    """The request that a parsed line is, or what is wrong with it."""
+    """Return the request of a parsed line, or the problem with it."""
     if not isinstance(parsed, dict):
         return _wrong(line, "invalid_json_line", "Each line is a JSON object.")
     for is_wrong, code, message, param in _CHECKS:

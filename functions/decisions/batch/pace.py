@@ -1,17 +1,17 @@
-"""Request rate of a batch: as much as is answered, less on refusals, never the last of a tenant's limits.
+"""Request rate of a batch: as fast as answers come, slower on rejections, and never the last of a tenant's limits.
 
-    window     lines in flight; begins at 4, + 1/window for each answer, halved when somebody says "wait"
-    pause      a tenant's own limit (429) holds for every line: nobody asks before the time that it named, spread by up
-               to a quarter so that batches part. A full pool (503) is that line's affair: only it waits
-    headroom   a quarter of what may come at once under each limit stays with the tenant's own calls: below it the batch
-               pauses until the bucket has come back to a quarter
+    window     lines in flight; starts at 4, + 1/window for each answer, halved on a rejection
+    pause      a tenant's own limit (429) stops all lines until the time that it named, plus up to a quarter so that
+               batches spread out; a full pool (503) delays only the rejected line
+    headroom   a quarter of the burst that each limit allows is left for the tenant's own calls: below it the batch
+               pauses until the bucket is back at a quarter
 
-Headroom, worked: 6,000 a minute, 100 may come now, full in 9 s. The bucket refills 100 a second, so that it holds
-100 + 900 = 1,000; a quarter is 250; pause (250 - 100) / 100 = 1.5 s
-(test_leaves_a_quarter_of_the_limit_to_the_tenants_own_calls).
+Worked example of headroom (test_leaves_a_quarter_of_the_limit_to_the_tenants_own_calls): 6,000 a minute, 100 remain,
+full in 9 s. The bucket refills 100 a second, so it holds 100 + 900 = 1,000; a quarter is 250; pause (250 - 100) / 100
+= 1.5 s.
 
-A line that is told to wait (429 or 503 with Retry-After) is asked again for as long as the batch may run. One that
-fails otherwise (no answer, 5xx) is asked four times in all, 1, 2 and 4 s apart, and then its failure is its result.
+A line that is told to wait (429 or 503 with Retry-After) is retried for as long as the batch may run. A line that
+fails otherwise (no answer, 5xx) is sent four times in all, 1, 2 and 4 s apart; then its failure is its result.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ FIRST_WINDOW = 4.0
 HEADROOM_RATIO = 0.25
 MAX_TRIES = 4
 _MIN_WAIT_S = 0.5
-_MAX_WAIT_S = 600.0  # then it is worth asking, whatever was said
-_HALVE_EVERY_S = 1.0  # all lines in flight are refused at once: that is one piece of news
+_MAX_WAIT_S = 600.0  # upper limit of a wait, whatever Retry-After says
+_HALVE_EVERY_S = 1.0  # lines in flight are rejected together: that counts as one rejection
 _OWN_LIMIT = 429
 _WAITS = frozenset({_OWN_LIMIT, 503})
 _TRANSIENT = frozenset({0, 408, 429, 499, 500, 502, 503, 504})  # 0: the answer was cut
@@ -30,7 +30,7 @@ _TRANSIENT = frozenset({0, 408, 429, 499, 500, 502, 503, 504})  # 0: the answer 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Ask this line again after so long; `told` if somebody said when."""
+    """Retry this line after `after_s`; `told` is True if Retry-After set the time."""
 
     after_s: float
     told: bool
@@ -40,7 +40,7 @@ Verdict = Again | Literal["done"]
 
 
 def judge(status: int, retry_after_s: float | None, tries: int, draw: float) -> Verdict:
-    """What becomes of a line that was answered so. `tries`: failures of it, this one included; `draw` in [0, 1)."""
+    """Decide about an answered line. `tries`: its failures, this one included; `draw` in [0, 1)."""
     if status in _WAITS and retry_after_s is not None:
         after_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, retry_after_s))
         return Again(after_s * (1 + draw / 4), told=True)
@@ -51,7 +51,7 @@ def judge(status: int, retry_after_s: float | None, tries: int, draw: float) -> 
 
 @dataclass(slots=True)
 class BatchPace:
-    """Of one batch. Times are monotonic seconds."""
+    """Window and pause of one batch. Times are monotonic seconds."""
 
     most: float
     window: float = field(init=False)
@@ -74,7 +74,7 @@ class BatchPace:
             self.window, self._halved_s = max(1.0, self.window / 2), now_s
 
     def left(self, limit_per_minute: float, remaining: float, reset_s: float, now_s: float) -> None:
-        """Of a limit of the tenant's so much may come at once, and in so long all that ever may."""
+        """Pause if a limit of the tenant is below its headroom: `remaining` now, full after `reset_s`."""
         capacity = remaining + limit_per_minute * reset_s / 60
         missing = HEADROOM_RATIO * capacity - remaining
         if limit_per_minute > 0 and missing > 0:

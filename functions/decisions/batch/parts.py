@@ -1,11 +1,11 @@
-"""Result parts of a running batch, each with a head that says which lines are in it.
+"""Result parts of a running batch, each with a head that lists its lines.
 
     part    head "\\n" result "\\n" result "\\n" …    head: a row of numbers a result
 
-A part is written once, by whoever holds the batch at that time. Two holders may have asked the same line (the first
-was killed, or was held up, before its part was seen): `Done` takes a line's first result in the order of the parts'
-names and drops every later one, so that each line is in the output once however often it was asked.
-(test_every_line_is_in_the_output_once_whatever_was_asked_twice)
+A part is written once, by the current owner of the batch. Two owners may have requested the same line, if the first
+was killed or stalled before its part was visible. `Done` accepts a line's first result in the order of the parts'
+names and drops later ones, so each line is in the output once
+(test_every_line_is_in_the_output_once_whatever_was_asked_twice).
 """
 
 import json
@@ -19,7 +19,7 @@ from functions.decisions.batch.record import Tally
 class LineResult:
     ordinal: int
     is_success: bool
-    text: bytes  # as it stands in the output, without a line end
+    text: bytes  # as written to the output, without a line end
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -36,7 +36,7 @@ class LineResult:
 
 
 class PartCorrupt(Exception):
-    """Not a part: the store holds something else under its name."""
+    """The store holds something other than a part under a part's name."""
 
 
 def encode(results: list[LineResult]) -> bytes:
@@ -61,7 +61,7 @@ def decode(part: bytes) -> list[LineResult]:
 
 @dataclass(slots=True)
 class Done:
-    """Which lines have a durable result: one bit each."""
+    """Lines that have a durable result: one bit each."""
 
     tally: Tally = field(default_factory=Tally)
     _bits: bytearray = field(default_factory=bytearray)
@@ -71,7 +71,7 @@ class Done:
         return index < len(self._bits) and bool(self._bits[index] & (1 << (ordinal & 7)))
 
     def take(self, results: list[LineResult]) -> Iterator[LineResult]:
-        """Those of lines that had none yet, which now have one."""
+        """Record results and return those of lines that had none yet."""
         for result in results:
             if result.ordinal in self:
                 continue

@@ -1,9 +1,9 @@
-"""Record of one batch: all of its state in one frozen value, written anew at each transition.
+"""Record of one batch: its whole state in one frozen value, rewritten at each transition.
 
-Records are numbered; each is written only where its number is still free (`gateway.batch.log`), so that of two who
-move a batch at once one wins and the other looks again. Times are unix seconds, as clients see them.
+Records are numbered, and each is written only if its number is still free (`gateway.batch.log`). If two gateways move
+a batch together, one succeeds and the other reads again. Times are unix seconds, as clients see them.
 
-Neighbours: `parts` counts what is done between two records.
+Neighbours: `parts` counts results between two records.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,17 +15,17 @@ TERMINAL: frozenset[Status] = frozenset({"failed", "completed", "expired", "canc
 
 @dataclass(frozen=True, slots=True)
 class LineProblem:
-    """What is wrong with an input file, as `batch.errors.data` has it."""
+    """A problem of an input file, as in `batch.errors.data`."""
 
     code: str
     message: str
-    line: int | None = None  # from 1; None: with the file as a whole
+    line: int | None = None  # from 1; None: the file as a whole
     param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What durable results say: lines by outcome, and the tokens that engines counted."""
+    """Durable results: lines by outcome, and the tokens that engines counted."""
 
     completed: int = 0
     failed: int = 0
@@ -51,22 +51,22 @@ class Tally:
 class BatchRecord:
     id: str
     tenant: str
-    key_id: str  # whose key asked for it: its lines are asked with what that key may do
+    key_id: str  # key that created the batch: its lines are sent with that key's permissions
     endpoint: str
     input_file_id: str
     completion_window: str
     created_s: int
     expires_s: int
-    output_file_id: str  # of the latest claim: each writes files of its own, and those of the last one count
+    output_file_id: str  # belongs to the latest claim: each claim has its own files, and the last claim's count
     error_file_id: str
     metadata: dict[str, str] = field(default_factory=dict)
-    output_expiry_s: int | None = None  # of the files that it writes; None: as long as files are kept
+    output_expiry_s: int | None = None  # expiry of the files that it writes; None: as long as files are kept
     number: int = 1
     status: Status = "validating"
-    owner: str = ""  # the gateway process that works on it; empty: nobody yet
-    claims: int = 0  # how often it changed hands
-    ends_as: Status = "completed"  # what `finalizing` leads to
-    stamps: dict[str, int] = field(default_factory=dict)  # when it came to each status
+    owner: str = ""  # gateway process that works on it; empty: none yet
+    claims: int = 0  # number of claims so far
+    ends_as: Status = "completed"  # status after `finalizing`
+    stamps: dict[str, int] = field(default_factory=dict)  # time of each status
     errors: tuple[LineProblem, ...] = ()
     lines: int = 0  # requests in the input file, once validated
     tally: Tally = Tally()
@@ -81,19 +81,18 @@ class BatchRecord:
 # State machine of a batch: one table of transitions, one function a transition.
 #
 #     validating -> in_progress -> finalizing -> completed
-#         |  |          |  |            '------> expired       (some lines came too late)
+#         |  |          |  |            '------> expired       (some lines were too late)
 #         |  |          |  '-> cancelling -----> cancelled
 #         |  |          |          ^
-#         |  '--------------------'             (cancelled before it began)
-#         '-> failed <- any of the above, where it has changed hands too often
+#         |  '--------------------'             (cancelled before it started)
+#         '-> failed <- any of the above, after too many claims
 #
-# An illegal move raises and changes nothing. A claim changes the owner and no status: whoever holds the latest claim is
-# the only one whose records are written, since each record's number is written once. Each claim has files of its own: a
-# holder that was held up while it wrote its files, and goes on when the batch is long over, writes where nobody looks.
-# (test_each_claim_writes_files_of_its_own)
+# An illegal move raises and changes nothing. A claim changes the owner and not the status. Only the holder of the
+# latest claim can write records, since each number is written once. Each claim has its own files: a stalled former
+# owner writes to files that are never read (test_each_claim_writes_files_of_its_own).
 
 
-MAX_CLAIMS = 100  # a batch that takes its gateway down each time must come to an end too
+MAX_CLAIMS = 100  # ends a batch that crashes its gateway each time
 MOVES: dict[Status, frozenset[Status]] = {
     "validating": frozenset({"in_progress", "finalizing", "cancelling", "failed"}),
     "in_progress": frozenset({"finalizing", "cancelling", "failed"}),
@@ -107,11 +106,11 @@ MOVES: dict[Status, frozenset[Status]] = {
 
 
 class IllegalMove(Exception):
-    """The batch is at a status from which this does not lead on; look at it again."""
+    """The batch's status does not allow this move; read the batch again."""
 
 
 def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
-    """Somebody takes it over; failed where that was tried too often."""
+    """Return the record with a new owner; failed after too many claims."""
     if record.is_over:
         raise IllegalMove(f"the batch is {record.status}")
     if record.claims >= MAX_CLAIMS:
@@ -129,7 +128,7 @@ def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
 
 
 def unnamed_files(record: BatchRecord) -> list[str]:
-    """Ids of what its holders may have written and the record of its end does not name."""
+    """Return ids of files that its owners may have written and the final record does not name."""
     mine = (record.output_file_id, record.error_file_id)
     named = {one for one, is_there in zip(mine, (record.has_output, record.has_errors), strict=True) if is_there}
     written = (_file_of_claim(file_id, claim) for claim in range(1, record.claims + 1) for file_id in mine)
@@ -145,26 +144,26 @@ def failed(record: BatchRecord, errors: tuple[LineProblem, ...], now_s: int) -> 
 
 
 def ended(record: BatchRecord, ends_as: Status, now_s: int) -> BatchRecord:
-    """No further line is asked: results are put together, and then it is `ends_as`."""
+    """Stop sending lines: results are assembled, and then the status is `ends_as`."""
     if ends_as not in ("completed", "expired"):
         raise IllegalMove(f"finalizing does not lead to {ends_as}")
     return replace(_moved(record, "finalizing", now_s), ends_as=ends_as)
 
 
 def cancelled(record: BatchRecord, now_s: int) -> BatchRecord:
-    """Somebody asked for its end. The owner stays: it is the one to stop."""
+    """Start the cancellation. The owner stays, because it must stop the batch."""
     return _moved(record, "cancelling", now_s)
 
 
 def finished(record: BatchRecord, tally: Tally, now_s: int, *, has_output: bool, has_errors: bool) -> BatchRecord:
-    """Its files are there."""
+    """Set the final status: the files are written."""
     ends_as: Status = "cancelled" if record.status == "cancelling" else record.ends_as
     moved = _moved(record, ends_as, now_s)
     return replace(moved, tally=tally, has_output=has_output, has_errors=has_errors)
 
 
 def _file_of_claim(file_id: str, claim: int) -> str:
-    """The batch's own id with the claim as its last two digits: `file-…3fa` becomes `file-…302` for the second."""
+    """Return the file's id with the claim as its last two digits: `file-…3fa` becomes `file-…302` for the second."""
     return f"{file_id[:-2]}{claim:02x}"
 
 

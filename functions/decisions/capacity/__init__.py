@@ -1,1 +1,1 @@
-"""What a model needs and what an accelerator gives: memory, concurrency, speed, placement and price. Pure."""
+"""Capacity: a model's demand and an accelerator's supply of memory, concurrency and speed; placement and price."""

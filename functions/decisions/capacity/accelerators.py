@@ -1,8 +1,7 @@
 """Accelerators by the name in a node's label `nvidia.com/gpu.product`: memory, bandwidth and arithmetic.
 
-Figures are the makers' data sheets', arithmetic without sparsity. Memory is what a driver reports as the whole of it,
-which is a little less than the name says. A product that is not here can be described on the command line
-(`described`): a fleet is not held up by a table.
+Figures are from the makers' data sheets, arithmetic without sparsity. Memory is the total that the driver reports, a
+little less than the name says. A product that is not listed can be described on the command line (`described`).
 """
 
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ GIB = 2**30
 class Accelerator:
     name: str
     memory_bytes: int
-    bytes_per_s: float  # of its memory
+    bytes_per_s: float  # memory bandwidth
     flops_16: float  # a second, bf16 and fp16, dense
-    flops_8: float  # fp8 or int8; as flops_16 where the hardware has none
+    flops_8: float  # fp8 or int8; the same as flops_16 if the hardware has none
 
 
 class AcceleratorUnknown(ValueError):
-    """No product of that name; the message lists what is known and how to describe another."""
+    """No product has this name; the message lists the known ones and how to describe another."""
 
 
 def _of(name: str, memory_gib: float, terabytes_per_s: float, tflops_16: float, tflops_8: float) -> Accelerator:
@@ -54,7 +53,7 @@ ACCELERATORS = MappingProxyType(
 
 
 def accelerator(name: str) -> Accelerator:
-    """By its product label, or as `described`."""
+    """Return an accelerator by its product label, or from a description (`described`)."""
     if "=" in name:
         return described(name)
     found = ACCELERATORS.get(name)
@@ -67,7 +66,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def described(text: str) -> Accelerator:
-    """`MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits."""
+    """Parse `MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits."""
     name, _, figures = text.partition("=")
     try:
         memory_gib, terabytes_per_s, tflops_16, tflops_8 = (float(part) for part in figures.split(":"))

@@ -1,19 +1,19 @@
-"""Memory of an accelerator: where it goes, and how many conversations the rest holds.
+"""Memory of an accelerator: what uses it, and how many conversations fit in the rest.
 
     usable   = memory x utilization
-    weights  = parameters / (tensor x pipeline parallel); what is quantised has its own size, embeddings stay 16 bits
+    weights  = parameters / (tensor x pipeline parallel); quantised weights have their own size, embeddings stay 16 bits
     adapters = slots x rank x (in + out of every linear layer), reserved whether used or not
     working  = batched tokens x (2 hidden + 2 MLP / tensor parallel) x 2 bytes + logits of every sequence, and 0.9 GiB
                for the driver, collectives and captured graphs
     cache    = usable - all of these;  tokens = cache / bytes a token on this accelerator
 
-KV heads are divided among the accelerators of a tensor-parallel group until each has one; beyond that they are kept
-twice. A latent cache (MLA) cannot be divided and is whole on each.
+KV heads are divided among the accelerators of a tensor-parallel group until each has one; beyond that they are
+replicated. A latent cache (MLA) cannot be divided and is whole on each.
 
 Worked example (test_an_8b_on_24_gb): 23.58 GiB x 0.9 with Llama 3.1 8B in 16 bits leaves room for about 31,000 tokens
-with 20,000 tokens a step; vLLM itself said 31,232 (vllm issue 10517). Of SmolLM2 135M in 32 bits with 1 GiB of cache,
-vLLM on CPU says 23,296, and so does this (test_agrees_with_vllm_on_cpu). `working` is an estimate: the engine's own
-start-up line ("GPU KV cache size") has the last word.
+with 20,000 tokens a step; vLLM reported 31,232 (vllm issue 10517). For SmolLM2 135M in 32 bits with 1 GiB of cache,
+vLLM on CPU reports 23,296, as does this module (test_agrees_with_vllm_on_cpu). `working` is an estimate: the engine's
+start-up line ("GPU KV cache size") is authoritative.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ from dataclasses import dataclass
 from functions.decisions.capacity.accelerators import GIB, Accelerator
 from functions.decisions.capacity.model_shape import ModelShape
 
-DEFAULT_UTILIZATION_RATIO = 0.92  # vLLM's own
+DEFAULT_UTILIZATION_RATIO = 0.92  # vLLM's default
 OVERHEAD_BYTES = int(0.9 * GIB)
 BLOCK_TOKENS = 16  # the cache is divided into blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How a model is served: an engine's arguments."""
+    """Engine arguments with which a model is served."""
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
-    weight_bytes: float = 2.0  # a parameter, outside the embeddings
-    kv_bytes: float = 2.0  # a value
+    weight_bytes: float = 2.0  # bytes of a parameter, outside the embeddings
+    kv_bytes: float = 2.0  # bytes of a value
     utilization_ratio: float = DEFAULT_UTILIZATION_RATIO
     context_tokens: int = 8192
     max_sequences: int = 256
@@ -41,8 +41,8 @@ class Serving:
     adapter_slots: int = 0
     adapter_rank: int = 0
     adapters_in_host: int = 0
-    weights_total_bytes: int = 0  # of the files, where they are at hand; 0: counted from the shape
-    cache_bytes: int = 0  # told to the engine, as on CPU; 0: what is left
+    weights_total_bytes: int = 0  # size of the files, if known; 0: computed from the shape
+    cache_bytes: int = 0  # set for the engine, as on CPU; 0: the rest of the memory
 
     @property
     def accelerators(self) -> int:
@@ -51,24 +51,24 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Of each accelerator of one replica, in bytes."""
+    """Memory of each accelerator of one replica, in bytes."""
 
     usable: int
     weights: int
     adapters: int
     working: int
     kv_bytes_per_token: float  # on one accelerator
-    cache: int  # below 0: it does not fit, by so much
-    kv_tokens: int  # of the replica
-    host_adapters: int  # in the host's memory
-    least_kv_tokens: int  # one conversation of the full length: with less, an engine refuses to start
+    cache: int  # negative: the model does not fit, by this much
+    kv_tokens: int  # tokens of the whole replica
+    host_adapters: int  # adapters in the host's memory
+    least_kv_tokens: int  # one conversation of full length: with less, an engine refuses to start
 
     @property
     def fits(self) -> bool:
         return self.cache > 0 and self.kv_tokens >= self.least_kv_tokens
 
     def concurrency(self, context_tokens: int) -> float:
-        """Conversations of that length which the cache holds at once."""
+        """Return how many conversations of that length the cache holds."""
         return self.kv_tokens / context_tokens if context_tokens else 0.0
 
 
@@ -94,7 +94,7 @@ def plan_memory(shape: ModelShape, serving: Serving, device: Accelerator) -> Mem
 
 
 def weights_bytes(shape: ModelShape, serving: Serving) -> float:
-    """Of the whole model."""
+    """Return the bytes of the whole model."""
     if serving.weights_total_bytes:
         return float(serving.weights_total_bytes)
     embeddings = min(shape.embedding_parameters, shape.parameters)
@@ -102,7 +102,7 @@ def weights_bytes(shape: ModelShape, serving: Serving) -> float:
 
 
 def kv_bytes_per_token(shape: ModelShape, serving: Serving) -> float:
-    """On one accelerator."""
+    """Return the KV bytes of a token on one accelerator."""
     values = shape.kv_values_per_token / serving.pipeline_parallel
     if shape.latent_values:
         return values * serving.kv_bytes

@@ -1,15 +1,15 @@
-"""Shape of a model: its parameters, and the bytes of cache that a token takes.
+"""Shape of a model: its parameters, and the KV cache bytes of a token.
 
     parameters    = vocabulary x hidden x (1 if the output is tied, else 2)
                   + layers x (attention + MLP x experts + router + norms)
     KV of a token = layers x 2 x KV heads x head size              values (grouped-query attention)
                   = layers x (latent + rope)                       values (multi-head latent attention)
 
-Worked example (test_parameters_of_llama_8b): Llama 3.1 8B has 8,030,261,248 parameters and keeps 65,536 values a token:
-131,072 bytes at two a value; an engine on 24 GB that says 1,952 blocks of 16 in 3.81 GiB has 130,986.
+Worked example (test_parameters_of_llama_8b): Llama 3.1 8B has 8,030,261,248 parameters and 65,536 values a token:
+131,072 bytes at two a value; an engine on 24 GB that reports 1,952 blocks of 16 in 3.81 GiB has 130,986.
 
-Shapes are read from a model's `config.json`; a few public ones are known by name (`KNOWN`), as their authors publish
-them, so that a fleet can be planned before a file is there.
+Shapes are read from a model's `config.json`. A few public ones are known by name (`KNOWN`), as published by their
+authors, so that a fleet can be planned without the files.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from typing import Any
 
 
 class ShapeUnknown(ValueError):
-    """What the model is cannot be told; the message says what to give."""
+    """The shape of the model cannot be determined; the message says what to provide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class ModelShape:
     heads: int
     kv_heads: int
     head_size: int
-    mlp: int  # of one expert, where there are experts
+    mlp: int  # size of one expert, if there are experts
     vocabulary: int
     tied: bool = False  # the output layer is the embedding
     experts: int = 1
     experts_a_token: int = 1
-    latent_values: int = 0  # a token and layer, of multi-head latent attention; 0 is grouped-query attention
-    stated_parameters: int = 0  # where the formula does not hold: what its authors say
+    latent_values: int = 0  # values a token and layer of multi-head latent attention; 0 is grouped-query attention
+    stated_parameters: int = 0  # published by the authors, if the formula does not hold
     stated_active: int = 0
-    window_tokens: int = 0  # the longest context it was made for; 0: not said
-    has_cache: bool = True  # an encoder keeps nothing from one token to the next
+    window_tokens: int = 0  # the longest context it was made for; 0: unknown
+    has_cache: bool = True  # an encoder has no KV cache
 
     @property
     def embedding_parameters(self) -> int:
@@ -51,7 +51,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token passes through."""
+        """Parameters that one token passes through."""
         return self.stated_active or (self.stated_parameters if self.experts == 1 else 0) or self._active()
 
     @property
@@ -70,18 +70,18 @@ class ModelShape:
         return self.embedding_parameters + self.layers * layer + self.hidden
 
     def adapter_values(self, rank: int, tensor_parallel: int = 1) -> int:
-        """Of one LoRA on all linear layers, on one of so many accelerators; engines reserve this for every slot."""
+        """Return the values of one LoRA on all linear layers, on one accelerator; engines reserve it for each slot."""
         attention, kv = self.heads * self.head_size, self.kv_heads * self.head_size
         parts = tensor_parallel
-        split_after = [attention, kv, kv, self.mlp, self.mlp]  # q, k, v, gate, up: the result is divided
-        split_before = [attention, self.mlp]  # o, down: what comes in is
+        split_after = [attention, kv, kv, self.mlp, self.mlp]  # q, k, v, gate, up: the output is divided
+        split_before = [attention, self.mlp]  # o, down: the input is divided
         values = sum(self.hidden + out // parts for out in split_after)
         values += sum(into // parts + self.hidden for into in split_before)
         return self.layers * rank * values
 
 
 def from_config(config: Mapping[str, Any], name: str) -> ModelShape:
-    """Of a Hugging Face `config.json`; ShapeUnknown names what is missing."""
+    """Return the shape in a Hugging Face `config.json`; ShapeUnknown names what is missing."""
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
         config = {**config, **inner}
@@ -122,7 +122,7 @@ def _texts(value: object) -> list[str]:
 
 
 def known(text: str) -> ModelShape:
-    """The public model of which `text` (the last part of a storage URI) is a variant: the longest name in it."""
+    """Return the public model with the longest name contained in `text` (the last part of a storage URI)."""
     plain = text.lower().replace("_", "-").replace("meta-", "")
     found = [name for name in KNOWN if name in plain]
     if not found:

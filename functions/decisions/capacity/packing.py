@@ -1,10 +1,10 @@
-"""Placement of replicas on nodes: which fit where, and what is left over.
+"""Placement of replicas on nodes: which replica fits where, and which are left over.
 
-A replica's accelerators are on one node, of the product that it asks for. Largest first, since small ones fit into
-what large ones leave; of the nodes with room, one that has not this pool yet comes first (a node that dies takes one
-replica of each pool, not all of one), then the fullest (whole nodes stay free for the largest).
-Worked example (test_large_ones_first): two nodes of 8, replicas of 4, 4, 4 and 1 x 4: in this order all fit; the small
-ones first, each on the emptiest node, would leave no room for the third of 4.
+All accelerators of a replica are on one node, of the product that it requests. Large replicas are placed first, since
+small ones fit into the rest. Among nodes with room, those with the fewest replicas of this pool come first (a failed
+node should take one replica of each pool, not all of one), then the fullest (whole nodes stay free for large ones).
+Worked example (test_large_ones_first): two nodes of 8, replicas of 4, 4, 4 and 1 x 4: in this order all fit. With the
+small ones first, each on the emptiest node, the third of 4 would have no room.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Replicas of one pool."""
+    """Replicas of one pool to be placed."""
 
     pool: str
     product: str
-    accelerators: int  # of one replica
+    accelerators: int  # accelerators of one replica
     replicas: int
 
 
@@ -26,7 +26,7 @@ class Node:
     name: str
     product: str
     accelerators: int
-    placed: list[str] = field(default_factory=list)  # a pool's name for each replica
+    placed: list[str] = field(default_factory=list)  # the pool of each replica
     used: int = 0
 
     @property
@@ -37,8 +37,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Packing:
     nodes: tuple[Node, ...]
-    unplaced: dict[str, int]  # replicas, by pool
-    reasons: dict[str, str]  # why, by pool
+    unplaced: dict[str, int]  # number of replicas, by pool
+    reasons: dict[str, str]  # reason, by pool
 
     @property
     def used_ratio(self) -> float:
@@ -47,7 +47,7 @@ class Packing:
 
 
 def pack(demands: Iterable[Demand], nodes: Sequence[Node]) -> Packing:
-    """`nodes` are not changed."""
+    """Place all replicas; `nodes` are not changed."""
     own = [Node(node.name, node.product, node.accelerators) for node in nodes]
     unplaced: dict[str, int] = {}
     reasons: dict[str, str] = {}

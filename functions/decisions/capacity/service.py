@@ -1,11 +1,11 @@
-"""Memory and speed as an InferenceService declares them: model, accelerators, and the engine's arguments.
+"""Memory and speed that an InferenceService declares: model, accelerators, and the engine's arguments.
 
-Accelerators are what the container may have (`resources.limits`, or requests) of a resource that ends in `/gpu`; their
-product is what `nodeSelector` asks for by `nvidia.com/gpu.product`. The model is told by the annotation
-`shoal.dev/architecture`, else by the name in `storageUri`. What is not said is what vLLM takes by itself.
+Accelerators are the container's limit (`resources.limits`, else requests) of a resource that ends in `/gpu`; their
+product is the `nodeSelector` `nvidia.com/gpu.product`. The model is named by the annotation `shoal.dev/architecture`,
+else by `storageUri`. Missing arguments have vLLM's defaults.
 
-The kind that shoal checks (`functions.api.kinds.inference_service`) leaves resources to Kubernetes; so they are read
-from the document itself, and anything unreadable counts as not said.
+The kind that shoal checks (`functions.api.kinds.inference_service`) leaves resources to Kubernetes. They are read
+from the document itself, and unreadable values count as missing.
 """
 
 import re
@@ -35,22 +35,22 @@ _EIGHT_BITS = re.compile(r"fp8|w8a8|int8|8bit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPool:
-    """One pool, as far as capacity goes."""
+    """One pool, reduced to what capacity planning needs."""
 
     pool: str
     replicas: tuple[int, int]  # fewest, most
-    product: str | None  # of its accelerators; None: the service does not say
-    accelerators: int  # of one replica; 0: it runs on CPU
+    product: str | None  # product of its accelerators; None: not declared
+    accelerators: int  # accelerators of one replica; 0: it runs on CPU
     shape: ModelShape
     serving: Serving
-    model: str = ""  # the pool whose model it serves, by whose name that is called; empty: its own
-    reads: bool = False  # it computes prompts for the others of its model, and answers nothing
-    kv_bytes_per_token: int = 0  # that it hands over then, and how fast
+    model: str = ""  # pool whose model it serves; empty: its own
+    reads: bool = False  # it only computes prompts for the other replicas of its model
+    kv_bytes_per_token: int = 0  # KV cache that it transfers then, and how fast
     kv_transfer_bytes_per_s: float = 0.0
 
 
 def served_pool(service: InferenceService, document: Mapping[str, Any], shape: ModelShape | None = None) -> ServedPool:
-    """ShapeUnknown where the model is not known and no `shape` is given; ValueError for a service that is no pool."""
+    """Return the pool. ShapeUnknown: unknown model and no `shape`. ValueError: the service is no pool."""
     model = service.spec.predictor.model
     if service.pool is None or model is None:
         raise ValueError(f"{service.metadata.name} is no pool: it has no label shoal.dev/pool, or no model")
@@ -104,7 +104,7 @@ def _serving(args: tuple[str, ...], name: str, environment: Mapping[str, str], c
 
 
 def _weight_bytes(quantization: str | None, dtype: str | None, name: str) -> float:
-    """A parameter: what the arguments say, else what the model's name says, else 16 bits."""
+    """Return the bytes of a parameter by the arguments, else by the model's name, else 16 bits."""
     if dtype in {"float32", "float"}:
         return 4.0
     for text in (quantization or "", name.lower()):
@@ -130,10 +130,10 @@ def _ratio(text: str | None) -> float:
 
 
 def accelerators_of(document: Mapping[str, Any]) -> int:
-    """Accelerators that one replica of an InferenceService takes, over all its pods; 0: it runs on CPU.
+    """Return the accelerators of one replica of an InferenceService, over all its pods; 0: it runs on CPU.
 
-    The model's, or the containers' of a template; with a `workerSpec` tensorParallelSize (else the head's own) x
-    pipelineParallelSize, which KServe spreads over a head and its workers.
+    They are the model's, or those of a template's containers. With a `workerSpec` they are tensorParallelSize (else
+    the head's own) x pipelineParallelSize, which KServe spreads over a head and its workers.
     """
     predictor = _at(document, "spec", "predictor")
     listed = predictor.get("containers")
@@ -148,11 +148,10 @@ def accelerators_of(document: Mapping[str, Any]) -> int:
 
 
 def accelerators_per_replica(service: InferenceService) -> int:
-    """Accelerators that are paid for one replica: what its annotation says, else what it asks for or its ranks need.
+    """Return the accelerators charged for one replica: its annotation, else the larger of resources and ranks.
 
-    1 where nothing says any: an engine on CPU counts as one. Of two that disagree the larger is paid.
-    Worked example (test_accelerators_that_a_replica_is_paid_for): --tensor-parallel-size=4 and nvidia.com/gpu: "4" are
-    four; with --pipeline-parallel-size=2 eight.
+    The minimum is 1: an engine on CPU counts as one. Worked example (test_accelerators_that_a_replica_is_paid_for):
+    --tensor-parallel-size=4 and nvidia.com/gpu: "4" are four; with --pipeline-parallel-size=2 eight.
     """
     predictor, annotated = service.spec.predictor, service.annotated_accelerators
     if annotated is not None:
