@@ -1,5 +1,5 @@
 """Engines: `client` is what the replica agent uses; `sim` is a server that behaves like vLLM 0.32.
 
-Imports `functions.api`, `functions.decisions` and libraries only. tests/contract holds both sides to the same
-assertions.
+Imports only `functions.api`, `functions.decisions` and libraries. tests/contract applies the same assertions to the
+simulated engine and to the real one.
 """

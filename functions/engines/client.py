@@ -1,8 +1,8 @@
-"""The engine's API as the replica agent needs it: is it well, how full is it, which adapters does it have.
+"""Client of the engine's API for the replica agent: health, load and adapters.
 
-Law: nothing of httpx leaves this module. Every call has a deadline for its whole answer (a server that trickles
-is as hung as a silent one) and a bound on its size; every failure is one of `errors`. The httpx client is the
-caller's, with its pool and limits.
+No httpx type leaves this module. Every call has a deadline for its whole answer, because a server that trickles is as
+hung as a silent one. Every answer has a size limit, and every failure is one of `errors`. The caller owns the httpx
+client, its pool and its limits.
 """
 
 import json
@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class _ProbeRequest:
-    """The smallest request that a model of one task answers, and what no answer to it lacks."""
+    """Smallest request that a model of one task answers, and the field that every answer to it has."""
 
     path: str
     body: Mapping[str, Any]
@@ -58,17 +58,17 @@ class EngineClient:
         self._base_url = base_url.rstrip("/")
         self._timeout_s = timeout_s
         self._load_timeout_s = load_timeout_s
-        """A large adapter is read and checked before the engine answers."""
+        """Longer than other calls: the engine reads and checks a large adapter before it answers."""
 
     async def health(self, timeout_s: float | None = None) -> None:
-        """Returns when the server says it lives. Says nothing about a stuck step loop: see `probe`."""
+        """Return when the server reports that it is alive. This does not detect a stuck step loop; `probe` does."""
         await self._call("GET", "/health", timeout_s=timeout_s)
 
     async def metrics(self) -> EngineMetrics:
         return parse_metrics((await self.metrics_page()).decode("utf-8", "replace"))
 
     async def metrics_page(self) -> bytes:
-        """The same as the engine writes it, for Prometheus."""
+        """Return the engine's metrics page unchanged, for Prometheus."""
         return await self._call("GET", "/metrics")
 
     async def version(self) -> str:
@@ -85,36 +85,38 @@ class EngineClient:
             raise EngineGarbled(f"/v1/models: {error!r}") from error
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """The adapter is in the engine when this returns. Never in place: a name means one set of weights."""
+        """Return when the adapter is in the engine. A loaded name is never replaced: it means one set of weights."""
         body = {"lora_name": name, "lora_path": path}
         await self._call("POST", "/v1/load_lora_adapter", body, timeout_s=self._load_timeout_s)
 
     async def unload_adapter(self, name: str) -> None:
-        """The engine forgets the name; requests under way go on, and the weights leave when others need the room."""
+        """Make the engine forget the name. Running requests continue; the weights leave when their memory is needed."""
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def probe(self, model: str, timeout_s: float, task: Task = "generate") -> None:
-        """One token, or one vector, end to end: the only proof that the step loop turns. An engine has the routes of
-        its model's task and no other's."""
+        """Compute one token, or one vector, end to end. Only this proves that the step loop runs.
+
+        An engine has only the routes of its model's task.
+        """
         probe = _PROBES[task]
         answer = _object(await self._call("POST", probe.path, {"model": model, **probe.body}, timeout_s=timeout_s))
         if not answer.get(probe.answered_with):
             raise EngineGarbled(f"POST {probe.path}: an answer without {probe.answered_with}")
 
     async def complete(self, model: str, fields: Mapping[str, Any], timeout_s: float) -> None:
-        """A short completion with these fields besides; what it says is of no interest."""
+        """Request a short completion with these extra fields and ignore its text."""
         body = {"model": model, "prompt": "ping pong", "max_tokens": 2, "temperature": 0, **fields}
         await self._call("POST", "/v1/completions", body, timeout_s=timeout_s)
 
     async def sleep(self) -> None:
-        """Level 1: weights to host memory, KV cache dropped. Only with --enable-sleep-mode does that free anything."""
+        """Sleep at level 1: weights go to host memory, KV is dropped. This needs --enable-sleep-mode to free memory."""
         await self._call("POST", "/sleep?level=1", timeout_s=self._load_timeout_s)
 
     async def is_sleeping(self) -> bool:
         return _object(await self._call("GET", "/is_sleeping")).get("is_sleeping") is True
 
     async def wake_up(self) -> None:
-        """The weights are back when this returns."""
+        """Return when the weights are back on the accelerator."""
         await self._call("POST", "/wake_up", timeout_s=self._load_timeout_s)
 
     async def tokenize(self, model: str, prompt: str) -> tuple[int, ...]:
@@ -171,7 +173,7 @@ def _model(card: Mapping[str, Any]) -> EngineModel:
 
 
 def _message(content: bytes) -> str:
-    """vLLM's error message, or what there is of a text."""
+    """Return vLLM's error message, or the beginning of a body that has none."""
     try:
         error = json.loads(content)["error"]
         return str(error["message"])[:_MESSAGE_CHARS]

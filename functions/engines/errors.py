@@ -1,14 +1,14 @@
 """Errors of an engine, named by what the caller can do about them.
 
-EngineUnreachable   nobody answers there, or the connection broke: take the replica out, try another
-EngineHung          it accepted and said nothing in time: the engine may be stuck (vLLM's /health does not notice)
-EngineRefused       it answered no; `retryable` says whether the same request may succeed later or elsewhere
-EngineGarbled       it answered what no engine answers: wrong address, wrong version, broken proxy
+EngineUnreachable   no connection, or it broke: take the replica out and try another
+EngineHung          it accepted but did not answer in time: it may be stuck (vLLM's /health does not notice)
+EngineRefused       it answered with an error; `retryable` says if the request may succeed later or elsewhere
+EngineGarbled       the answer is not an engine's: wrong address, wrong version or a broken proxy
 """
 
 
 class EngineError(Exception):
-    """Any of the below."""
+    """Base class of all errors in this module."""
 
 
 class EngineUnreachable(EngineError):
@@ -29,7 +29,7 @@ class EngineRefused(EngineError):
 
     @property
     def retryable(self) -> bool:
-        """Busy now. A 500 is not: a broken adapter stays broken, and a dead engine stays dead."""
+        """Return True if the engine is only busy. A 500 is final: a broken adapter or a dead engine stays broken."""
         return self.status in (429, 503)
 
 

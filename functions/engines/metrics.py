@@ -1,8 +1,8 @@
-"""The few numbers of vLLM's /metrics that decide something here.
+"""Reader of the few metrics on vLLM's /metrics page that this project uses.
 
-A page is 60 kB and some 1,500 lines; about 25 are read. Counters are totals since the engine started (they fall
-to zero when it restarts). With several data-parallel engines behind one server, counts add up and usage is the
-fullest engine's.
+A page has 60 kB and some 1,500 lines, of which about 25 are read. Counters are totals since the engine started, so
+they fall to zero when it restarts. If one server runs several data-parallel engines, counts are added up and usage is
+that of the fullest engine.
 """
 
 import math
@@ -26,7 +26,7 @@ _WANTED = (
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
     *("prompt_tokens_cached_by_source_total", "kv_offload_load_time_total"),
 )
-_PROCESS_START = "process_start_time_seconds"  # of the client library, not of vLLM
+_PROCESS_START = "process_start_time_seconds"  # written by the client library, not by vLLM
 _STARTS = (*(f"{_PREFIX}{name}{after}" for name in _WANTED for after in "{ "), f"{_PROCESS_START} ")
 
 
@@ -35,9 +35,9 @@ class EngineMetrics:
     running: int
     waiting: int
     waiting_deferred: int
-    """Of the waiting: held back because their adapter would be one too many."""
+    """Waiting requests held back because their adapter would exceed the limit."""
     kv_usage_ratio: float
-    """0 to 1; cached but unused blocks count as free."""
+    """Share of KV blocks in use, 0 to 1; cached but unused blocks count as free."""
     prompt_tokens_total: int
     generation_tokens_total: int
     iterations_total: int
@@ -46,33 +46,33 @@ class EngineMetrics:
     preemptions_total: int
     inter_token_s_total: float
     inter_tokens_total: int
-    """Gaps between tokens: `inter_token_s_total / inter_tokens_total` is the mean."""
+    """Number of gaps between tokens: `inter_token_s_total / inter_tokens_total` is the mean gap."""
     prefill_s_total: float
     prefill_computed_tokens_total: int
     """Prompt tokens computed (not found in the cache) by requests that finished."""
     queue_s_total: float
-    """Waiting in the engine's queue, summed over requests that finished; 0 where it does not tell."""
+    """Time in the engine's queue, summed over requests that finished; 0 if the engine does not report it."""
     e2e_s_total: float
-    """Arrival to last token, summed over `finished_total` requests."""
+    """Time from arrival to last token, summed over `finished_total` requests."""
     finished_total: int
     draft_tokens_total: int
-    """Guessed ahead; 0 where the engine does not guess."""
+    """Tokens that speculative decoding proposed; 0 without speculative decoding."""
     accepted_draft_tokens_total: int
     num_gpu_blocks: int | None
     block_size_tokens: int | None
     max_loras: int | None
-    """None: LoRA is off, or no step was made yet."""
+    """Adapter slots; `None` if LoRA is off or no step was made yet."""
     running_adapters: frozenset[str]
     waiting_adapters: frozenset[str]
     process_began_unix_s: float | None = None
     host_kv_bytes: int = 0
-    """Host memory for KV blocks; 0: none, or it was given by `--kv-transfer-config`, of which the page says nothing."""
+    """Host memory for KV blocks; 0 if none, or if set by `--kv-transfer-config`, which the page does not show."""
     keeps_kv_in_host: bool = False
-    """Whether blocks are copied to host memory at all."""
+    """True if KV blocks are copied to host memory."""
     kv_load_s_total: float = 0.0
-    """Of copying them back, summed over the engine's accelerators."""
+    """Time spent copying KV blocks back from host memory, summed over the engine's accelerators."""
     host_hit_tokens_total: int = 0
-    """Prompt tokens that were found there."""
+    """Prompt tokens found in host memory."""
 
     @property
     def kv_capacity_tokens(self) -> int | None:
@@ -82,7 +82,7 @@ class EngineMetrics:
 
 
 def parse_metrics(page: str) -> EngineMetrics:
-    """Raises EngineGarbled when this is not an engine's page."""
+    """Parse a metrics page. Raise EngineGarbled if it is not an engine's page."""
     if len(page) > MAX_PAGE_BYTES:
         raise EngineGarbled(f"metrics page of {len(page)} characters")
     try:
@@ -167,7 +167,7 @@ class _Samples:
         return dict(samples[0].labels) if samples else {}
 
     def _newest_labels(self, name: str) -> dict[str, str]:
-        """vLLM leaves a series for every combination that ever was; its value is when it was last true."""
+        """Return the newest series' labels: vLLM keeps each past combination, valued by when it last applied."""
         samples = self._by_name.get(name, [])
         return dict(max(samples, key=lambda sample: sample.value).labels) if samples else {}
 
@@ -177,7 +177,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _gibibytes(text: str | None) -> int:
-    """In bytes; 0 where the option is not set."""
+    """Return the size in bytes; 0 if the option is not set."""
     try:
         size = float(text or 0.0)
     except ValueError:

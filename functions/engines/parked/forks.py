@@ -1,18 +1,17 @@
-"""Processes that an engine starts in its turn, forked from what was parked.
+"""Fork the processes that an engine starts, instead of spawning them.
 
-vLLM spawns its engine core and its workers: fresh interpreters, each of which imports everything again. In an engine
-that was forked from a parked process they are forked as well, by a fork server (Python's own, multiprocessing's) that
-was forked off before the engine's code began: nothing has run in it, so no accelerator, thread or lock is inherited.
-Each gets the environment that its starter has at that moment, as a spawned process would.
+vLLM spawns its engine core and its workers: fresh interpreters that import everything again. An engine that was
+forked from a parked process forks them instead, by Python's own fork server (multiprocessing). The fork server is
+forked off before the engine's code begins, so no accelerator, thread or lock is inherited. Each process gets the
+environment that its parent has at that moment, as a spawned process would.
 
-Spawned after all: where a variable that is read before or by imports is another than it was for the parked process (a
-preloaded library, as vLLM has on CPUs; which cores threads run on), where another executable is to be run (vLLM's NUMA
-binding), and where the fork server is gone. A number of threads that vLLM chooses for its processes by itself, as it
-does on accelerators, is set in the forked one before its code begins; that is sound because nobody has run anything in
-parallel before.
+A process is still spawned if a variable that imports may read differs from the parked process's (such as a preloaded
+library, which vLLM sets on CPUs, or the cores that threads use), if another executable is to run (vLLM's NUMA
+binding), or if the fork server is gone. On accelerators vLLM sets the number of threads of its processes; the forked
+process applies it before its code begins, which is safe because nothing has run in parallel before.
 
-Runs under the engine's interpreter: the standard library alone. Relies on what CPython 3.10 to 3.13 have inside
-multiprocessing; with another Python nothing is changed.
+Runs under the engine's interpreter with the standard library alone. It relies on internals of multiprocessing in
+CPython 3.10 to 3.13; with another Python it changes nothing.
 """
 
 import os
@@ -25,27 +24,27 @@ from multiprocessing import context, forkserver, popen_forkserver, popen_spawn_p
 from pathlib import Path
 from typing import Any
 
-# By how names begin: read by the loader, by the interpreter, and by the libraries that count threads.
+# Prefixes of variables that the loader, the interpreter or a library that counts threads reads at import.
 BEFORE_IMPORTS = ("LD_", "PYTHON", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_NUM", "GLIBC_", "MALLOC_")
 _THREADS, _THREADS_BY_VLLM = "OMP_NUM_THREADS", "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
-_ENVIRON = "shoal_environ"  # in what multiprocessing tells a process of its own of the one that started it
+_ENVIRON = "shoal_environ"  # key in multiprocessing's preparation data that carries the parent's environment
 
 
 class Forked(forkserver.ForkServer):
-    """One that is there already."""
+    """A fork server that is already running."""
 
     def ensure_running(self) -> None:
         resource_tracker.ensure_running()
 
 
 def stand_by(parked_environ: dict[str, str]) -> None:
-    """In an engine's process, before its code: processes that it, or one of those, spawns are forked."""
+    """Make this engine's process and its children fork what they spawn. Call before the engine's code runs."""
     if not (3, 10) <= sys.version_info[:2] <= (3, 13):
         return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = tempfile.mkdtemp(prefix="shoal-forks-")
     try:
-        listener.bind(str(Path(folder) / "s"))  # the folder is its owner's alone
+        listener.bind(str(Path(folder) / "s"))  # only the owner can enter the folder
         listener.listen()
         alive_r, alive_w = os.pipe()
         _replace(listener.getsockname(), alive_w, parked_environ)
@@ -90,7 +89,7 @@ def _replace(address: str, alive_w: int, parked_environ: dict[str, str]) -> None
 
 
 def _set_threads(parked_environ: dict[str, str]) -> None:
-    """As torch would have read it."""
+    """Set torch's thread count to the value that torch would read at import."""
     told = os.environ.get(_THREADS, "")
     if told != parked_environ.get(_THREADS, "") and told.isdecimal() and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(max(1, int(told)))
@@ -106,7 +105,7 @@ def _must_spawn(parked_environ: dict[str, str]) -> bool:
 
 
 def _serve(listener_fd: int, alive_r: int, folder: str) -> None:
-    """The fork server, until nobody is left who could ask it."""
+    """Run the fork server until all processes that could use it are gone."""
     try:
         forkserver.main(listener_fd, alive_r, [])
     finally:

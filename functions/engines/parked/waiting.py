@@ -1,20 +1,20 @@
-"""Parked process: has imported an engine, holds nothing, and forks an engine whenever it is asked to.
+"""Parked process: imports an engine once, holds no accelerator, and forks an engine for each request.
 
-    ENGINE_PYTHON waiting.py SOCKET MODULE [ALSO…]        what `python -m MODULE` would import, and ALSO, is imported
+    ENGINE_PYTHON waiting.py SOCKET MODULE [ALSO…]        imports what `python -m MODULE` imports, and ALSO
 
-One connection to the socket is one start: a line of JSON (`argv`, `env`, `cwd`) with the engine's log as a file
-descriptor; the answer is `{"refused": "why"}`, or the child's own `{"pid": …}`. The child leads a session of its own,
-has the environment, the directory and the log that were asked for, and runs `MODULE` as `python -m` would once it is
-told `go`; told nothing, it ends: whoever asked has given up and starts the engine by itself. This process goes on
-waiting.
+Each connection to the socket starts one engine. The request is a line of JSON (`argv`, `env`, `cwd`) with the
+engine's log as a file descriptor. The answer is `{"refused": "why"}`, or the child's own `{"pid": …}`. The child
+leads its own session and has the requested environment, directory and log. On `go` it runs `MODULE` as `python -m`
+would. Without `go` it exits, because the caller has given up and starts the engine itself. This process continues to
+wait.
 
-It refuses, and whoever asked starts the engine without it, where an engine that starts by itself would be another one:
-another interpreter or module, a file of what was imported has changed since, a variable that imports may have read
-has another value. It never holds an accelerator: where an import has opened one (a file of /dev/nvidia* or /dev/kfd is
-open, or torch says so), or left a thread of Python's running, it ends with words before it answers anybody. A driver
-that is initialised does not survive a fork; vLLM forks its own processes under the same condition.
+It refuses a request if an engine started directly would differ: another interpreter or module, a file that changed
+since it was imported, or a changed variable that imports may have read. The caller then starts the engine directly.
+This process never holds an accelerator. If an import has opened one (a file of /dev/nvidia* or /dev/kfd is open, or
+torch reports it) or has left a Python thread running, it exits with a message before it answers any request. The
+reason is that an initialised driver does not survive a fork; vLLM forks its own processes under the same condition.
 
-Runs under the engine's interpreter, where shoal is not installed: the standard library alone.
+Runs under the engine's interpreter, where shoal is not installed, so it uses the standard library alone.
 """
 
 import gc
@@ -31,39 +31,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-REQUEST_MAX_BYTES = 256 * 1024  # as much as a command line may have, nearly
-_REQUEST_S = 2.0  # for the whole of a request
-_GO_S = 10.0  # from the child's answer until it is told to go
+REQUEST_MAX_BYTES = 256 * 1024  # close to the limit of a command line
+_REQUEST_S = 2.0  # for the whole request
+_GO_S = 10.0  # from the child's answer until it receives `go`
 _REAP_EVERY_S = 1.0
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
-# Read when an engine starts to work, and never by an import (vLLM 0.32): a replica's own.
+# Variables that differ per replica. Engines read them when they start to work, never at import (vLLM 0.32).
 LATE = frozenset({"VLLM_CACHE_ROOT", "SHOAL_FLEET", "SHOAL_PROCESS", "SHOAL_SPEC_HASH"})
 _PEER = struct.Struct("3i")  # SO_PEERCRED: pid, uid, gid
 
 
-Stamp = tuple[int, int] | None  # of a file: when it was changed, and its size
+Stamp = tuple[int, int] | None  # modification time and size of a file
 Request = dict[str, Any]
 
 
 class Refused(Exception):
-    """No engine from here; the message says why."""
+    """No engine can be started from here; the message gives the reason."""
 
 
 def main(socket_path: str, module: str, also: list[str]) -> None:
-    """Returns in a child, with the command line and the environment of an engine; else never."""
+    """Serve requests. Return only in a child, with the command line and the environment of an engine."""
     Path(socket_path).unlink(missing_ok=True)
     began_s = time.monotonic()
     environ, forks = dict(os.environ), beside("forks")
     files = imported(module, also)
     hold_nothing()
     gc.collect()
-    gc.freeze()  # what a collection would touch is no longer shared with the children
+    gc.freeze()  # the collector leaves these objects alone, so their pages stay shared with the children
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     making = Path(f"{socket_path}.new")
     making.unlink(missing_ok=True)
     listener.bind(str(making))
     listener.listen(8)
-    making.rename(socket_path)  # who sees it may connect
+    making.rename(socket_path)  # the rename makes it visible, ready for connections
     threads = len(list(Path("/proc/self/task").iterdir()))
     took_s = time.monotonic() - began_s
     say(f"{module} imported in {took_s:.1f} s: {len(files)} files, {resident_mb()} MB, {threads} threads; waiting")
@@ -72,7 +72,7 @@ def main(socket_path: str, module: str, also: list[str]) -> None:
 
 
 def beside(name: str) -> Any:
-    """A module of this folder, which is on nobody's path."""
+    """Load a module of this folder, which is not on the import path."""
     spec = importlib.util.spec_from_file_location(f"shoal_parked_{name}", Path(__file__).with_name(f"{name}.py"))
     if spec is None or spec.loader is None:
         sys.exit(f"{name}.py is not beside {__file__}")
@@ -82,7 +82,7 @@ def beside(name: str) -> Any:
 
 
 def imported(module: str, also: list[str]) -> dict[str, Stamp]:
-    """Imports; returns what was read, as it was."""
+    """Import the modules and return the stamp of every file that was read."""
     for name in (module, *also):
         try:
             importlib.import_module(name)
@@ -102,7 +102,7 @@ def stamp(file: str) -> Stamp:
 
 
 def hold_nothing() -> None:
-    """Ends this process where a fork of it would not be sound."""
+    """Exit if a fork of this process would not be safe."""
     held = {target for fd in Path("/proc/self/fd").iterdir() if (target := link(fd)).startswith(_DEVICES)}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -122,7 +122,7 @@ def link(fd: Path) -> str:
 
 
 def wait(listener: socket.socket, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
-    """Returns in a child."""
+    """Accept requests and fork a child for each. Return only in a child."""
     listener.settimeout(_REAP_EVERY_S)
     while True:
         reap()
@@ -150,7 +150,7 @@ def wait(listener: socket.socket, module: str, environ: dict[str, str], files: d
 
 
 def read(connection: socket.socket) -> tuple[Request, int]:
-    """The request, and the log's descriptor; Refused for anything else."""
+    """Return the request and the log's descriptor. Raise Refused if the request is invalid."""
     _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid != os.getuid():
         raise Refused("asked by another user")
@@ -196,12 +196,12 @@ def close(fds: list[int]) -> None:
 
 
 def check(request: Request, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
-    """Refused where an engine that starts by itself would be another one."""
+    """Raise Refused if an engine started directly would differ from one forked here."""
     python, option, wanted = request["argv"][:3]
     if str(Path(python).absolute()) != sys.executable or (option, wanted) != ("-m", module):
         raise Refused(f"{python} {option} {wanted} is another engine than {sys.executable} -m {module}")
     env = request["env"]
-    if "LC_CTYPE" in environ:  # Python sets it for itself where no locale is given, as it would have there
+    if "LC_CTYPE" in environ:  # Python sets it without a locale, and would do so in an engine started directly
         env.setdefault("LC_CTYPE", environ["LC_CTYPE"])
     differing = sorted(
         name for name in environ.keys() | env.keys() if name not in LATE and environ.get(name) != env.get(name)
@@ -214,7 +214,7 @@ def check(request: Request, module: str, environ: dict[str, str], files: dict[st
 
 
 def become(request: Request, log: int, connection: socket.socket) -> None:
-    """The engine's process, all but its code; ends it where nobody waits for that."""
+    """Turn this child into the engine's process, up to its code. Exit if the caller no longer waits."""
     try:
         os.setsid()
         os.chdir(request["cwd"])
@@ -245,7 +245,7 @@ def tell(connection: socket.socket, document: dict[str, object]) -> None:
 
 
 def reap() -> None:
-    """Nobody else can say how an engine ended that was forked here."""
+    """Log how forked engines ended; only their parent can read their exit status."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""From a valid body to work for the engine: prompts as tokens, what will be said to each, and who may share cache.
+"""Translate a valid body into work for the engine: prompts as tokens, planned replies and the cache scope.
 
 Checks run in vLLM's order: model, tool choice, output length against the context, prompt length, then sampling.
 """
@@ -28,7 +28,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One reply that is owed: the response's `choices[index]`."""
+    """One reply to generate: the response's `choices[index]`."""
 
     index: int
     prompt: Prompt
@@ -45,10 +45,8 @@ class Work:
     n: int
     prompts: tuple[Prompt, ...]
     choices: tuple[Choice, ...]
-    received: Received = NOTHING_RECEIVED  # of the prompt's KV blocks, from another engine
-    hold_as: str = (
-        ""  # the name under which they are held for another engine when they are computed; empty: they are not
-    )
+    received: Received = NOTHING_RECEIVED  # KV blocks of the prompt received from another engine
+    hold_as: str = ""  # name under which the computed blocks are held for another engine; empty: they are not held
 
     @property
     def prompt_tokens(self) -> int:
@@ -65,7 +63,7 @@ class Acceptor:
         self._can_call_tools = can_call_tools
 
     def find_model(self, name: str | None) -> Adapter | None:
-        """The adapter of that name, or None for the base model. Raises Refusal for a name nobody knows."""
+        """Return the adapter of that name, or None for the base model. Raise Refusal for an unknown name."""
         if not name or name in self._model.names:
             return None
         adapter = self._adapters.get(name)
@@ -74,7 +72,7 @@ class Acceptor:
         return adapter
 
     def _mark(self, adapter: Adapter | None) -> str | None:
-        """What the answer begins with: the base's mark, then the adapter's."""
+        """Return the text that the answer begins with: the base's mark, then the adapter's."""
         return " ".join(filter(None, (self._model.mark, adapter.mark if adapter else ""))) or None
 
     def chat(self, body: ChatBody, headers: Mapping[str, str]) -> Work:
@@ -101,7 +99,7 @@ class Acceptor:
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)
 
     def prompt_of(self, given: str | list[int], truncate_tokens: int | None = None) -> Prompt:
-        """What a pooling model reads: text or ids, of which the last `truncate_tokens` (-1: all that fit)."""
+        """Return the prompt of a pooling model: text or ids, cut to the last `truncate_tokens` (-1: all that fit)."""
         limit = self._max_model_len_tokens
         if truncate_tokens is not None and truncate_tokens > limit:
             raise invalid(f"truncate_prompt_tokens must be at most {limit}.", param="truncate_prompt_tokens")
@@ -240,7 +238,7 @@ def _too_long(limit: int, amount: str, value: int) -> Exception:
 
 
 def _priority(body: GenerationBody, headers: Mapping[str, str]) -> int:
-    """The header wins over the body; a header that is no number is ignored."""
+    """Return the request's priority. The header wins over the body; a header that is not a number is ignored."""
     try:
         return int(headers[_PRIORITY_HEADER])
     except (KeyError, ValueError):

@@ -1,7 +1,7 @@
-"""Where an adapter's weights are: in a slot (runs now), in host memory (a copy away), or on disk (the engine waits).
+"""Location of adapter weights: in a slot (runs now), in host memory (must be copied) or on disk (the engine stalls).
 
-Both tiers are least-recently-used; an adapter that runs now is never evicted. Unloading by name happens in the
-front end only: the weights stay here until they are the oldest, as in vLLM.
+Both tiers evict the least recently used adapter, but never one that runs now. Unloading by name affects the front end
+only: as in vLLM, the weights stay here until they are the oldest.
 """
 
 from collections import OrderedDict
@@ -35,13 +35,12 @@ class AdapterTiers:
         return adapter not in self._host
 
     def tier_of(self, adapter: AdapterId) -> Tier:
-        """Where the adapter is now."""
         if adapter not in self._host:
             return "disk"
         return "slot" if adapter in self._slots else "host"
 
     def use(self, adapter: AdapterId, *, running: Collection[AdapterId]) -> float:
-        """Bring the adapter into a slot; seconds that the engine stands still for it."""
+        """Move the adapter into a slot and return the seconds for which the engine stalls."""
         stall_s = 0.0
         if adapter not in self._host:
             stall_s += self._costs.adapter_load_s
@@ -69,7 +68,7 @@ class _Lru:
         self._order.pop(adapter, None)
 
     def touch(self, adapter: AdapterId, *, keep: Collection[AdapterId]) -> list[AdapterId]:
-        """Make it the most recent; returns who had to leave for it."""
+        """Make the adapter the most recently used one and return the adapters evicted for it."""
         self._order[adapter] = None
         self._order.move_to_end(adapter)
         surplus = len(self._order) - self._capacity

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, and the one place where a Refusal becomes a response."""
+"""The FastAPI application: its routes, and the conversion of a Refusal into a response."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -21,7 +21,7 @@ from functions.engines.sim.plain_routes import (
 from functions.engines.sim.pooling_routes import pooling_routes
 from functions.engines.sim.refusals import Refusal, malformed
 
-# Schema errors in vLLM's words: a count, then one pydantic error a line, bounded, without pydantic's inner names.
+# Schema errors in vLLM's form: a count, then one pydantic error per line, bounded, without pydantic's inner names.
 
 
 _MAX_ERRORS = 10
@@ -72,7 +72,7 @@ def _dotted(loc: Sequence[object]) -> str:
 
 
 def _is_inner(part: str) -> bool:
-    """pydantic's own names: schema kinds, union branches, and our classes (vLLM hides its own likewise)."""
+    """Return True for pydantic's internal names: schema kinds, union branches, body classes. vLLM hides its own."""
     return part.lower() in _INNER or part.endswith("Body") or any(char in "[](){}" for char in part)
 
 

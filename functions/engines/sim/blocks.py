@@ -1,12 +1,13 @@
-"""The KV cache: a fixed number of blocks, each free or held, each perhaps remembered by its hash.
+"""KV cache: a fixed number of blocks, each free or held, and each possibly remembered by its hash.
 
-Law of conservation: every block is in exactly one place; held by at least one sequence, or free. A free block
-keeps what it holds until somebody needs the space (least recently freed first), so freeing is also caching: that
-is the prefix cache. What comes into it and goes out of it is noted, for those who follow it (`kv_events`).
+Every block is in exactly one place: held by at least one sequence, or free. A free block keeps its content until the
+space is needed (least recently freed first). Freeing is therefore also caching: this is the prefix cache. Additions
+and removals are recorded as events for `kv_events`.
 
-The hash of a full block chains its parent's hash, its tokens, and what makes the same tokens mean another KV: the
-adapter (name and path, on every block) and the tenant's cache salt (on the first block, which isolates the whole
-chain). The rule is vLLM's (v1/core/kv_cache_utils.py); the digest is not, because nobody outside compares it.
+The hash of a full block chains three things: its parent's hash, its tokens, and what makes the same tokens mean
+another KV. The latter are the adapter (name and path, on every block) and the tenant's cache salt (on the first
+block, which isolates the whole chain). The rule is vLLM's (v1/core/kv_cache_utils.py); the digest is not, because
+nothing outside compares it.
 """
 
 from array import array
@@ -21,7 +22,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class CacheScope:
-    """Who may share KV with whom: equal scopes and equal tokens, nothing else."""
+    """Scope within which KV blocks are shared: only equal scopes with equal tokens share."""
 
     adapter_name: str | None = None
     adapter_path: str | None = None
@@ -40,7 +41,7 @@ def block_hash(parent: bytes | None, tokens: "array[int]", scope: CacheScope) ->
 
 
 def chain(tokens: "array[int]", scope: CacheScope, *, block_size_tokens: int, blocks: int) -> list[bytes]:
-    """The hashes of the first `blocks` full blocks of `tokens`."""
+    """Return the hashes of the first `blocks` full blocks of `tokens`."""
     hashes: list[bytes] = []
     parent: bytes | None = None
     for start in range(0, blocks * block_size_tokens, block_size_tokens):
@@ -51,7 +52,7 @@ def chain(tokens: "array[int]", scope: CacheScope, *, block_size_tokens: int, bl
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A block was filled, after `parent` (None: it is the first of its chain)."""
+    """Event: a block was filled after `parent`. `None` means that it is the first of its chain."""
 
     name: bytes
     parent: bytes | None
@@ -66,21 +67,21 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """To host memory."""
+    """Event: a block was copied to host memory."""
 
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """From host memory."""
+    """Event: blocks were dropped from host memory."""
 
     names: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Nothing is remembered any more."""
+    """Event: no block is remembered any more."""
 
 
 BlockEvent = Remembered | Evicted | Copied | Dropped | Cleared
@@ -88,9 +89,9 @@ BlockEvent = Remembered | Evicted | Copied | Dropped | Cleared
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
-        self.events: list[BlockEvent] | None = None  # None: nobody wants to know
-        self.withheld_blocks = 0  # taken by nobody and given to nobody, as by a leak (`faults`)
-        self.finds_nothing = False  # what is remembered is not found, and nobody is told (`faults`)
+        self.events: list[BlockEvent] | None = None  # None: events are not recorded
+        self.withheld_blocks = 0  # unusable blocks, as after a leak (`faults`)
+        self.finds_nothing = False  # if set, remembered blocks are not found, and no event reports it (`faults`)
         self._num_blocks = num_blocks
         self._holders = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -107,11 +108,11 @@ class BlockPool:
 
     @property
     def usage_ratio(self) -> float:
-        """Held share of all blocks; free blocks count as free even while they still cache something."""
+        """Share of blocks that are held; free blocks count as free even if they still cache something."""
         return 1.0 - self.free_blocks / self._num_blocks
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
-        """The blocks that hold the longest known prefix of this chain."""
+        """Return the blocks that hold the longest known prefix of this chain."""
         found: list[int] = []
         for name in hashes if not self.finds_nothing else ():
             block = self._block_of.get(name)
@@ -121,7 +122,7 @@ class BlockPool:
         return found
 
     def take(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
-        """Hold the `shared` cached blocks and `new_blocks` fresh ones: all of them, or None and nothing changes."""
+        """Hold the `shared` cached blocks and `new_blocks` fresh ones, or return None if they do not all fit."""
         revived = sum(1 for block in shared if self._holders[block] == 0)
         if revived + new_blocks > self.free_blocks:
             return None
@@ -131,14 +132,14 @@ class BlockPool:
         return [*shared, *(self._take_oldest() for _ in range(new_blocks))]
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Let go. The tail of a sequence is freed first, because a shared prefix is worth more than its end."""
+        """Release the blocks, the tail of a sequence first, because a shared prefix is worth more than its end."""
         for block in reversed(blocks):
             self._holders[block] -= 1
             if self._holders[block] == 0:
                 self._free[block] = None
 
     def remember(self, block: int, name: bytes) -> bool:
-        """From now on `match` finds this held block; False where an equal one is known already."""
+        """Make `match` find this held block. Return False if an equal one is already known."""
         if self._hash_of[block] is not None or name in self._block_of:
             return False
         self._hash_of[block] = name
@@ -146,7 +147,7 @@ class BlockPool:
         return True
 
     def forget(self) -> None:
-        """No block is remembered any more. Only while none is held."""
+        """Forget all remembered blocks. Allowed only if no block is held."""
         if len(self._free) != self._num_blocks:
             raise RuntimeError(f"{self._num_blocks - len(self._free)} blocks are held")
         self._hash_of = [None] * self._num_blocks
@@ -155,7 +156,7 @@ class BlockPool:
             self.events.append(Cleared())
 
     def take_events(self) -> list[BlockEvent]:
-        """What was noted since this was last asked."""
+        """Return the events recorded since the last call."""
         events = self.events or []
         if events:
             self.events = []

@@ -1,9 +1,9 @@
-"""Whole responses, field for field as vLLM 0.32 writes them (every field, null where there is nothing).
+"""Whole responses, field for field as vLLM 0.32 writes them: every field is present, null if it has no value.
 
-Usage: `total = prompt + completion`, and a prompt counts once however many replies it gets. Log probabilities are
-computed by no model: stable per token, always the chosen one first, in the shapes that vLLM gives them. The engine is
-sure of all that it says (about 0.2 nats a token) but of question marks (about 1.4): since it echoes, a prompt says how
-sure its answer will be.
+Usage: `total = prompt + completion`, and a prompt counts once for all its replies. Log probabilities come from no
+model. They are stable per token, put the chosen token first and have vLLM's shapes. The engine is certain of all its
+tokens (about 0.2 nats a token) except question marks (about 1.4). Since it echoes, a prompt determines how certain
+its answer is.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from functions.engines.sim.tokenizer import Tokenizer
 
 
 def _logprob(token_id: int, piece: str, rank: int) -> float:
-    """Falls with the rank; of all ranks together less than the whole mass."""
+    """Return a log probability that falls with the rank. All ranks together stay below the whole mass."""
     digest = blake2b(token_id.to_bytes(8, "big", signed=True), digest_size=4).digest()
     own = int.from_bytes(digest, "big") / 2**32
     if "?" in piece:
@@ -45,7 +45,7 @@ def _scored(text: str, token_id: int, piece: str, rank: int) -> dict[str, Any]:
 def completion_logprobs(
     ids: Sequence[int], pieces: Sequence[str], *, top: int, offset_chars: int = 0, prompt: bool = False
 ) -> dict[str, Any]:
-    """OpenAI's older shape. The first token of a `prompt` has no probability: nothing came before it."""
+    """Return log probabilities in OpenAI's older shape. The first token of a `prompt` has none."""
     chosen = [
         None if prompt and index == 0 else _logprob(token, piece, 0)
         for index, (token, piece) in enumerate(zip(ids, pieces, strict=True))
@@ -74,14 +74,14 @@ def plain_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
 
 
 def cache_details(replies: Sequence[Progress], *, creation: bool) -> dict[str, int | None]:
-    """From the first reply's prompt; plain completions do not say what was newly cached."""
+    """Return cache counts of the first reply's prompt. Plain completions do not report newly cached tokens."""
     seq = replies[0].seq
     created = (seq.created_cache_tokens if seq else 0) if creation else None
     return {"cached_tokens": seq.cached_tokens if seq else 0, "created_cache_tokens": created}
 
 
 def full_usage(prompt_tokens: int, replies: Sequence[Progress], *, details: bool, creation: bool) -> dict[str, Any]:
-    """The `usage` of a whole response: every field, null where there is nothing to say."""
+    """Return the `usage` of a whole response: every field, null if it has no value."""
     cached = {**cache_details(replies, creation=creation), "multimodal_tokens": None} if details else None
     return {
         **plain_usage(prompt_tokens, sum(reply.tokens for reply in replies)),
@@ -93,7 +93,7 @@ def full_usage(prompt_tokens: int, replies: Sequence[Progress], *, details: bool
 def final_chunk_usage(
     prompt_tokens: int, replies: Sequence[Progress], *, details: bool, creation: bool
 ) -> dict[str, Any]:
-    """The `usage` of a stream's last chunk: only what is known."""
+    """Return the `usage` of a stream's last chunk: only fields that have a value."""
     usage = plain_usage(prompt_tokens, sum(reply.tokens for reply in replies))
     if details:
         known = cache_details(replies, creation=creation)

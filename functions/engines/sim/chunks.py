@@ -1,7 +1,7 @@
 """Stream events as bytes, field for field as vLLM 0.32 writes them.
 
-The common event (one token, nothing else asked for but its count) is constants around one JSON string: at 20,000 tokens
-a second there is no time to build dictionaries. Everything else takes the general path.
+The common event (one token, and no option but its count) is a JSON string between constants: at 20,000 tokens a
+second there is no time to build dictionaries. All other events use the general path.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ class StreamOptions:
 
 
 class Chunks(Protocol):
-    """How one kind of stream is written."""
+    """Writer of one kind of stream."""
 
     def opening(self, replies: Sequence[Progress]) -> bytes:
-        """What goes out with the first token of the request."""
+        """Return the bytes sent with the first token of the request."""
         ...
 
     def tokens(self, reply: Progress, start: int, end: int) -> bytes:
-        """Tokens `start` to `end` of a reply as one event."""
+        """Return tokens `start` to `end` of a reply as one event."""
         ...
 
     def closing(self, prompt_tokens: int, replies: Sequence[Progress]) -> bytes: ...
@@ -88,7 +88,6 @@ class ChatChunks:
         return self._event(choice, extra, last=False)
 
     def _count(self, reply: Progress, tokens: int) -> bytes:
-        """The end of a plain event."""
         if not self._options.continuous_usage:
             return _END
         prompt = len(reply.choice.prompt.ids)
@@ -145,7 +144,6 @@ class CompletionChunks:
         return _usage_event(self._head, usage, self._envelope) + DONE
 
     def _count(self, reply: Progress, tokens: int) -> bytes:
-        """The end of a plain event."""
         if not self._options.continuous_usage:
             return _END
         prompt = len(reply.choice.prompt.ids)
@@ -163,7 +161,7 @@ def _text(reply: Progress, start: int, end: int) -> str:
 
 
 def _head(envelope: Envelope, kind: str) -> bytes:
-    """Everything before the first choice."""
+    """Return everything before the first choice."""
     known = {"id": envelope.request_id, "object": kind, "created": envelope.created_s, "model": envelope.model}
     return b"data: " + orjson.dumps(known)[:-1] + b',"choices":['
 

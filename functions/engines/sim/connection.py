@@ -1,9 +1,8 @@
-"""The socket under a response, for what ASGI cannot say.
+"""Access to the socket under a response, for what ASGI cannot express: disconnects, a full buffer and broken bytes.
 
-That the client left, how full its buffer is, and broken bytes. uvicorn keeps writing the head and the end of every
-response; between them a stream writes its own transfer chunks, which saves a coroutine round trip per token (1,000
-streams of 20 tokens a second cost 0.4 of a core, most of it the kernel's). The protocol class puts itself into each
-request's scope under one key.
+uvicorn still writes the head and the end of every response. Between them a stream writes its own transfer chunks,
+which saves a coroutine round trip per token (1,000 streams of 20 tokens a second cost 0.4 of a core, most of it the
+kernel's). The protocol class puts itself into each request's scope under one key.
 """
 
 import socket
@@ -14,16 +13,16 @@ from typing import Any
 from functions.http.guard import Bounds
 from functions.http.guarded import GuardedHttp, client_of
 
-# As vLLM has none, these only keep a broken client from taking the process along. Whoever reads slowly is the gateway's
-# affair, which pauses an engine for as long as its client does.
+# vLLM has no such limits; these only keep a broken client from exhausting the process. Slow readers are the gateway's
+# task, which pauses an engine for as long as its client does.
 BOUNDS = Bounds(head_bytes=64 * 1024, header_count=256, body_s=60.0, write_stall_s=3600.0, least_read_bytes=1)
 CONNECTIONS = 20_000
 _LINGER_RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with zero seconds: closing sends RST and throws away what is buffered."""
+"""SO_LINGER with zero seconds: closing sends RST and discards buffered data."""
 
 
 class OpenProtocol(GuardedHttp):
-    """uvicorn's protocol, with a way to the transport."""
+    """uvicorn's protocol with access to its transport."""
 
     on_lost: Callable[[], None] | None = None
 
@@ -50,23 +49,23 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """The client reads more slowly than we write."""
+        """True if the client reads more slowly than the engine writes."""
         return bool(self._protocol.flow.write_paused)
 
     def when_lost(self, tell: Callable[[], None] | None) -> None:
-        """Call `tell` once when the client leaves; None forgets it."""
+        """Call `tell` once when the client disconnects; None removes the callback."""
         self._protocol.on_lost = tell
 
     async def drained(self) -> None:
         await self._protocol.flow.drain()
 
     def write(self, data: bytes) -> None:
-        """Nothing happens when the client has left: its stream learns of that by itself."""
+        """Write data, or do nothing if the client has left: its stream detects that separately."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
     def write_chunk(self, data: bytes) -> None:
-        """Nothing is written for no data: an empty chunk would be the end of the body."""
+        """Write one transfer chunk. Empty data is skipped, because an empty chunk would end the body."""
         if data:
             self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -74,7 +73,7 @@ class Connection:
         self._transport.close()
 
     def reset(self) -> None:
-        """RST instead of FIN: the peer's next read fails."""
+        """Send RST instead of FIN, so that the peer's next read fails."""
         if self._transport.is_closing():
             return
         raw = self._transport.get_extra_info("socket")

@@ -1,7 +1,8 @@
-"""The engine without a clock: `begin_step(now)` says how long the next step takes, `end_step(now)` who got a token.
+"""The engine without a clock: `begin_step(now)` returns the duration of the next step, `end_step(now)` the sequences
+that got a token.
 
-The caller owns time. The asyncio shell sleeps between the two calls; a test or a fleet simulator adds the numbers
-up. The same calls with the same arguments and the same seed give the same answers.
+The caller owns time. The asyncio shell sleeps between the two calls; a test or a fleet simulator adds the numbers up.
+The same calls with the same arguments and the same seed return the same results.
 """
 
 from bisect import bisect_left
@@ -28,7 +29,7 @@ PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
 
 def one_two_five(limit: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50 ... up to `limit`: vLLM's buckets for counts of tokens."""
+    """Return 1, 2, 5, 10, 20, 50 ... up to `limit`: vLLM's buckets for token counts."""
     series = (mantissa * 10**exponent for exponent in range(len(str(limit))) for mantissa in (1, 2, 5))
     return tuple(float(value) for value in series if value <= limit)
 
@@ -46,18 +47,16 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound as text, observations up to it), ending with +Inf."""
+        """Return pairs of (upper bound as text, observations up to it), ending with +Inf."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, (float(count) for count in accumulate(self.counts)), strict=True))
 
 
 class EngineStats:
-    """Counters and histograms of one engine since it started.
+    """Counters and histograms of one engine since it started, in vLLM's terms and buckets (v1/metrics/buckets.py).
 
-    What the engine counts, in vLLM's terms and buckets (v1/metrics/buckets.py); `exposition` gives it vLLM's names.
-
-    Observing costs one bisect and two additions: at 20,000 tokens a second the inter-token histogram is the hottest
-    line.
+    `exposition` maps them to vLLM's names. Observing costs one bisect and two additions: at 20,000 tokens a second
+    the inter-token histogram is the hottest line.
     """
 
     def __init__(self, *, max_model_len_tokens: int) -> None:
@@ -72,10 +71,10 @@ class EngineStats:
         self.host_hits_tokens = 0
         self.preemptions = 0
         self.drafts = 0
-        self.accepted_draft_tokens: Counter[int] = Counter()  # by their place in the draft
+        self.accepted_draft_tokens: Counter[int] = Counter()  # by position in the draft
         self.finished: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
-        self.adapter_uses: Counter[str] = Counter()  # requests by where their adapter was; vLLM does not count this
+        self.adapter_uses: Counter[str] = Counter()  # requests by the tier of their adapter; vLLM has no such counter
         self.ttft_s = Histogram(TTFT_S)
         self.itl_s = Histogram(ITL_S)
         self.time_per_output_token_s = Histogram(ITL_S)
@@ -96,11 +95,11 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class StepBegun:
-    """A step that is under way for `duration_s`."""
+    """A step that runs for `duration_s`."""
 
     duration_s: float
     disk_reads: tuple[AdapterId, ...]
-    """Adapters read from disk in this step: if their files are gone, the engine dies (as vLLM's does)."""
+    """Adapters read from disk in this step. If their files are gone, the engine dies, as vLLM's does."""
 
 
 class EngineCore:
@@ -122,12 +121,12 @@ class EngineCore:
         self.scheduler.add(seq)
 
     def abort(self, seq: Sequence) -> None:
-        """At once. Not counted as finished: vLLM 0.32 does not count requests whose client left."""
+        """Abort the sequence immediately, without counting it as finished: vLLM 0.32 does not count lost clients."""
         if seq.status in (Status.RUNNING, Status.WAITING):
             self.scheduler.abort(seq)
 
     def load_adapter(self, adapter: AdapterId) -> float:
-        """Warm the adapter; the seconds are also taken from everybody who is being served."""
+        """Load the adapter into a slot and return the stall in seconds. All running sequences stall as long."""
         stall_s = self.tiers.use(adapter, running=self.scheduler.running_adapters)
         self._owed_stall_s += stall_s
         return stall_s
@@ -146,7 +145,10 @@ class EngineCore:
         return StepBegun(duration_s=stall_s + self._step_s(step), disk_reads=tuple(disk_reads))
 
     def end_step(self, now_s: float) -> Seq[Sequence]:
-        """Who got a token now. `seq.emitted_tokens` is its number; FINISHED in `seq.status` means it was the last."""
+        """End the step and return the sequences that got a token.
+
+        `seq.emitted_tokens` is the token's number; FINISHED in `seq.status` means that it was the last one.
+        """
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("end_step without begin_step")
@@ -190,10 +192,10 @@ class EngineCore:
             self._count_finish(seq, now_s)
 
     def _count_draft(self, seq: Sequence) -> None:
-        """Each token is a guess that was right, or the model's own, after which it guesses anew.
+        """Count a token as an accepted draft token, or as the model's own, after which a new draft begins.
 
-        vLLM gives all of a draft in one step; here a step gives one token, and takes what one takes with drafts. The
-        counts are the same: tokens after the first = drafts + guesses that were right.
+        vLLM emits a whole draft in one step. Here a step emits one token and takes as long as a step with drafts. The
+        counts are the same: tokens after the first = drafts + accepted draft tokens.
         """
         place = self.limits.draft_tokens - seq.drafted_tokens
         if seq.drafted_tokens and self._rng.random() < self.limits.draft_acceptance_ratio:

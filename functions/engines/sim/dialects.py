@@ -1,7 +1,8 @@
-"""/v1/responses and /v1/messages on top of chat: bodies in, answers and named events out, as vLLM 0.32 writes them.
+"""/v1/responses and /v1/messages on top of chat: request bodies, whole answers and named events as vLLM 0.32 writes
+them.
 
-Both are chat in other words, in vLLM as here: their bodies become a ChatBody, and its reply is told in their grammar.
-Only text is told; tool calls are chat's.
+As in vLLM, both APIs are translated to chat: a body becomes a ChatBody, and the reply is written in the API's format.
+Only text is supported; tool calls exist in chat only.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def named(event: dict[str, Any]) -> bytes:
 
 
 class ResponseEvents:
-    """Chunks of a streamed response."""
+    """Writer of a streamed response."""
 
     def __init__(self, envelope: Envelope, body: ResponsesBody) -> None:
         self._envelope, self._body = envelope, body
@@ -185,7 +186,7 @@ def _responses_usage(prompt_tokens: int, replies: Sequence[Progress]) -> dict[st
 
 
 class MessageEvents:
-    """Chunks of a streamed message."""
+    """Writer of a streamed message."""
 
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
@@ -243,7 +244,7 @@ def _stopped(reply: Progress) -> dict[str, Any]:
 
 
 def _messages_usage(prompt_tokens: int, written: int, detailed: Progress | None) -> dict[str, int]:
-    """What was cached stands beside `input_tokens`, where the engine tells of it at all."""
+    """Return the usage. Cached tokens are listed separately from `input_tokens` if the engine reports them."""
     if detailed is None or detailed.seq is None:
         return {"input_tokens": prompt_tokens, "output_tokens": written}
     read, created = detailed.seq.cached_tokens, detailed.seq.created_cache_tokens

@@ -1,4 +1,4 @@
-"""/metrics under vLLM's names, labels and help texts (v1/metrics/loggers.py), rendered by prometheus_client."""
+"""/metrics page with vLLM's names, labels and help texts (v1/metrics/loggers.py), rendered by prometheus_client."""
 
 from collections.abc import Iterator
 
@@ -92,7 +92,7 @@ class VllmCollector(Collector):
             yield from self._offloading()
 
     def _speculation(self) -> Iterator[Metric]:
-        """As vLLM has it with `--speculative-config`."""
+        """Yield the metrics that vLLM has with `--speculative-config`."""
         stats, at_once = self._engine.core.stats, self._engine.core.limits.draft_tokens
         accepted = {str(place): stats.accepted_draft_tokens[place] for place in range(at_once)}
         yield self._counter("spec_decode_num_drafts", "Number of spec decoding drafts.", stats.drafts)
@@ -102,7 +102,7 @@ class VllmCollector(Collector):
         yield self._by("spec_decode_num_accepted_tokens_per_pos", by_place, "position", accepted, counter=True)
 
     def _offloading(self) -> Iterator[Metric]:
-        """As vLLM has it with an offloading connector. What is stored costs no time here."""
+        """Yield the metrics that vLLM has with an offloading connector. Storing takes no time here."""
         host, block_bytes = self._engine.core.scheduler.host, self._kv_block_bytes
         loaded, stored = host.reloaded_blocks, host.stored_blocks
         to_gpu, from_gpu = "from offload storage to GPU", "from GPU to offload storage"
@@ -179,7 +179,7 @@ class VllmCollector(Collector):
         return family
 
     def _lora_info(self) -> Metric:
-        """Adapters with requests, not adapters loaded. The value is the wall clock."""
+        """Return the metric of adapters that have requests, not of loaded ones. Its value is the wall clock."""
         scheduler = self._engine.core.scheduler
         labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
         family = GaugeMetricFamily("vllm:lora_requests_info", "Running stats on lora requests.", labels=labels)
@@ -216,5 +216,5 @@ class VllmCollector(Collector):
 def registry_of(collector: VllmCollector) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(collector)
-    ProcessCollector(registry=registry)  # as on vLLM's page
+    ProcessCollector(registry=registry)  # vLLM's page has these metrics too
     return registry

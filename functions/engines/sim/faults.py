@@ -1,8 +1,8 @@
-"""Faults that can be injected, at start (`--sim-*`) or while running (`POST /sim/faults`, which merges; GET shows).
+"""Injectable faults, set at start (`--sim-*`) or at runtime (`POST /sim/faults` merges; GET returns them).
 
-Two kinds. Faults of the whole engine (refuse, hang, freeze, slow, dead) hit everything. Faults of a request hit
-the share `ratio` of generation requests (where `model` is set, of those for it), drawn from a seeded generator, so a
-run can be repeated. `/sim/*` itself always works, except while the listener is closed.
+There are two kinds. Faults of the whole engine (refuse, hang, freeze, slow, dead) affect every request. Faults of a
+request affect the share `ratio` of generation requests (only those for `model`, if it is set). They are drawn from a
+seeded generator, so a run can be repeated. `/sim/*` itself always works, except while the listener is closed.
 """
 
 from collections.abc import Callable
@@ -26,70 +26,70 @@ class Malformed(StrEnum):
     NON_JSON = "non_json"
     """The second event's data is not JSON."""
     HTML_BODY = "html_body"
-    """200 with a page of HTML, as a confused proxy answers."""
+    """200 with an HTML page, as a misconfigured proxy answers."""
     TRUNCATED_CHUNK = "truncated_chunk"
-    """The transfer chunk says more bytes than come, then the connection closes."""
+    """The transfer chunk announces more bytes than follow, then the connection closes."""
     WRONG_CONTENT_LENGTH = "wrong_content_length"
-    """Content-Length says more bytes than come, then the connection closes."""
+    """Content-Length announces more bytes than follow, then the connection closes."""
     SPLIT_UTF8 = "split_utf8"
-    """Every event arrives in two halves, a step apart, cut inside a character of several bytes where there is one."""
+    """Every event arrives in two halves, a step apart, cut inside a multi-byte character if there is one."""
 
 
 class Faults(BaseModel):
-    """The switches. Unset ones (null, false, 1.0) do nothing."""
+    """Fault switches. Unset ones (null, false, 1.0) do nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
     refuse_s: float | None = Field(None, gt=0)
-    """Close the listener and reset every connection; listen again after so many seconds."""
+    """Close the listener, reset every connection, and listen again after so many seconds."""
     reset_connections: bool = False
     """Accept, then reset instead of answering (everything but /sim)."""
     hang: bool = False
     """Accept and never answer (everything but /sim)."""
     freeze: bool = False
-    """The step loop stands still: requests wait for ever, /health stays 200 (as a hung vLLM's does)."""
+    """Stop the step loop: requests wait for ever, but /health stays 200, as with a hung vLLM."""
     lose_kv_blocks: bool = False
-    """Whatever it holds for other engines cannot be read."""
+    """Make all blocks that are held for other engines unreadable."""
     slow_factor: float = Field(1.0, gt=0)
-    """Every step takes so many times longer."""
+    """Factor by which every step takes longer."""
     kv_held_ratio: float = Field(0.0, ge=0, lt=1)
-    """That share of the KV blocks is taken and serves nobody, as after a leak; what one sequence needs must be left."""
+    """Share of the KV blocks that is unusable, as after a leak. Enough blocks for one sequence always remain."""
     forget_prefixes: bool = False
-    """No prefix is found in the cache, and no event says that it went: what follows the events foresees too much."""
+    """Find no prefix in the cache, without an event. An index that follows the events then predicts too many hits."""
     engine_dead: bool = False
-    """The engine process died: /health 503, requests 500, then the server exits."""
+    """The engine process died: /health answers 503 and requests 500, then the server exits."""
 
     ratio: float = Field(1.0, ge=0, le=1)
-    """Share of generation requests that the faults below hit."""
+    """Share of generation requests that the faults below affect."""
     model: str | None = Field(None, max_length=320)
-    """They hit only requests for a model with this in its name: one adapter that is worse than its neighbours."""
+    """Text in the model's name that restricts the faults below, such as to one bad adapter among good ones."""
     delay_s: float | None = Field(None, gt=0, le=600)
-    """Begin so much later."""
+    """Delay before the answer begins."""
     error_status: int | None = Field(None, ge=400, le=599)
     retry_after_s: float | None = Field(None, ge=0)
-    """Sent with `error_status` as Retry-After."""
+    """Value of Retry-After, sent with `error_status`."""
     stall_after_tokens: int | None = Field(None, ge=0)
-    """Send so many tokens, then nothing, with the connection open."""
+    """Number of tokens to send before the stream falls silent with the connection open."""
     reset_after_tokens: int | None = Field(None, ge=0)
     die_after_tokens: int | None = Field(None, ge=0)
-    """The process exits at once; 0: before the first token."""
+    """Number of tokens after which the process exits; 0 means before the first token."""
     malformed: Malformed | None = None
 
 
 class FaultBox:
-    """The switches in force, and the random numbers by which they strike."""
+    """The active fault switches, and the random numbers that select the affected requests."""
 
     def __init__(self, faults: Faults, rng: Random) -> None:
         self.now = faults
         self._rng = rng
 
     def merge(self, changes: dict[str, object]) -> Faults:
-        """Raises pydantic.ValidationError and changes nothing when a change is wrong."""
+        """Apply changes to the switches. Raise pydantic.ValidationError and change nothing if a change is invalid."""
         self.now = Faults.model_validate({**self.now.model_dump(), **changes})
         return self.now
 
     def for_request(self, model: str = "") -> Faults:
-        """What happens to the next generation request: the switches, or none of the request kind."""
+        """Return the faults of the next generation request: the active switches if the draw hits it, else no faults."""
         is_meant = self.now.model is None or self.now.model in model
         hit = is_meant and self._rng.random() < self.now.ratio
         return self.now if hit else Faults()
@@ -99,11 +99,13 @@ HTML_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>It work
 _HUGE_BYTES = 2 << 20
 _LIE_BYTES = 100
 _BROKEN_EVENT = 1
-"""Index of the event that is broken, where only one is: the first is good, so the client has begun to trust us."""
+"""Index of the event to break if only one is broken. The first event is good, so the client already trusts the
+stream.
+"""
 
 
 class Writer:
-    """Writes events as transfer chunks, as they are."""
+    """Writer that sends events as transfer chunks, unchanged."""
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -114,11 +116,11 @@ class Writer:
         self._connection.write_chunk(data)
 
     def finish(self) -> None:
-        """After the last event."""
+        """Write what must follow the last event; nothing by default."""
 
 
 class BrokenWriter(Writer):
-    """Writes events broken in one way."""
+    """Writer that breaks events in one way."""
 
     def __init__(self, connection: Connection, kind: Malformed) -> None:
         super().__init__(connection)
@@ -169,7 +171,7 @@ class BrokenWriter(Writer):
             self._connection.close()
 
     def _split(self, data: bytes) -> None:
-        """The second half of each event comes with the first half of the next one, a step later."""
+        """Send the first half of this event now and the second half with the next one, a step later."""
         middle = next((i for i, byte in enumerate(data) if byte & 0xC0 == 0x80), len(data) // 2)
         self._connection.write_chunk(self._held + data[:middle])
         self._held = data[middle:]

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /v1/completions, and the log of what was computed for each answer."""
+"""POST /v1/chat/completions and /v1/completions, and the usage log of what was computed for each answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,12 +34,12 @@ Note = Callable[[int, Sequence[Progress]], None]
 
 
 def note_to(path: Path, request_id: str) -> Note:
-    """Writes one line of the usage log for each answer: the other side of every account.
+    """Return a function that writes one line of the usage log for each answer.
 
         <request id> <prompt tokens> <cached tokens> <completion tokens>
 
-    Written in the same step as the answer's end, so that whoever adds up what clients were charged can compare it with
-    something that never passed through a gateway.
+    The line is written in the same step as the answer's end. It allows comparing what clients were charged with a
+    record that never passed through a gateway.
     """
 
     def note(prompt_tokens: int, replies: Sequence[Progress]) -> None:
@@ -52,7 +52,7 @@ def note_to(path: Path, request_id: str) -> Note:
 
 
 class NotedChunks:
-    """A stream whose end is noted."""
+    """Stream that writes a usage log line at its end."""
 
     def __init__(self, chunks: Chunks, note: Note) -> None:
         self._chunks = chunks
@@ -72,7 +72,7 @@ class NotedChunks:
 def noted_body(
     body_of: Callable[[Sequence[Progress]], dict[str, Any]], prompt_tokens: int, note: Note
 ) -> Callable[[Sequence[Progress]], dict[str, Any]]:
-    """A whole answer that is noted as it is written."""
+    """Return a function that builds a whole answer and writes its usage log line."""
 
     def body(replies: Sequence[Progress]) -> dict[str, Any]:
         note(prompt_tokens, replies)
@@ -125,7 +125,7 @@ def generation_routes(parts: EngineParts) -> APIRouter:
 
 
 async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> Work:
-    """With what another engine has computed of the prompt, or asked to hold it for one."""
+    """Return the work with the prompt's KV blocks from another engine, or with a name under which to hold its own."""
     params, transfers = body.kv_transfer_params, parts.kv_transfers
     if not params:
         return work
@@ -134,7 +134,7 @@ async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> 
 
 
 def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
-    """What the engine that is to decode needs, in a prefill's answer."""
+    """Return the fields of a prefill's answer that the decoding engine needs."""
     held = parts.engine.core.scheduler.held.look(work.hold_as) if work.hold_as else None
     if held is None:
         return {}
@@ -143,7 +143,7 @@ def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
 
 
 async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
-    """`form` is how the reply is written: event by event, or as one body."""
+    """Generate the answer. `form` is either a stream writer or a function that builds one body."""
     faults = parts.faults.for_request(work.model)
     if faults.delay_s is not None:
         await parts.clock.sleep_until(parts.clock.now_s() + faults.delay_s)
@@ -163,14 +163,17 @@ async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks 
 
 
 def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
-    """What the engine finds wrong after a stream has begun becomes its only event; all else is for `app` to answer."""
+    """Return a late refusal of a stream as its only event; raise any other refusal for `app`."""
     if not (streamed and refusal.late):
         raise refusal
     return Response(refusal.event() + DONE, media_type="text/event-stream")
 
 
 def _refuse_text_while_draining(parts: EngineParts) -> None:
-    """vLLM shuts its tokenizer threads down first; prompts of token ids still reach the engine, which aborts them."""
+    """Refuse text prompts while draining: vLLM shuts its tokenizer threads down first.
+
+    Prompts of token ids still reach the engine, which aborts them.
+    """
     if parts.lifecycle.phase is Phase.DRAINING:
         raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 

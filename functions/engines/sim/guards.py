@@ -1,4 +1,4 @@
-"""Checks in front of the routes: the media type, vLLM's common headers, and the faults that hit every request."""
+"""Checks before the routes: the media type, vLLM's common headers, and the faults that affect every request."""
 
 import asyncio
 from uuid import uuid4
@@ -21,7 +21,7 @@ async def json_only(request: Request) -> None:
 
 
 class CommonHeaders:
-    """`Vary: Origin`, and X-Request-Id echoed or made when `--enable-request-id-headers` is given."""
+    """Middleware that adds `Vary: Origin` and, with `--enable-request-id-headers`, an echoed or new X-Request-Id."""
 
     def __init__(self, app: ASGIApp, *, request_ids: bool) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class CommonHeaders:
 
 
 class FaultGate:
-    """`hang` and `reset_connections` strike before anything else happens; /sim/* passes."""
+    """Middleware that applies `hang` and `reset_connections` before anything else happens; /sim/* passes."""
 
     def __init__(self, app: ASGIApp, *, faults: FaultBox) -> None:
         self._app = app

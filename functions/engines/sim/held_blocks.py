@@ -1,4 +1,4 @@
-"""KV blocks of prompts that were computed for another engine, held until that has read them (`kv_transfer`)."""
+"""KV blocks of prompts computed for another engine, held until that engine has read them (`kv_transfer`)."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ class Held(NamedTuple):
 
 
 class HeldBlocks:
-    """Blocks of prompts that are finished here, for other engines to read: each once, and until its lease ends."""
+    """Blocks of finished prompts for other engines. Each set is read once, or released when its lease ends."""
 
     def __init__(self, pool: BlockPool, lease_s: float) -> None:
         self._pool = pool
         self._lease_s = lease_s
-        self._held: dict[str, Held] = {}  # the oldest first
+        self._held: dict[str, Held] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._held)
@@ -30,7 +30,7 @@ class HeldBlocks:
         return self._held.get(name)
 
     def read(self, name: str, now_s: float) -> int:
-        """Tokens whose blocks are given away now; 0: there are none of that name any more."""
+        """Release the blocks of `name` and return their number of tokens; 0 if there are none any more."""
         self.expire(now_s)
         held = self._held.pop(name, None)
         if held is None:
@@ -46,7 +46,7 @@ class HeldBlocks:
             self._pool.release(self._held.pop(name).blocks)
 
     def forget(self) -> None:
-        """All of them: the cache is dropped."""
+        """Release all held blocks, because the cache is dropped."""
         for held in self._held.values():
             self._pool.release(held.blocks)
         self._held.clear()

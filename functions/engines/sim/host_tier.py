@@ -1,17 +1,17 @@
-"""Host memory of a simulated engine: KV blocks that outlive their place on the accelerator, as vLLM's
-OffloadingConnector keeps them (vllm/distributed/kv_transfer/kv_connector/v1/offloading).
+"""Host memory of a simulated engine: KV blocks that outlive their place on the accelerator, as in vLLM's
+OffloadingConnector (vllm/distributed/kv_transfer/kv_connector/v1/offloading).
 
-    copied    a prompt's full blocks, when they are computed (`offload_prompt_only`): a reply's with the next turn
-    found     after what the accelerator has of a prompt, as far as the chain goes on here without a gap
-    reloaded  over one link, one prompt after the other: until then the sequence waits, and the others' steps go on
+    copied    a prompt's full blocks when they are computed (`offload_prompt_only`); a reply's with the next turn
+    found     the blocks that continue the accelerator's prefix without a gap
+    reloaded  over one link, one prompt after the other; the sequence waits, and the steps of others continue
     evicted   the least recently used first, when `--kv-offloading-size` is full
 
     reload_s = blocks x block size x seconds a token
 
-Copies to host memory cost nothing here: in vLLM they run beside the steps. A block stays on the accelerator for as long
-as nobody needs its place; so most are in both.
+Copies to host memory cost no time here: in vLLM they run in parallel with the steps. A block stays on the accelerator
+until its space is needed, so most blocks are in both tiers.
 
-Neighbours: `scheduler` asks and stores; `blocks` is the accelerator's; `kv_events` tells of both.
+Neighbours: `scheduler` looks blocks up and stores them; `blocks` is the accelerator's tier; `kv_events` reports both.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class HostTier:
         self.block_reload_s = block_reload_s
         self.reloaded_blocks = 0
         self.stored_blocks = 0
-        self._kept: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
+        self._kept: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
         self._link_free_s = 0.0
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class HostTier:
         return name in self._kept
 
     def store(self, name: bytes) -> list[bytes] | None:
-        """Keep a copy; what had to leave for it, None where it is kept already or nothing is."""
+        """Store a copy and return the blocks evicted for it; None if it is already stored or the tier is off."""
         if name in self._kept:
             self._kept.move_to_end(name)
             return None
@@ -47,7 +47,7 @@ class HostTier:
         return [self._kept.popitem(last=False)[0] for _ in range(len(self._kept) - self.max_blocks)]
 
     def found(self, names: Iterable[bytes]) -> list[bytes]:
-        """The leading ones that are here."""
+        """Return the leading names that are stored here."""
         found: list[bytes] = []
         for name in names:
             if name not in self._kept:
@@ -56,8 +56,8 @@ class HostTier:
         return found
 
     def reload(self, names: Sequence[bytes], now_s: float) -> float:
-        """Fetch these; when they will have come."""
-        for name in reversed(names):  # a beginning outlives its ends
+        """Reload these blocks and return the time at which they arrive."""
+        for name in reversed(names):  # so that a chain's beginning is evicted after its end
             self._kept.move_to_end(name)
         self.reloaded_blocks += len(names)
         self._link_free_s = max(self._link_free_s, now_s) + len(names) * self.block_reload_s

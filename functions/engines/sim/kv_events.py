@@ -1,12 +1,14 @@
-"""The simulated engine's KV events, as vLLM 0.32 publishes them (vllm/distributed/kv_events.py).
+"""KV events of the simulated engine, as vLLM 0.32 publishes them (vllm/distributed/kv_events.py).
 
     PUB     [topic, sequence number (8 bytes, big-endian), msgpack of [ts, [event, ...], 0]]
-    ROUTER  [b"", first sequence number]  ->  the batches from there on that are kept, then number -1 with nothing
+    ROUTER  [b"", first sequence number]  ->  the stored batches from there on, then number -1 with an empty payload
 
-What host memory has (`host_tier`) is told by hash alone, as vLLM's OffloadingConnector does: block size 0, no tokens.
+Blocks in host memory (`host_tier`) are reported by hash alone, as in vLLM's OffloadingConnector: block size 0, no
+tokens.
 
-One batch a step that stored or evicted something. Both sockets belong to one thread, which takes batches from a queue,
-so a step never waits for a network. `--kv-events-config` is vLLM's; so is the rule of who binds the address.
+Each step that stored or evicted something publishes one batch. Both sockets belong to one thread, which reads batches
+from a queue, so a step never waits for the network. `--kv-events-config` and the rule which side binds the address
+are vLLM's.
 """
 
 import threading
@@ -29,8 +31,6 @@ _LOW_64_BITS = -8
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's KVEventsConfig."""
-
     enable_kv_cache_events: bool = False
     publisher: Literal["null", "zmq"] | None = None
     endpoint: str = "tcp://*:5557"
@@ -46,7 +46,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def as_events(changes: Sequence[BlockEvent], block_size: int) -> list[dict[str, Any]]:
-    """vLLM's maps, in order; a hash is told by its low 64 bits."""
+    """Return vLLM's maps, in order; a hash is reported by its low 64 bits."""
     return [_as_event(change, block_size) for change in changes]
 
 
@@ -104,7 +104,7 @@ def _extra(*keys: str | None) -> list[str] | None:
 
 
 class KvEventPublisher:
-    """Started by `start`, ended by `close`; `publish` may be called from one other thread."""
+    """Publisher thread. One other thread may call `publish`."""
 
     def __init__(self, config: KvEventsConfig, wall_clock: Callable[[], float]) -> None:
         self._config = config

@@ -1,18 +1,20 @@
-"""KV blocks between two simulated engines, by vLLM 0.32's contract for its NixlConnector.
+"""KV block transfer between two simulated engines, by the contract of vLLM 0.32's NixlConnector.
 
-    prefill  `kv_transfer_params: {do_remote_decode: true}`; the answer carries the parameters that decode needs, and
-             the prompt's blocks stay held until they are read, or their lease ends (`kv_lease_duration`, 30 s)
+    prefill  `kv_transfer_params: {do_remote_decode: true}`; the answer carries the parameters that decode needs. The
+             prompt's blocks stay held until they are read or their lease ends (`kv_lease_duration`, 30 s)
     decode   the same parameters: the blocks are read from `remote_host:remote_port`, and only the prompt's last token
              is computed; its `cached_tokens` are those that the prefill had cached
-    failure  no such blocks any more, or nobody there: `kv_load_failure_policy` recompute computes the prompt here,
-             fail answers 500
+    failure  the blocks are gone or the engine is unreachable: `kv_load_failure_policy` recompute computes the prompt
+             here, fail answers 500
 
     transfer_s = tokens not cached here x kv bytes a token / bytes a second
 
-Read once, blocks are free: a second reader finds nothing. (vLLM does not notice that; what it then reads is another
-request's.) The side channel is the engine's own HTTP port. Recorded from vLLM 0.32 for CPU with NIXL 1.5.1 over TCP.
+Blocks are freed when they are read: a second reader finds none. (vLLM does not detect a second read, which then
+returns another request's blocks.) The side channel is the engine's own HTTP port. The contract was recorded from vLLM
+0.32 for CPU with NIXL 1.5.1 over TCP.
 
-Neighbours: `scheduler` keeps held blocks and starts sequences whose blocks have come; `generation_routes` calls.
+Neighbours: `scheduler` stores held blocks and starts sequences whose blocks have arrived; `generation_routes` calls
+this module.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ class KvTransferExtra(msgspec.Struct, frozen=True):
 
 
 class KvTransferConfig(msgspec.Struct, frozen=True):
-    """vLLM's `--kv-transfer-config`, as far as it is played; without a connector nothing is handed over."""
+    """Supported part of vLLM's `--kv-transfer-config`; without a connector there are no transfers."""
 
     kv_connector: str = ""
     kv_role: str = "kv_both"
@@ -50,7 +52,7 @@ class KvTransferConfig(msgspec.Struct, frozen=True):
 
     @property
     def host_bytes(self) -> float:
-        """Host memory for KV blocks of an offloading connector."""
+        """Host memory for the KV blocks of an offloading connector."""
         return self.kv_connector_extra_config.cpu_bytes_to_use if self._offloads else 0.0
 
     @property
@@ -64,7 +66,7 @@ class KvTransferConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KvLink:
-    """How fast blocks travel, and where from."""
+    """Source address and speed of block transfers."""
 
     config: KvTransferConfig
     bytes_per_token: int
@@ -78,29 +80,29 @@ class KvLink:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a decoding engine got of a prompt."""
+    """KV blocks of a prompt that a decoding engine received."""
 
-    tokens: int  # whose KV blocks have come; 0: it computes them itself
-    cached_tokens: int = 0  # of these, what the prefill had cached
+    tokens: int  # tokens whose KV blocks arrived; 0: the engine computes them itself
+    cached_tokens: int = 0  # the part of `tokens` that the prefill had cached
 
 
 NOTHING_RECEIVED = Received(0)
 
 
 class KvTransfers:
-    """One engine's end."""
+    """One engine's side of KV transfers."""
 
     def __init__(self, link: KvLink) -> None:
         self.link = link
         self.engine_id = str(uuid4())
 
     def hold_as(self, params: dict[str, Any] | None, request_id: str) -> str:
-        """The name under which the prompt's blocks are held when it is computed; empty: they are not."""
+        """Return the name under which the computed blocks are to be held; empty if they are not held."""
         is_prefill = self.link.config.is_on and bool(params) and bool((params or {}).get("do_remote_decode"))
         return f"{request_id}-{uuid4().hex[:8]}" if is_prefill else ""
 
     def handed_over(self, name: str, blocks: list[int], tokens: int, cached_tokens: int) -> dict[str, Any]:
-        """`kv_transfer_params` of a prefill's answer."""
+        """Return `kv_transfer_params` of a prefill's answer."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -119,7 +121,7 @@ class KvTransfers:
         }
 
     async def receive(self, params: dict[str, Any] | None, prompt_tokens: int) -> Received:
-        """Ask the engine that has computed the prompt for its blocks; Refusal where that fails and may not."""
+        """Request the prompt's blocks from the other engine. Raise Refusal if that fails without recomputing."""
         if not self.link.config.is_on or not params or not params.get("do_remote_prefill"):
             return NOTHING_RECEIVED
         try:
@@ -134,7 +136,7 @@ class KvTransfers:
 
 
 async def _read(params: dict[str, Any]) -> tuple[int, int]:
-    """Tokens whose blocks the other engine gives, and how many of them it had cached."""
+    """Return the number of tokens whose blocks the other engine sent, and how many of them it had cached."""
     base = f"http://{netloc(str(params['remote_host']), int(params['remote_port']))}"
     asking = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
     async with httpx.AsyncClient(timeout=HANDSHAKE_TIMEOUT_S, trust_env=False) as client:

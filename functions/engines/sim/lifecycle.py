@@ -1,7 +1,7 @@
-"""Lifecycle of the server, and sleep of its engine. Moves are forward only; an illegal one changes nothing and raises.
+"""Lifecycle of the server, and sleep of its engine.
 
-STARTING → SERVING → DRAINING → STOPPED, and SERVING or DRAINING → DEAD (the engine process died; the server
-follows it).
+STARTING → SERVING → DRAINING → STOPPED, and SERVING or DRAINING → DEAD (the engine process died; the server follows
+it). Transitions go forward only; an illegal one changes nothing and raises.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ class Phase(Enum):
     STARTING = "starting"
     SERVING = "serving"
     DRAINING = "draining"
-    """SIGTERM with `--shutdown-timeout`: what runs may finish; /health stays 200, as in vLLM."""
+    """SIGTERM with `--shutdown-timeout`: running requests may finish; /health stays 200, as in vLLM."""
     DEAD = "dead"
     STOPPED = "stopped"
 
@@ -50,38 +50,39 @@ _SCHEDULING = "scheduling"  # a tag without memory: wakes from level 0
 
 @dataclass(frozen=True, slots=True)
 class Slumber:
-    """How an engine sleeps, by vLLM 0.32's rules: which memory is off the accelerator, which requests are computed.
+    """Sleep state of an engine by vLLM 0.32's rules: which memory is off the accelerator, and which requests are
+    computed.
 
         level 0   nothing is computed; memory and cache stay
-        level 1   and the weights go to host memory, the KV cache and all prefixes in it are dropped
-        level 2   and the weights are dropped as well
-        mode abort   what runs or waits ends with "abort"; what comes later waits
-        mode wait    what runs goes on to its end first; what waits, waits on
-        mode keep    what runs waits too, and is computed anew
+        level 1   also, weights move to host memory and the KV cache is dropped with all its prefixes
+        level 2   also, the weights are dropped
+        mode abort   running and waiting requests end with "abort"; later ones wait
+        mode wait    running requests finish first; waiting ones continue to wait
+        mode keep    running requests wait too, and are computed again
 
-    Awake again only when all memory is back (`tags` wake a part of it). Without --enable-sleep-mode the same is done
-    and said, and no memory is freed, which nothing here can tell. Source: v1/engine/core.py,
-    entrypoints/serve/dev/sleep.
+    The engine is awake only when all memory is back (`tags` wake a part of it). Without --enable-sleep-mode the state
+    and the answers are the same and no memory is freed; the simulator cannot show the difference. Source:
+    v1/engine/core.py, entrypoints/serve/dev/sleep.
     """
 
-    level: Level | None = None  # as it was asked for last; None: awake
+    level: Level | None = None  # level of the last sleep request; None: awake
     away: frozenset[str] = frozenset()  # memory that is not on the accelerator
 
     def begun(self, level: Level) -> "Slumber":
-        """One that sleeps already stays as deep as it is, and only says the other level."""
+        """Return the state asleep at `level`. Memory of an engine that sleeps already stays as it is."""
         return Slumber(level, self.away or (MEMORY if level else frozenset()))
 
     def woken(self, tags: Iterable[str] | None) -> "Slumber":
-        """All of it, or only `tags`; where one of them is there already, none comes."""
+        """Return the state with all memory, or only `tags`, awake. Nothing changes if one of the tags is awake."""
         named = MEMORY if tags is None else frozenset(tags) - {_SCHEDULING}
         away = self.away - named if tags is None or named <= self.away else self.away
         return Slumber(self.level, away) if away else Slumber()
 
     def brings_weights(self, tags: Iterable[str] | None) -> bool:
-        """Whether waking so copies the weights back."""
+        """Return True if waking these tags copies the weights back."""
         return "weights" in self.away - self.woken(tags).away
 
     @property
     def state(self) -> str:
-        """As `vllm:engine_sleep_state` calls it; "" at level 0, for which it has no word."""
+        """Value of `vllm:engine_sleep_state`; "" at level 0, for which vLLM has no name."""
         return {None: "awake", 0: "", 1: "weights_offloaded", 2: "discard_all"}[self.level]

@@ -1,11 +1,11 @@
-"""Limits of an engine, and what a step costs.
+"""Limits of an engine, and the cost of a step.
 
-The law of time: an engine works in steps, and everything that a step carries makes it longer.
+An engine works in steps, and every token in a step makes it longer:
 
     step_s = overhead_s + prefill_tokens * prefill_s_per_token + decode_seqs * decode_s_per_seq
 
-Worked example (the defaults): 512 prompt tokens beside 10 decoding sequences take
-0.008 + 512 * 0.00005 + 10 * 0.0001 = 0.0346 s, so those ten wait 34.6 ms for their next token and not 9 ms.
+Worked example (the defaults): 512 prompt tokens together with 10 decoding sequences take 0.008 + 512 * 0.00005 + 10 *
+0.0001 = 0.0346 s, so those ten wait 34.6 ms for their next token and not 9 ms.
 `test_a_prefill_chunk_delays_the_decodes_beside_it` shows it.
 """
 
@@ -18,7 +18,7 @@ class LimitsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Capacity, under vLLM's names (`--max-num-seqs` and so on) with their units."""
+    """Capacity limits under vLLM's names (`--max-num-seqs` and so on) with their units."""
 
     max_model_len_tokens: int = 8192
     max_num_seqs: int = 256
@@ -28,23 +28,23 @@ class EngineLimits:
     num_kv_blocks: int = 8192
     enable_prefix_caching: bool = True
     max_loras: int = 0
-    """Distinct adapters that may run in one step; 0 when LoRA is off."""
+    """Distinct adapters that may run in one step; 0 if LoRA is off."""
     max_cpu_loras: int = 0
-    """Adapters kept in host memory; the others are read from disk again, which stalls the step."""
+    """Adapters kept in host memory; others are read from disk again, which stalls the step."""
     max_lora_rank: int = 16
     max_num_queued_reqs: int | None = None
     """Unfinished sequences beyond which a request is answered 503; None: the queue is unbounded."""
     max_num_queued_tokens: int | None = None
     priority_scheduling: bool = False
     num_host_blocks: int = 0
-    """KV blocks that host memory holds (`--kv-offloading-size`); 0: nothing is kept there."""
+    """KV blocks that host memory holds (`--kv-offloading-size`); 0: none."""
     host_reload_s_per_token: float = 0.0
     draft_tokens: int = 0
-    """Guessed ahead in each step of a sequence (`num_speculative_tokens`); 0: the engine does not guess."""
+    """Draft tokens per step of a sequence (`num_speculative_tokens`); 0: no speculative decoding."""
     draft_acceptance_ratio: float = 0.0
-    """How likely a guess is right, given that those before it were."""
+    """Probability that a draft token is right, given that those before it were."""
     kv_lease_s: float = 30.0
-    """For so long a prompt's blocks are held for another engine that has not read them."""
+    """Time for which a prompt's blocks are held for another engine that has not read them."""
 
     def __post_init__(self) -> None:
         if self.num_kv_blocks * self.block_size_tokens < self.max_model_len_tokens:
@@ -66,11 +66,11 @@ class StepCosts:
     prefill_s_per_token: float = 0.00005
     decode_s_per_seq: float = 0.0001
     adapter_load_s: float = 0.020
-    """Disk to host memory: the whole engine waits."""
+    """Disk to host memory; the whole engine waits."""
     adapter_activate_s: float = 0.001
     """Host memory to a slot."""
     jitter_ratio: float = 0.0
-    """Each step is stretched or shrunk by up to this share, drawn from the seeded generator."""
+    """Share by which each step is lengthened or shortened at most, drawn from the seeded generator."""
 
     def step_s(self, *, prefill_tokens: int, decode_seqs: int) -> float:
         return self.overhead_s + prefill_tokens * self.prefill_s_per_token + decode_seqs * self.decode_s_per_seq

@@ -1,8 +1,8 @@
-"""The engine in real time: the core's steps paced by a clock, tokens handed to their listeners.
+"""The engine in real time: a clock paces the core's steps, and tokens go to their listeners.
 
-One loop. It begins a step, sleeps for as long as the step takes, ends it, and tells each listener about its token.
-Lateness of the event loop is made up in the next step (up to a bound), so the rate stays the model's and not the
-machine's. When the engine dies every listener is told once, and nothing runs any more.
+One loop begins a step, sleeps for the step's duration, ends it, and notifies each listener of its token. Delays of
+the event loop are made up in the next step (up to a bound), so the rate is the model's and not the machine's. When
+the engine dies every listener is notified once, and the loop ends.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ class Clock(Protocol):
     """Two clocks: engine seconds (monotonic; steps and latencies) and wall seconds (the `created` of a response)."""
 
     def now_s(self) -> float:
-        """Monotonic."""
+        """Return monotonic seconds."""
         ...
 
     def wall_s(self) -> float:
-        """Since 1970."""
+        """Return seconds since 1970."""
         ...
 
     async def sleep_until(self, when_s: float) -> None: ...
@@ -82,7 +82,7 @@ class LiveEngine:
         return sum(s.prompt_tokens for s in (*scheduler.running, *scheduler.waiting) if not s.emitted_tokens)
 
     def check_admission(self, n: int) -> None:
-        """Raises Refusal when the engine is dead or its queue limits are reached."""
+        """Raise Refusal if the engine is dead or its queue limits are reached."""
         limits, stats = self.core.limits, self.core.stats
         if self.dead:
             raise engine_dead()
@@ -95,7 +95,7 @@ class LiveEngine:
             raise prefill_backlog_full()
 
     def submit(self, work: Work, listener: Listener) -> list[Sequence]:
-        """One sequence per choice, in order."""
+        """Add one sequence per choice and return them in order."""
         seqs = [self._sequence(work, index) for index in range(len(work.choices))]
         for seq, choice in zip(seqs, work.choices, strict=True):
             self._owners[seq.seq_id] = (listener, choice)
@@ -112,13 +112,13 @@ class LiveEngine:
             self.core.abort(seq)
 
     async def load_adapter(self, adapter: Adapter) -> None:
-        """Returns when the adapter is in a slot; everybody else waits as long."""
+        """Return when the adapter is in a slot; all requests wait as long."""
         self._adapter_paths[adapter.adapter_id] = adapter.path
         stall_s = self.core.load_adapter(adapter.adapter_id)
         await self._clock.sleep_until(self._clock.now_s() + stall_s)
 
     async def sleep(self, level: Level, mode: Mode) -> None:
-        """Returns when it sleeps."""
+        """Return when the engine sleeps."""
         scheduler = self.core.scheduler
         if mode == "abort":
             self._abort_all()
@@ -130,14 +130,14 @@ class LiveEngine:
         self.slumber = self.slumber.begun(level)
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        """What waited is computed once all memory is back."""
+        """Wake the memory of `tags`, or all of it. Waiting requests are computed once all memory is back."""
         self.slumber = self.slumber.woken(tags)
         if self.slumber.level is None:
             self.core.scheduler.pause = ""
             self._wake.set()
 
     def die(self) -> None:
-        """The engine process is gone; the server in front of it notices."""
+        """Stop the engine and notify all listeners of its death."""
         self._halt()
         listeners = {id(listener): listener for listener, _ in self._owners.values()}
         self._owners.clear()
@@ -145,19 +145,19 @@ class LiveEngine:
             listener.on_engine_death()
 
     def stop(self) -> None:
-        """The engine process is gone and nobody is told: what a vLLM does to open requests on SIGTERM."""
+        """Stop the engine without notifying listeners, as vLLM does with open requests on SIGTERM."""
         self._halt()
         self._owners.clear()
 
     def apply_faults(self) -> None:
-        """Those of the KV cache, after the switches were changed; what one sequence may need is always left."""
+        """Apply changed KV cache faults. Enough blocks for one sequence always remain."""
         faults, blocks, limits = self._faults.now, self.core.scheduler.blocks, self.core.limits
         spared = -(-limits.max_model_len_tokens // limits.block_size_tokens)
         blocks.withheld_blocks = min(int(faults.kv_held_ratio * blocks.num_blocks), blocks.num_blocks - spared)
         blocks.finds_nothing = faults.forget_prefixes
 
     async def drained(self) -> None:
-        """Returns when nothing runs and nothing waits."""
+        """Return when no sequence runs or waits."""
         while self.core.has_work:
             self._empty.clear()
             await self._empty.wait()
@@ -195,7 +195,7 @@ class LiveEngine:
 
     @contextmanager
     def telling_blocks(self) -> Iterator[None]:
-        """KV events are published meanwhile, where they are asked for."""
+        """Publish KV events inside this context, if they are enabled."""
         if self.kv_events is None:
             yield
             return
@@ -211,7 +211,7 @@ class LiveEngine:
             self.kv_events.publish(changes, self.core.limits.block_size_tokens)
 
     def _abort_all(self) -> None:
-        """Each is told, with the tokens that it has."""
+        """Abort all sequences; each listener is notified and keeps the tokens so far."""
         scheduler = self.core.scheduler
         for seq in (*scheduler.running, *scheduler.waiting):
             owner = self._owners.pop(seq.seq_id, None)

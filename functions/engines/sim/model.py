@@ -1,8 +1,8 @@
 """The served model: its names, its tokenizer and template, and the adapters that the front end knows by name.
 
-The table of adapters is the front end's (vLLM's OpenAIServingModels): loading adds a name, unloading forgets it.
-A name that comes back gets a new id, so requests under way keep the adapter they started with. Where the weights
-are is `adapters`' matter.
+The table of adapters belongs to the front end (vLLM's OpenAIServingModels): loading adds a name, unloading removes
+it. A name that is loaded again gets a new id, so running requests keep the adapter they started with. `adapters`
+manages the location of the weights.
 """
 
 import json
@@ -29,13 +29,13 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """`names[0]` is what /v1/models and the metrics show; all are accepted."""
+    """Names and files of the served model. /v1/models and the metrics show `names[0]`; all names are accepted."""
 
     names: tuple[str, ...]
     root: str
     tokenizer: Tokenizer
     template: ChatTemplate
-    mark: str = ""  # what its answers begin with: `shoal_mark` of its config.json, for bases that are told apart
+    mark: str = ""  # prefix of its answers: `shoal_mark` of its config.json, to distinguish bases
 
     @classmethod
     def load(cls, root: str, names: tuple[str, ...]) -> "ServedModel":
@@ -51,7 +51,7 @@ class ServedModel:
 
 
 def model_config(root: str) -> dict[str, Any]:
-    """The model's config.json; empty where there is none."""
+    """Return the model's config.json; empty if there is none."""
     file = Path(root) / "config.json"
     return dict(json.loads(file.read_text())) if file.is_file() else {}
 
@@ -70,7 +70,7 @@ class AdapterTable:
         return self._by_name.get(name)
 
     def read(self, name: str, path: str, *, in_place: bool) -> Adapter:
-        """Check and read an adapter from disk; raises Refusal as vLLM would answer. Does not register it yet."""
+        """Check and read an adapter from disk, without registering it. Raise Refusal with vLLM's answer."""
         self._check_name(name, path, in_place=in_place)
         directory = Path(path).expanduser()
         try:
@@ -109,7 +109,7 @@ class AdapterTable:
 
 
 def _check_config(config: Mapping[str, Any], max_rank: int) -> None:
-    """What vLLM's PEFTHelper refuses, as far as adapters of this platform can have it."""
+    """Raise the errors of vLLM's PEFTHelper that adapters of this platform can cause."""
     missing = {"r", "lora_alpha", "target_modules"} - set(config)
     if missing:
         raise adapter_broken(f"Missing required configuration fields: {missing}")

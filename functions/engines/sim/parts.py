@@ -1,4 +1,4 @@
-"""Parts of one simulated engine, put together once in `server`; the routes take what they need from here."""
+"""Parts of one simulated engine, built once in `server` and used by the routes."""
 
 from dataclasses import dataclass, field
 

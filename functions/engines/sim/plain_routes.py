@@ -1,8 +1,8 @@
 """Routes that generate nothing.
 
-Health, version, load, models, metrics, tokenize and detokenize, the fault switches; adapters are loaded and unloaded
-where VLLM_ALLOW_RUNTIME_LORA_UPDATING says so, and the engine sleeps with VLLM_SERVER_DEV_MODE=1: requests that come
-meanwhile are taken and wait; /health, /metrics and /v1/models answer as ever.
+They serve health, version, load, models, metrics, tokenize, detokenize and the fault switches. Adapters can be loaded
+and unloaded if VLLM_ALLOW_RUNTIME_LORA_UPDATING is set. The engine can sleep with VLLM_SERVER_DEV_MODE=1: requests
+that arrive meanwhile are accepted and wait, while /health, /metrics and /v1/models answer as usual.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ def fault_routes(parts: EngineParts) -> APIRouter:
 
     @router.post(READ_PATH)
     async def give_blocks(request: Request) -> Response:
-        """Another engine reads a prompt's blocks: the side channel of `kv_transfer`."""
+        """Send a prompt's blocks to another engine: the side channel of `kv_transfer`."""
         asked = orjson.loads(await request.body() or b"{}")
         is_ours = type(asked) is dict and asked.get("engine_id") == parts.kv_transfers.engine_id
         name = str(asked.get("request_id")) if is_ours else ""
@@ -193,7 +193,7 @@ def adapter_routes(parts: EngineParts) -> APIRouter:
 
 
 async def load_adapter(parts: EngineParts, name: str, path: str, *, in_place: bool = False) -> None:
-    """Hot when it returns. Raises Refusal."""
+    """Load an adapter; it is in a slot on return. Raise Refusal if that fails."""
     adapter = parts.adapters.read(name, path, in_place=in_place)
     if not parts.settings.enable_lora:
         raise adapter_broken("LoRA is not enabled. Use --enable-lora to enable LoRA.")
@@ -204,7 +204,7 @@ async def load_adapter(parts: EngineParts, name: str, path: str, *, in_place: bo
 def sleep_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
     engine, clock = parts.engine, parts.clock
-    turn = asyncio.Lock()  # the engine does one such thing after the other
+    turn = asyncio.Lock()  # serializes sleep and wake-up
 
     @router.post("/sleep")
     async def sleep(level: Annotated[int, Query(ge=0, le=2)] = 1, mode: Annotated[Mode, Query()] = "abort") -> Response:

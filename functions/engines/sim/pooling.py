@@ -1,8 +1,9 @@
-"""Output of a simulated pooling model: vectors, classes and scores, deterministic and not without meaning.
+"""Output of a simulated pooling model: deterministic vectors, classes and scores with some meaning.
 
-Every token has a direction of its own (bits of its hash as +1 and -1), a text is the sum of its tokens' directions,
-normalised. So the cosine of two texts grows with the tokens that they share (test_shared_words_bring_vectors_together)
-and a rerank orders by real overlap. An adapter bends every vector towards its own mark.
+Every token has its own direction (bits of its hash as +1 and -1). A text is the normalised sum of its tokens'
+directions. The cosine of two texts therefore grows with the tokens that they share
+(test_shared_words_bring_vectors_together), and a rerank orders by real overlap. An adapter bends every vector towards
+its own mark.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ _MARK_WEIGHT = 0.5
 
 
 def embed(ids: Sequence[int], *, dimensions: int, mark: str | None = None) -> list[float]:
-    """A vector of length 1."""
+    """Return a vector of length 1."""
     sums = [0.0] * dimensions
     for token, count in Counter(ids).items():
         _add(sums, _direction(str(token), dimensions), count)
@@ -32,7 +33,7 @@ def embed(ids: Sequence[int], *, dimensions: int, mark: str | None = None) -> li
 def normalised(vector: Iterable[float]) -> list[float]:
     values = list(vector)
     length = math.sqrt(sum(value * value for value in values))
-    if length == 0.0:  # every direction has met its opposite
+    if length == 0.0:  # the directions cancelled out
         return [1.0, *values[1:]]
     return [value / length for value in values]
 
@@ -42,13 +43,13 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def overlap(query: Sequence[int], document: Sequence[int]) -> float:
-    """A cross encoder's score: what both have of what either has, 0 to 1."""
+    """Return a cross encoder's score: the share of common tokens in both texts, 0 to 1."""
     one, other = set(query), set(document)
     return 2 * len(one & other) / max(1, len(one) + len(other))
 
 
 def classify(ids: Sequence[int], *, mark: str | None = None) -> list[float]:
-    """Probabilities of the labels."""
+    """Return the probabilities of the labels."""
     text = f"{mark}:{','.join(map(str, ids))}"
     share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
     return [share, 1.0 - share]
@@ -64,7 +65,8 @@ def _add(sums: list[float], direction: list[float], weight: float) -> None:
         sums[index] += weight * value
 
 
-# Request bodies of the pooling routes, as far as the simulator cares; unknown fields are ignored, as in vLLM.
+# Request bodies of the pooling routes with the fields that the simulator uses; unknown fields are ignored, as in
+# vLLM.
 
 
 TokenIds = list[Annotated[int, Field(ge=0)]]
@@ -91,7 +93,7 @@ class EmbeddingsBody(InputBody):
 
 
 class ScoreBody(PoolingBody):
-    """Each side goes by several names."""
+    """Two sides to score; the API has several names for each."""
 
     queries: Scored | list[Scored] | None = None
     text_1: Scored | list[Scored] | None = None

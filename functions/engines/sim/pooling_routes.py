@@ -1,8 +1,8 @@
 """POST /v1/embeddings, /classify, /score and /rerank, as `vllm serve --runner pooling` answers them.
 
-What a pooling model reads is scheduled and cached as any prompt is, and takes as long; the one token that the scheduler
-then gives is nobody's. Which routes there are depends on the model: an embedding model scores by cosine, a
-classifier classifies, a cross encoder scores.
+A pooling prompt is scheduled and cached as any prompt and takes as long; the one token that the scheduler then emits
+is discarded. The model determines the routes: an embedding model scores by cosine, a classifier classifies, a cross
+encoder scores.
 """
 
 import base64
@@ -37,7 +37,7 @@ Answer = Callable[[int], dict[str, Any]]  # prompt tokens -> body
 
 
 def pooling_routes(parts: EngineParts) -> APIRouter:
-    """The routes of the task that this engine was started for."""
+    """Return the routes of the task that this engine was started for."""
     router = APIRouter(dependencies=[Depends(json_only)])
     task = parts.settings.task
     if task == "embed":
@@ -202,7 +202,7 @@ def _dimensions(parts: EngineParts, wanted: int | None) -> int:
 
 
 def _encoded(vector: list[float], encoding: str) -> list[float] | str:
-    """Base64 is of little-endian float32, as OpenAI's clients ask for it."""
+    """Encode the vector. Base64 contains little-endian float32, as OpenAI's clients expect."""
     return vector if encoding == "float" else base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 

@@ -1,4 +1,4 @@
-"""One reply on its way: which of its tokens exist, which of them the client has been given, how it ended."""
+"""State of one reply: which tokens exist, which were sent to the client, and how the reply ended."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from functions.engines.sim.sequence import Sequence, Status
 class Progress:
     choice: Choice
     seq: Sequence | None = None
-    """None: the engine refused it (it drains); the reply is empty and ended with "abort"."""
+    """`None` if the draining engine refused the request; the reply is then empty and ends with "abort"."""
     sent_tokens: int = 0
     sent_end: bool = False
-    """The client knows that it was cut short."""
+    """True if the client was informed that the reply was cut short."""
 
     @property
     def index(self) -> int:
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def is_cut(self) -> bool:
-        """The engine gave it up (it was put to sleep), with the tokens that there are."""
+        """True if the engine aborted the reply when it was put to sleep. The tokens so far remain."""
         return self.seq is not None and self.seq.status is Status.ABORTED
 
     @property
@@ -60,7 +60,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every message about one request repeats."""
+    """Fields that every message about one request repeats."""
 
     request_id: str
     model: str

@@ -1,4 +1,4 @@
-"""Request bodies, as far as the simulator cares: the fields that change an answer, and vLLM's checks on them.
+"""Request bodies with the fields that change an answer, and vLLM's checks on them.
 
 Unknown fields are accepted and ignored, as in vLLM. Checks that vLLM makes on the raw body (before the schema's)
 raise a Refusal with vLLM's wording; those that depend on the model or the limits are in `accept`.
@@ -45,7 +45,7 @@ class ResponseFormat(Body):
 
 
 class GenerationBody(Body):
-    """What chat and plain completions share."""
+    """Fields that chat and plain completions share."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -192,7 +192,7 @@ def _check_top_logprobs(data: Mapping[str, Any]) -> None:
 
 
 def _with_tool_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Tools without a choice mean "auto"; a choice without tools is refused."""
+    """Default the tool choice to "auto" if there are tools. A choice without tools is refused."""
     tools = data.get("tools")
     if tools == []:
         raise invalid(
@@ -204,7 +204,7 @@ def _with_tool_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "tool_choice": "auto"} if tools and "tool_choice" not in data else data
 
 
-# What vLLM's SamplingParams refuses, in its order and words.
+# Checks of vLLM's SamplingParams, in its order and wording.
 
 
 _MAX_LOGPROBS = 20

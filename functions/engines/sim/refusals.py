@@ -1,7 +1,7 @@
-"""Errors of the engine as vLLM phrases and shapes them: {"error":{"message","type","param","code"}}.
+"""Errors of the engine with vLLM's wording and shape: {"error":{"message","type","param","code"}}.
 
-Everything that the client did wrong is 400, an unknown model 404, a full queue 503. Message texts are vLLM's own,
-because gateways and people match on them. Neighbour: `routes` turns a Refusal into a response, in one place.
+A client's mistake is 400, an unknown model 404, a full queue 503. Message texts are vLLM's own, because gateways and
+people match on them. `routes` turns a Refusal into a response.
 """
 
 import json
@@ -13,27 +13,27 @@ _PATH = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+|(?
 
 
 class Refusal(Exception):
-    """The engine answers this instead of generating."""
+    """An error answer that the engine sends instead of a reply."""
 
     def __init__(self, message: str, *, kind: str, status: int, param: str | None = None, late: bool = False) -> None:
         super().__init__(message)
-        self.message = message.encode("utf-8", "replace").decode()  # of half a surrogate pair no answer can be made
+        self.message = message.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be encoded
         self.kind = kind
         self.status = status
         self.param = param
         self.late = late
-        """Found by the engine and not by the server: a stream has begun by then, and the error is its only event."""
+        """True if the engine found the error after a stream began: the error is then its only event."""
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
     def event(self) -> bytes:
-        """As the only or last event of a stream; vLLM writes this one with spaces."""
+        """Return the error as a stream event. vLLM writes this one with spaces."""
         return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
 
 
 def invalid(message: str, *, param: str | None = None, value: object = None, late: bool = False) -> Refusal:
-    """A request that vLLM's own checks refuse (after the schema's)."""
+    """Return the refusal of a request that fails vLLM's own checks (after the schema's)."""
     extras = [f"parameter={param}"] if param is not None else []
     extras += [f"value={value}"] if value is not None else []
     text = f"{message} ({', '.join(extras)})" if extras else message
@@ -41,7 +41,7 @@ def invalid(message: str, *, param: str | None = None, value: object = None, lat
 
 
 def malformed(message: str, *, param: str | None) -> Refusal:
-    """A request that the schema refuses."""
+    """Return the refusal of a request that fails the schema."""
     return Refusal(message, kind="Bad Request", status=HTTPStatus.BAD_REQUEST, param=param)
 
 
@@ -85,5 +85,5 @@ def _unavailable(message: str) -> Refusal:
 
 
 def _without_paths(message: str) -> str:
-    """vLLM does not tell clients where its files are."""
+    """Remove file paths, which vLLM does not disclose to clients."""
     return _PATH.sub("<path>", message)

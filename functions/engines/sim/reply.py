@@ -1,12 +1,14 @@
-"""A reply: what the model says, and token by token what is sent of it and why it ends, before any of it is sent.
+"""Plan of a reply: its text, the tokens in which it is sent, and why it ends. The plan exists before the first token
+is sent.
 
-The simulator is an echo that can be checked, with an accent for every adapter. A reply repeats the last user message,
-so any client can tell a right stream from a crossed one. An adapter puts its mark in front: its name and a digest of
-its weights, so a test sees which adapter answered and from which bytes. The capital of France is known to all.
+The simulator echoes, so that replies can be checked. A reply repeats the last user message, so any client can
+distinguish its own stream from a wrong one. An adapter adds its mark in front: its name and a digest of its weights.
+A test thus sees which adapter answered and from which bytes. Every model knows the capital of France.
 
-The rules of ending are vLLM's (v1/engine/detokenizer.py): the end-of-sequence token counts and adds no text;
-`ignore_eos` goes on until the length; a stop string ends the reply at the token that completes it and is cut off; while
-stop strings are watched for, a stream lags by the longest of them less one character, so that no part of one is sent.
+The rules of ending are vLLM's (v1/engine/detokenizer.py). The end-of-sequence token counts and adds no text.
+`ignore_eos` continues until the length limit. A stop string ends the reply at the token that completes it and is cut
+off. While stop strings are set, a stream lags by the longest of them less one character, so that no part of one is
+sent.
 """
 
 import hashlib
@@ -23,7 +25,7 @@ from functions.engines.sim.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """When a reply stops."""
+    """Conditions that end a reply."""
 
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class ReplyPlan:
     deltas: tuple[str, ...]
     """Text that a stream sends with each token."""
     pieces: tuple[str, ...]
-    """Text of each token by itself; differs from `deltas` where a stop string is watched for."""
+    """Text of each token by itself; differs from `deltas` if stop strings are set."""
     finish_reason: str
     stop_reason: str | int | None
 
@@ -96,7 +98,7 @@ def _cut_at_stop_string(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
 
 
 def _first_stop(text: str, new_chars: int, stops: Sequence[str]) -> tuple[str, int] | None:
-    """The first stop string (in the order given) that the newest `new_chars` characters complete."""
+    """Return the first stop string (in the given order) that the newest `new_chars` characters complete."""
     for stop in stops:
         at = text.find(stop, max(0, len(text) - new_chars - len(stop) + 1))
         if at >= 0:
@@ -118,7 +120,7 @@ def _lagging(plan: ReplyPlan, text: str, ending: Ending) -> ReplyPlan:
 
 _CAPITAL_OF_FRANCE = re.compile(r"capital of france", re.IGNORECASE)
 _MARK_BYTES = 1 << 20
-"""Enough of the weights to tell two adapters apart, little enough to load a large one at once."""
+"""Enough of the weights to distinguish two adapters, and few enough to load a large one without delay."""
 
 
 def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, json_mode: bool) -> str:
@@ -129,15 +131,15 @@ def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, json_mode: 
 
 
 def completion_reply(prompt: str, *, mark: str | None, json_mode: bool) -> str:
-    """What follows the prompt: the prompt again, after a space."""
+    """Return the continuation of the prompt: the prompt again, after a space."""
     answer = "Paris." if _CAPITAL_OF_FRANCE.search(prompt) else prompt.lstrip()
     return " " + _say(answer, mark=mark, json_mode=json_mode)
 
 
 def adapter_mark(name: str, directory: Path) -> str:
-    """`[name#digest]`, the digest being of adapter_config.json and the beginning of the weights.
+    """Return `[name#digest]`, with a digest of adapter_config.json and the beginning of the weights.
 
-    Raises OSError when the files are not there.
+    Raise OSError if the files are missing.
     """
     digest = hashlib.sha256((directory / "adapter_config.json").read_bytes())
     for weights in sorted(directory.glob("adapter_model.*")):

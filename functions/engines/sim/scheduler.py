@@ -1,16 +1,15 @@
-"""The step loop's decisions: which tokens are computed next, who waits, who is preempted.
+"""Scheduler of the step loop: which tokens are computed next, and which sequences wait or are preempted.
 
-One pass of `schedule` is vLLM's (v1/core/sched/scheduler.py):
+One pass of `schedule` follows vLLM's (v1/core/sched/scheduler.py):
 
     1. running sequences first, in order of admission: one decode token each, or the next chunk of their prompt
-    2. no KV block left: the one served last goes back to waiting and will compute everything again
+    2. if no KV block is left, the sequence served last returns to waiting and will compute everything again
     3. then waiting sequences, by (priority, arrival), while slots, token budget and blocks last
-    4. a waiting sequence whose adapter would be one too many is passed over ("deferred"); others overtake it
+    4. a waiting sequence whose adapter would exceed the limit is skipped ("deferred"); others overtake it
     5. a cached prefix is not computed again, except for the last prompt token
-    6. who finds more of its prompt in host memory holds its blocks and is passed over until they have come
+    6. a sequence with more of its prompt in host memory holds its blocks and is skipped until they have arrived
 
-`finish_step` moves the cursors and says which sequences got a token. Nothing here knows seconds; `core` puts them
-in.
+`finish_step` advances the sequences and returns those that got a token. Nothing here uses seconds; `core` adds them.
 """
 
 from bisect import insort
@@ -26,12 +25,12 @@ from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
 
 Pause = Literal["", "new", "all"]
-"""Who is not computed for now: nobody is held back, those who wait, everybody."""
+"""Sequences that are not computed for now: "" holds back none, "new" the waiting ones, "all" every sequence."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What one pass of the engine computes."""
+    """Work of one pass of the engine."""
 
     budget_tokens: int
     chunks: dict[Sequence, int] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class Scheduler:
         self.held = HeldBlocks(self.blocks, limits.kv_lease_s)
         self.pause: Pause = ""
         self.deferred_seqs = 0
-        """Waiting sequences that the last pass skipped because their adapter would have been one too many."""
+        """Waiting sequences that the last pass skipped because their adapter would exceed the limit."""
 
     @property
     def unfinished_seqs(self) -> int:
@@ -72,7 +71,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would compute anything."""
+        """True if a step would compute anything."""
         return bool(self.pause != "all" and (self.running or (self.waiting and not self.pause)))
 
     @property
@@ -83,7 +82,7 @@ class Scheduler:
         insort(self.waiting, seq, key=_order)
 
     def abort(self, seq: Sequence) -> None:
-        """Forget the sequence at once; a step under way delivers nothing to it."""
+        """Remove the sequence immediately; a running step delivers nothing to it."""
         if seq.status is Status.RUNNING:
             self.running.remove(seq)
         elif seq.status is Status.WAITING:
@@ -100,7 +99,7 @@ class Scheduler:
         return step
 
     def forget_cache(self) -> None:
-        """What runs waits again, and every prefix is computed anew."""
+        """Return running sequences to waiting and forget every prefix."""
         for seq in self.running:
             self._set_back(seq)
         self.running = []
@@ -111,7 +110,7 @@ class Scheduler:
         self.blocks.forget()
 
     def finish_step(self, step: Step, now_s: float = 0.0) -> list[Sequence]:
-        """The sequences that got their next token, in order of service; the finished ones have left the engine."""
+        """Return the sequences that got their next token, in order of service. Finished ones have left the engine."""
         given: list[Sequence] = []
         for seq, tokens in step.chunks.items():
             if seq.status is not Status.RUNNING:
@@ -172,7 +171,7 @@ class Scheduler:
             return self._start_reloaded(seq, step)
         hashes, shared = self._cached_prefix(seq)
         cached_tokens = present_tokens = len(shared) * size
-        if seq.received_tokens and not seq.preemptions:  # all but the last, from which the first token is made
+        if seq.received_tokens and not seq.preemptions:  # the last token yields the first reply token
             present_tokens = max(cached_tokens, min(seq.received_tokens, seq.known_tokens - 1))
         tokens = min(seq.known_tokens - present_tokens, step.budget_tokens)
         blocks = self.blocks.take(shared, _ceil(present_tokens + tokens, size) - len(shared))
@@ -185,7 +184,7 @@ class Scheduler:
         return True
 
     def _waits_for_host(self, seq: Sequence, now_s: float) -> bool:
-        """Whether blocks of its prompt are on their way from host memory; they set out when it is first looked at."""
+        """Return True if blocks of the prompt are being reloaded from host memory. The first call starts the reload."""
         if seq.reloaded_s is not None:
             return now_s < seq.reloaded_s
         if not len(self.host) or seq.received_tokens:
@@ -205,7 +204,7 @@ class Scheduler:
         return now_s < seq.reloaded_s
 
     def _free_last_reload(self, wanting: Sequence) -> None:
-        """Nothing runs that could end, and blocks are missing: whoever came last and holds some gives them back."""
+        """Release the last waiting sequence's blocks: some are missing, and nothing runs that could free any."""
         holding = [seq for seq in self.waiting if seq.blocks and seq is not wanting]
         if holding:
             self._release(holding[-1])
@@ -250,7 +249,7 @@ class Scheduler:
         self._remember(seq)
 
     def _remember(self, seq: Sequence) -> None:
-        """Its full blocks are found from now on, and those of its prompt copied to host memory."""
+        """Make the sequence's full blocks findable, and copy those of its prompt to host memory."""
         size = self.limits.block_size_tokens
         while self.limits.enable_prefix_caching and len(seq.hashes) < seq.computed_tokens // size:
             index = len(seq.hashes)

@@ -1,9 +1,9 @@
-"""One sequence: a prompt, the reply that it will get, and how far the engine has come with it.
+"""One sequence: a prompt, its planned reply, and the engine's progress with it.
 
-The reply is known on arrival (the simulator decides what to say before it decides when), so a sequence is a
-cursor over `token_ids` = prompt + reply. `computed_tokens` counts tokens whose KV exists; `emitted_tokens` counts
-tokens that the client has been given. A token is emitted when everything before it is computed. Preemption sets
-`computed_tokens` back to nothing and leaves `emitted_tokens`: the client never sees a token twice.
+The reply is known on arrival (the simulator decides the text before the time), so a sequence is a cursor over
+`token_ids` = prompt + reply. `computed_tokens` counts tokens whose KV exists; `emitted_tokens` counts tokens sent to
+the client. A token is emitted when everything before it is computed. Preemption sets `computed_tokens` to 0 and
+leaves `emitted_tokens`: the client never sees a token twice.
 """
 
 from array import array
@@ -24,7 +24,7 @@ class Status(Enum):
 
 @dataclass(slots=True)
 class Marks:
-    """When things happened to a sequence, in engine seconds."""
+    """Times of a sequence's events, in engine seconds."""
 
     arrived_s: float
     scheduled_s: float | None = None
@@ -49,19 +49,19 @@ class Sequence:
     created_cache_tokens: int = 0
     preemptions: int = 0
     drafted_tokens: int = 0
-    """Of the draft under way, guesses that may still turn out right."""
+    """Draft tokens of the current draft that may still turn out right."""
     received_tokens: int = 0
     """Prompt tokens whose KV blocks came from another engine."""
     remote_cached_tokens: int = 0
-    """Of these, what that engine had cached."""
+    """Part of `received_tokens` that the other engine had cached."""
     host_tokens: int = 0
     """Prompt tokens found in host memory when it was first scheduled; part of `cached_tokens`."""
     reloaded_s: float | None = None
-    """When its blocks from host memory have come, which it holds already; None: it waits for none."""
+    """Time at which its blocks from host memory arrive; the blocks are already reserved. `None`: it waits for none."""
     reload_tokens: int = 0
-    """Of those that it waits for, and had on the accelerator."""
+    """Tokens of the blocks being reloaded and of those that were on the accelerator."""
     hold_as: str = ""
-    """Where not empty, its blocks are held under this name when it is finished, for another engine."""
+    """If not empty, its blocks are held under this name for another engine when it is finished."""
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ class Sequence:
 
     @property
     def known_tokens(self) -> int:
-        """Tokens whose KV may be computed now: the prompt and what was emitted."""
+        """Tokens whose KV may be computed now: the prompt and the emitted tokens."""
         return self.prompt_tokens + self.emitted_tokens
 
     @property
@@ -117,5 +117,5 @@ class Sequence:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Earlier is served first and preempted last. Under first-come-first-served every priority is 0."""
+        """Sort key: earlier is served first and preempted last. Under first-come-first-served every priority is 0."""
         return (self.priority, self.seq_id)

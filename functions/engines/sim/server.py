@@ -1,8 +1,8 @@
-"""The process: puts the parts together, listens, and dies as vLLM dies.
+"""The server process: builds the parts, listens, and dies as vLLM dies.
 
-    SIGTERM                         the engine stops at once and the listener closes; open responses fall silent and
-                                    stay open until their clients leave (seen on vLLM 0.32, not in its notes)
-    SIGTERM, --shutdown-timeout N   what runs may finish within N s, then the above
+    SIGTERM                         the engine stops immediately and the listener closes; open responses fall silent
+                                    and stay open until their clients leave (seen on vLLM 0.32, undocumented)
+    SIGTERM, --shutdown-timeout N   running requests may finish within N s, then the above
     engine death                    /health 503, streams end with an error event, the process exits a second later
     faults.refuse_s                 the listener is closed and every connection reset; listens again afterwards
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 2048
 _WATCH_PERIOD_S = 0.05
 _DEATH_NOTICE_S = 1.0
-"""How long a dead engine's server still answers 503; vLLM's watchdog looks every 5 s."""
+"""Time for which a dead engine's server still answers 503; vLLM's watchdog checks every 5 s."""
 
 
 def assemble(settings: Settings, clock: Clock) -> EngineParts:
@@ -74,7 +74,7 @@ def assemble(settings: Settings, clock: Clock) -> EngineParts:
 
 
 class EngineServer(GuardedServer):
-    """uvicorn with vLLM's way to stop, and a listener that can be closed for a while."""
+    """uvicorn's server that stops as vLLM does, with a listener that can be closed for a while."""
 
     def __init__(self, parts: EngineParts, *, handle_signals: bool = True) -> None:
         guard = Guard(replace(BOUNDS, keep_alive_s=parts.settings.keep_alive_s), Connections(CONNECTIONS))
@@ -82,10 +82,10 @@ class EngineServer(GuardedServer):
         self._parts = parts
         self._stopping = asyncio.Event()
         self._handle_signals = handle_signals
-        """False where the process belongs to somebody else."""
+        """False if the process is not this server's own."""
 
     def stop(self) -> None:
-        """What SIGTERM does."""
+        """Stop as on SIGTERM."""
         self._stopping.set()
 
     async def run_engine(self, sockets: list[socket.socket]) -> None:
@@ -121,7 +121,7 @@ class EngineServer(GuardedServer):
         self.should_exit = True
 
     async def _watch(self, sockets: list[socket.socket]) -> None:
-        """What a fault or the engine's own death asks of the process."""
+        """Apply faults of the process, and exit when the engine dies."""
         while self._parts.lifecycle.phase in (Phase.SERVING, Phase.DRAINING):
             await asyncio.sleep(_WATCH_PERIOD_S)
             faults = self._parts.faults

@@ -1,7 +1,7 @@
-"""The command line: vLLM's flags with vLLM's meaning, then `--sim-*` for what only a simulator has.
+"""Command line of the simulated engine: vLLM's flags with vLLM's meaning, and `--sim-*` for the simulator's own.
 
-Flags that vLLM knows and a simulator has no use for are accepted with a warning, so the same InferenceService
-arguments start either.
+vLLM flags that have no effect in a simulator are accepted with a warning, so the same InferenceService arguments
+start either engine.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True):
-    """What of vLLM's has a meaning here: nothing is guessed by any method, guesses are drawn."""
+    """Part of vLLM's speculative config that has an effect: nothing is drafted; acceptance is drawn at random."""
 
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MAX_DRAFT_TOKENS)] = 0
 
@@ -45,9 +45,9 @@ class Settings:
     seed: int
     startup_delay_s: float
     wake_s: float
-    """How long it takes to bring the weights of a sleeping engine back."""
+    """Time to bring the weights of a sleeping engine back."""
     keep_alive_s: int
-    """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: idle connections are closed after so long."""
+    """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: time after which idle connections are closed."""
     shutdown_timeout_s: float
     enable_lora: bool
     lora_routes: bool
@@ -60,17 +60,17 @@ class Settings:
     force_usage: bool
     can_call_tools: bool
     task: Literal["generate", "embed", "classify", "score"]
-    """What the model is for: `--runner pooling` with `--sim-task`."""
+    """Task of the model: `--runner pooling` with `--sim-task`."""
     embedding_dimensions: int
     kv_events: KvEventsConfig
     kv_link: KvLink
     usage_log: Path | None
-    """A line for each answer that was finished (`usage_log`)."""
+    """File that gets one line for each finished answer (`usage_log`)."""
     ignored: tuple[str, ...]
 
 
 def parse_size(text: str) -> int:
-    """vLLM's human-readable integers: 4096, 8k (8000), 8K (8192)."""
+    """Parse vLLM's human-readable integers: 4096, 8k (8000), 8K (8192)."""
     unit = _SIZES.get(text[-1:])
     return int(float(text[:-1]) * unit) if unit else int(text)
 
@@ -108,7 +108,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
 
 
 def _normalised(arguments: Sequence[str]) -> list[str]:
-    """vLLM takes --max_model_len for --max-model-len."""
+    """Replace underscores in option names: vLLM accepts --max_model_len for --max-model-len."""
     return [_dashed(argument) if argument.startswith("--") else argument for argument in arguments]
 
 
@@ -220,7 +220,7 @@ def _limits(flags: argparse.Namespace) -> EngineLimits:
 
 
 def _host_blocks(flags: argparse.Namespace) -> int:
-    """`--kv-offloading-size` puts its connector in the place of any other, as in vLLM."""
+    """Return the number of host memory blocks. `--kv-offloading-size` replaces any other connector, as in vLLM."""
     transfer: KvTransferConfig = flags.kv_transfer_config
     size_bytes = transfer.host_bytes if flags.kv_offloading_size is None else flags.kv_offloading_size * 2**30
     return int(size_bytes / (flags.sim_kv_bytes_per_token * flags.block_size))
@@ -243,7 +243,7 @@ def _kv_link(flags: argparse.Namespace) -> KvLink:
 
 
 def _faults(flags: argparse.Namespace) -> Faults:
-    # A model may have its own, in its config.json: a base that is worse than the one before.
+    # A model may have its own faults in its config.json, to simulate a base that is worse than the one before.
     switches: dict[str, Any] = {**model_config(flags.model or "").get("shoal_faults", {}), **dict(flags.sim_faults)}
     if flags.sim_malformed:
         switches["malformed"] = flags.sim_malformed
@@ -251,12 +251,12 @@ def _faults(flags: argparse.Namespace) -> Faults:
 
 
 def _context_of(model: str | None) -> int:
-    """The context window in the model's config.json, if there is one."""
+    """Return the context window in the model's config.json, or the default."""
     return int(model_config(model or "").get("max_position_embeddings", _DEFAULT_MODEL_LEN_TOKENS))
 
 
 def _kv_events_config(text: str) -> KvEventsConfig:
-    return msgspec.json.decode(text, type=KvEventsConfig)  # argparse says what is wrong: a ValueError
+    return msgspec.json.decode(text, type=KvEventsConfig)  # argparse reports the ValueError
 
 
 def _speculative_config(text: str) -> SpeculativeConfig:
@@ -268,7 +268,7 @@ def _kv_transfer_config(text: str) -> KvTransferConfig:
 
 
 def _static_adapter(text: str) -> tuple[str, str]:
-    """`name=path` or {"name": ..., "path": ...}."""
+    """Parse `name=path` or {"name": ..., "path": ...}."""
     if text.startswith("{"):
         module = json.loads(text)
         return str(module["name"]), str(module["path"])

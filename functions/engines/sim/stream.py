@@ -1,7 +1,7 @@
 """A streamed response: each token becomes an event on the client's socket in the step that made it.
 
-The engine calls `on_token`; the ASGI task only waits for the end. A client that reads slowly gets several tokens
-in one event, as from vLLM, so nothing piles up. A client that leaves is an abort at once.
+The engine calls `on_token`; the ASGI task only waits for the end. A client that reads slowly gets several tokens in
+one event, as from vLLM, so nothing accumulates. A client that disconnects aborts its request immediately.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class End(Enum):
 
 
 class Saboteur:
-    """Faults that strike after so many tokens. Answers whether the token may still be sent."""
+    """Faults that apply after a number of tokens. `allows` returns False if the token must not be sent."""
 
     def __init__(self, faults: Faults, connection: Connection) -> None:
         self._faults = faults
@@ -121,7 +121,7 @@ class Delivery:
         self._end(End.ENGINE_DIED)
 
     async def flush(self) -> None:
-        """What the client was too slow for, and the end of the stream."""
+        """Send the tokens that the client was too slow for, and the end of the stream."""
         if self._connection.congested:
             await self._connection.drained()
         late = [self._opening(), *(self._pending(reply) for reply in self.replies)]

@@ -1,6 +1,6 @@
-"""Chat messages to the prompt that the model reads, with the model's own Jinja template where it has one.
+"""Render chat messages to the model's prompt, with its own Jinja template or ChatML.
 
-Templates come with models, so they run in an immutable sandbox. Where a model brings none, ChatML is used.
+Templates come with models, so they run in an immutable sandbox.
 """
 
 import json
@@ -43,7 +43,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool, tools: Sequence[object] | None = None
     ) -> str:
-        """The prompt. Raises jinja2.TemplateError when the template refuses the conversation."""
+        """Return the prompt. Raise jinja2.TemplateError if the template refuses the conversation."""
         return self._template.render(
             messages=[{"role": message.role, "content": message.content} for message in messages],
             add_generation_prompt=add_generation_prompt,
@@ -54,7 +54,7 @@ class ChatTemplate:
 
 
 def load_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatTemplate:
-    """The template of a model directory: chat_template.jinja, else tokenizer_config.json, else ChatML."""
+    """Return the template of a model directory: chat_template.jinja, else tokenizer_config.json, else ChatML."""
     tokens = {name: _token_text(tokenizer_config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
     file = directory / "chat_template.jinja"
     source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
@@ -62,7 +62,7 @@ def load_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatT
 
 
 def _token_text(value: object) -> str:
-    """Older tokenizer_config.json files write a token as an object with its text under `content`."""
+    """Return a token's text; older tokenizer_config.json files write an object with the text under `content`."""
     if isinstance(value, Mapping):
         return str(value.get("content", ""))
     return str(value or "")
@@ -77,5 +77,5 @@ def _refuse(message: str) -> str:
 
 
 def _no_time(layout: str) -> str:
-    """Templates that print today's date would make prompts, and so caches and tests, differ by day."""
+    """Return a fixed date: today's date would make prompts, caches and tests differ by day."""
     return _TEMPLATE_DATE.strftime(layout)

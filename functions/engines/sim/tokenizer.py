@@ -1,8 +1,8 @@
-"""Text to token ids and back: the model's own tokenizer when there is one, otherwise a small built-in one.
+"""Convert text to token ids and back, with the model's own tokenizer if there is one, else with a small built-in one.
 
-The built-in tokenizer needs no files and keeps no state: a token is up to six UTF-8 bytes of one word with its
-leading space, and its id is those bytes with a 1 in front. So ids are stable, reversible, below 2**53 (exact in
-JSON readers), and about as many as a real tokenizer's (1.3 per English word).
+The built-in tokenizer needs no files and keeps no state. A token is up to six UTF-8 bytes of one word with its
+leading space; its id is those bytes with a 1 in front. Ids are therefore stable, reversible, below 2**53 (exact in
+JSON readers) and about as many as a real tokenizer's (1.3 per English word).
 """
 
 import re
@@ -30,11 +30,11 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each token adds to the text when they are read one after another."""
+        """Return the text that each token adds when they are read one after another."""
         ...
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """The tokenizer's own spelling of each token."""
+        """Return the tokenizer's own spelling of each token."""
         ...
 
 

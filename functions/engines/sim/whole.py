@@ -1,4 +1,4 @@
-"""A response that is sent whole: the engine works, the client waits, and leaving is an abort here too."""
+"""A response sent as a whole: the client waits until the engine is done, and a disconnect aborts the request."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class Waiter:
 
 
 async def generate_whole(request: Request, engine: LiveEngine, work: Work, body_of: BodyOf, faults: Faults) -> Response:
-    """Raises Refusal when the engine dies meanwhile."""
+    """Return the whole response. Raise Refusal if the engine dies meanwhile."""
     connection = Connection.under(request.scope)
     waiter = Waiter(len(work.choices), connection, Saboteur(faults, connection))
     seqs = engine.submit(work, waiter)

@@ -1,23 +1,23 @@
-"""A vLLM plugin for engines on CPU: no adapter where none is meant, no engine that dies of a prompt's logits, and none
-that compiles what it has compiled.
+"""vLLM plugin with three fixes for engines on CPU: adapters on base requests, crashes on prompt logits, and compiled
+code that is not reused.
 
-Slot -1. vLLM marks a token without an adapter by it. Its GPU kernels skip such tokens; its CPU fallback
-(vllm/lora/ops/torch_ops/lora_ops.py) indexes with -1, which is the last slot. As soon as --max-loras distinct adapters
-have been loaded, a base request that shares a step with any adapter request is answered by the adapter in that slot,
-and the wrong keys and values stay in the prefix cache. Seen with 0.32.0; vLLM pull request 48421, open. Here the rows
-of such tokens are zeroed, so that every delta computed from them is zero.
+Slot -1. vLLM marks a token without an adapter with slot -1. Its GPU kernels skip such tokens, but its CPU fallback
+(vllm/lora/ops/torch_ops/lora_ops.py) indexes with -1, which is the last slot. Once --max-loras distinct adapters have
+been loaded, a base request that shares a step with any adapter request is answered by the adapter in that slot. The
+wrong keys and values stay in the prefix cache. Seen with 0.32.0; vLLM pull request 48421, open. The fix sets the rows
+of such tokens to zero, so that every delta computed from them is zero.
 
-Logits of a prompt (`echo` with `logprobs`, `prompt_logprobs`). vLLM asks for one row for each token of the prompt and
-lays the adapters of the step's *sampled* rows over them, of which there is one a request: the shapes differ and the
-engine core dies, for all who share it; where they happen to agree, a prompt gets another request's adapter. Here each
-row has the adapter of its own token, found by where the row lies in the step's hidden states. By slots and not by rows:
-B is vocabulary x rank, and a copy of it for each of 2,048 rows of a prompt takes 6 GB.
+Logits of a prompt (`echo` with `logprobs`, `prompt_logprobs`). vLLM requests one row for each token of the prompt,
+but applies the adapters of the step's *sampled* rows, one per request. If the shapes differ, the engine core dies
+with all its requests. If they happen to agree, a prompt gets another request's adapter. The fix applies the adapter
+of each row's own token, found by the row's position in the step's hidden states. It works by slots and not by rows: B
+is vocabulary x rank, and a copy of it for each of 2,048 rows of a prompt takes 6 GB.
 
-What was compiled. On CPU vLLM compiles with torch's own backend, saves the whole as it does elsewhere, and at the next
-start cannot take it: it asks what it has loaded to finish by itself (`finalize_loading`), which only its own backend's
-can ("Compiling model again due to a load failure"). Of torch's there is nothing to finish. Seen with 0.32.0.
+Compiled code. On CPU vLLM compiles with torch's own backend and saves the result. At the next start it cannot load
+it: it calls `finalize_loading` on the loaded code, which only its own backend has ("Compiling model again due to a
+load failure"). Torch's code needs no finalizing, so the fix adds an empty method. Seen with 0.32.0.
 
-Loaded through the entry-point group vllm.general_plugins, in each of vLLM's processes, before any model.
+The entry-point group vllm.general_plugins loads this plugin in each of vLLM's processes, before any model.
 """
 
 import logging
@@ -28,7 +28,7 @@ from inspect import signature
 from typing import Any
 
 _log = logging.getLogger("vllm.shoal_patches")
-# Where vLLM computes a prompt's logits: its model runners, version 1 and 2.
+# Methods that compute a prompt's logits in vLLM's model runners, version 1 and 2.
 _PROMPT_LOGITS = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "_get_prompt_logprobs_dict"),
     ("vllm.v1.worker.gpu.sample.prompt_logprob", "PromptLogprobsWorker", "compute_prompt_logprobs"),
@@ -66,7 +66,7 @@ def _mend_adapters() -> None:
         for module in (lora_ops, torch_ops):
             setattr(module, name, op)
 
-    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU  # takes the operations as they are now
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU  # it binds the operations at import
 
     prompts = PromptRows()
     PunicaWrapperCPU.__init__ = prompts.watching(PunicaWrapperCPU.__init__)
@@ -85,13 +85,13 @@ def skipping_base_tokens(op: Callable[..., None]) -> Callable[..., None]:
 
 
 class PromptRows:
-    """The step's hidden states while prompts' logits are computed of them; None at any other time."""
+    """The step's hidden states while prompt logits are computed from them; None at any other time."""
 
     def __init__(self) -> None:
         self.hidden_states: Any = None
 
     def watching(self, init: Callable[..., None]) -> Callable[..., None]:
-        """The runner is loaded by when it makes its adapters' layers, and need not be imported where none is."""
+        """Wrap the constructor so that it patches the runner, which is loaded before its adapter layers are made."""
 
         @wraps(init)
         def made(*args: Any, **options: Any) -> None:
@@ -117,7 +117,7 @@ class PromptRows:
         return computing
 
     def slots_of(self, punica: Any, x: Any) -> Any:
-        """The adapter slot of each row; None where that cannot be told."""
+        """Return the adapter slot of each row; None if it cannot be determined."""
         if self.hidden_states is None:
             found = punica.sampler_indices
         else:
@@ -129,11 +129,11 @@ class PromptRows:
 
 def adding_by_slot(prompts: PromptRows) -> Callable[..., None]:
     def add_lora_logits(punica: Any, y: Any, x: Any, *weights: Any, **_: Any) -> None:
-        """y += x A B x scale, for the rows with an adapter; of the shapes that vLLM documents at its own."""
+        """Compute y += x A B x scale for the rows with an adapter, with the shapes that vLLM documents."""
         lora_a_stacked, lora_b_stacked, scale = weights
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         slots = prompts.slots_of(punica, x)
-        if slots is None:  # never seen; the base's own logits, and an engine that lives
+        if slots is None:  # never observed; the base's own logits keep the engine alive
             _log.error("%d rows of logits that no adapter can be told of: they get none", x.size(0))
             return
         for slot in slots.unique().tolist():
