@@ -1,4 +1,5 @@
-"""What replicas say and how it travels: heartbeats, the bus, the snapshot's way to the data plane.
+"""State that replicas report and how it is transported: heartbeats, the bus, and delivery of snapshots to the data
+plane.
 
 May import api and decisions, never a role.
 """

@@ -1,8 +1,9 @@
-"""Credential that a gateway or the controller shows one agent: it opens that agent's port alone, for one purpose.
+"""Credential that a gateway or the controller presents to one agent. It is valid for that agent's port and one
+purpose.
 
-An agent's address is what a heartbeat names, the pod behind it may be another's by now, and the connection is plain
-HTTP. So the secret that opens every agent never goes there. Whoever names an address of his own gets what opens nothing
-but that address, and cannot compute the secret from it. Neighbours: `role_credentials` has the secrets.
+The address comes from a heartbeat, the pod behind it may have been replaced, and the connection is plain HTTP. The
+secret that is valid for every agent is therefore never sent there. A process that reports a false address receives
+only a credential for that address, and cannot compute the secret from it. `role_credentials` has the secrets.
 """
 
 import hashlib
@@ -10,5 +11,5 @@ import hmac
 
 
 def agent_credential(secret: str, host: str, port: int) -> str:
-    """Of the agent that is reached there, as its heartbeat writes the host."""
+    """Return the credential for the agent at this address; `host` is written as in its heartbeat."""
     return hmac.new(secret.encode(), f"shoal: to the agent at {host} {port}".encode(), hashlib.sha256).hexdigest()

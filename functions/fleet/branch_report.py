@@ -1,10 +1,10 @@
-"""Report of the controller on what it follows: what is wanted, what runs, what was refused and why.
+"""Report of the controller on the source that it follows: what is wanted, what runs, what was refused and why.
 
-    PUT /v1/branch      the controller's, when something is new and each half minute: registries keep it in memory
-    GET /v1/branch      what it said last, and how long ago
+    PUT /v1/branch      by the controller, on every change and every half minute: registries hold it in memory
+    GET /v1/branch      the last report and its age
 
-The source is a branch (`main@<commit>`) or the cluster's own objects. Words are files, lines and commits' messages of
-people who push, so they are bounded here and are text wherever they are shown.
+The source is a branch (`main@<commit>`) or the cluster's own objects. Texts contain file contents and commit messages
+of people who push, so they are bounded here, and every page shows them as plain text.
 """
 
 from typing import Annotated, Any
@@ -22,14 +22,14 @@ UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e11)]
 
 
 class PastRevision(msgspec.Struct, frozen=True):
-    """What came of one revision."""
+    """Result of one revision."""
 
     revision: Words
     result: Words  # applied | refused | superseded | failed
-    message: Words = ""  # the commit's
-    detail: Words = ""  # why
+    message: Words = ""  # commit message
+    detail: Words = ""  # reason for the result
     at_unix_s: UnixSeconds = 0.0
-    count: int = 1  # how often, one after the other
+    count: int = 1  # number of consecutive occurrences
 
 
 class UnreadyObject(msgspec.Struct, frozen=True):
@@ -43,24 +43,24 @@ class UnreadyObject(msgspec.Struct, frozen=True):
 
 
 class BranchReport(msgspec.Struct, frozen=True):
-    """Unknown fields are ignored: a newer controller may say more."""
+    """The report as it is sent. Unknown fields are ignored: a newer controller may add some."""
 
     source: Words  # a branch, or `kubernetes`
-    tip: Words = ""  # the newest revision there
+    tip: Words = ""  # the newest revision of the source
     tip_message: Words = ""
     desired: Words = ""
     desired_message: Words = ""
     applied: Words = ""
     applied_unix_s: UnixSeconds = 0.0
-    suspended: Words | None = None  # why; None: it is not
-    trouble: Words = ""  # why the branch cannot be read
-    problems: Annotated[tuple[Words, ...], msgspec.Meta(max_length=PROBLEMS_MAX)] = ()  # of the tip
+    suspended: Words | None = None  # reason for the suspension; None if following is not suspended
+    trouble: Words = ""  # reason why the branch cannot be read
+    problems: Annotated[tuple[Words, ...], msgspec.Meta(max_length=PROBLEMS_MAX)] = ()  # problems of the tip
     problem_count: Annotated[int, msgspec.Meta(ge=0)] = 0
-    history: Annotated[tuple[PastRevision, ...], msgspec.Meta(max_length=HISTORY_MAX)] = ()  # the newest first
+    history: Annotated[tuple[PastRevision, ...], msgspec.Meta(max_length=HISTORY_MAX)] = ()  # newest first
     objects: Annotated[tuple[UnreadyObject, ...], msgspec.Meta(max_length=OBJECTS_MAX)] = ()
-    object_count: Annotated[int, msgspec.Meta(ge=0)] = 0  # of those that are not ready
+    object_count: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of objects that are not ready
 
 
 def words(text: Any) -> str:
-    """At most as long as a report may have them."""
+    """Return the text, cut to the length that a report allows."""
     return str(text or "")[:_WORDS_MAX_CHARS]

@@ -1,9 +1,9 @@
-"""The fleet bus: heartbeats to everyone who routes, and the gateways' messages about rollouts, pools and prefixes.
+"""Interface of the fleet bus: heartbeats for all routers, and gateways' messages about rollouts, pools and prefixes.
 
-A heartbeat is published, for those who listen now, and the last whole one is kept under a key that expires, for those
-who start later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
-What gateways have seen of a rollout is published only: they say all of it again every so often. The sessions that they
-have pinned are kept too, until the pins run out.
+A heartbeat is published for current listeners. The last whole one is also stored under a key that expires, for
+processes that start later. Losing the bus loses updates, never service: readers keep their last view until silence
+expires it. Rollout statistics are only published, because gateways repeat all of them periodically. Session pins are
+also stored until they expire.
 """
 
 from collections.abc import AsyncIterator
@@ -18,83 +18,84 @@ class BusUnavailable(Exception):
 
 class Bus(Protocol):
     async def publish(self, heartbeat: Heartbeat) -> None:
-        """Send one heartbeat; BusUnavailable where that fails."""
+        """Send one heartbeat; BusUnavailable if that fails."""
 
     def listen(self) -> AsyncIterator[list[bytes]]:
-        """First the last whole heartbeat of every replica that is not silent, then messages as they come, undecoded.
+        """Yield the last whole heartbeat of every replica that is not silent, then messages as they arrive,
+        undecoded.
 
-        The first list may be empty; none falls between it and the others. A message has a line for each heartbeat or
-        pulse (`functions.fleet.heartbeat`). Ends with BusUnavailable when the connection is lost.
+        The first list may be empty; no message is lost between it and the others. A message has a line for each
+        heartbeat or pulse (`functions.fleet.heartbeat`). Ends with BusUnavailable when the connection is lost.
         """
 
     async def close(self) -> None: ...
 
 
 class RolloutBus(Protocol):
-    """What gateways say of rollouts: to the registry (stats) and to each other (pins). Messages are opaque here."""
+    """Messages of gateways about rollouts: stats for the registry and pins for other gateways. They are opaque here."""
 
     async def publish_stats(self, message: bytes) -> None:
-        """Send one RolloutHeartbeat; BusUnavailable where that fails."""
+        """Send one RolloutHeartbeat; BusUnavailable if that fails."""
 
     def stats(self) -> AsyncIterator[bytes]:
-        """RolloutHeartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield RolloutHeartbeats as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
-        """Send one PinBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
+        """Send one PinBatch and store it for `ttl_s`; BusUnavailable if that fails."""
 
     def pins(self) -> AsyncIterator[list[bytes]]:
-        """The PinBatches that are kept, then others as they come, undecoded; one may come twice.
+        """Yield the stored PinBatches, then others as they arrive, undecoded; one may be yielded twice.
 
-        The first list, which may be empty, is all that is kept. Ends with BusUnavailable when the connection is lost.
+        The first list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost.
         """
 
 
 class SessionBus(Protocol):
-    """Which replica has a conversation, as gateways tell each other. Messages are opaque here."""
+    """Messages between gateways on which replica has a conversation. They are opaque here."""
 
     async def publish_homes(self, message: bytes, ttl_s: float) -> None:
-        """Send one HomeBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
+        """Send one HomeBatch and store it for `ttl_s`; BusUnavailable if that fails."""
 
     def homes(self) -> AsyncIterator[list[bytes]]:
-        """The HomeBatches that are kept, then others as they come, undecoded; one may come twice.
+        """Yield the stored HomeBatches, then others as they arrive, undecoded; one may be yielded twice.
 
-        The first list, which may be empty, is all that is kept. Ends with BusUnavailable when the connection is lost.
+        The first list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost.
         """
 
 
 class PoolBus(Protocol):
-    """What gateways say of the pools that they send to, to whoever decides on sizes. Messages are opaque here."""
+    """Messages of gateways about the pools that they use, for autoscaling. They are opaque here."""
 
     async def publish_pools(self, message: bytes) -> None:
-        """Send one PoolHeartbeat; BusUnavailable where that fails."""
+        """Send one PoolHeartbeat; BusUnavailable if that fails."""
 
     def pools(self) -> AsyncIterator[bytes]:
-        """PoolHeartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield PoolHeartbeats as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
 
 class NodeBus(Protocol):
-    """Which nodes are not ready, from the registry to gateways. Messages are opaque here."""
+    """Messages from the registry to gateways about nodes that are not ready. They are opaque here."""
 
     async def publish_nodes(self, message: bytes) -> None:
-        """Send one NodeNotice; BusUnavailable where that fails."""
+        """Send one NodeNotice; BusUnavailable if that fails."""
 
     def nodes(self) -> AsyncIterator[bytes]:
-        """NodeNotices as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield NodeNotices as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
 
 class PrefixBus(Protocol):
-    """What replicas have in their KV caches, from agents to gateways, and who wants to know. Messages are opaque."""
+    """Messages about replicas' KV caches: updates from agents and requests from gateways. They are opaque here."""
 
     async def publish_prefixes(self, message: bytes) -> None:
-        """Send one piece of news; BusUnavailable where that fails."""
+        """Send one update; BusUnavailable if that fails."""
 
     def prefixes(self) -> AsyncIterator[bytes]:
-        """News as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield updates as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def ask_prefixes(self, message: bytes) -> None:
-        """Send one Ask; BusUnavailable where that fails."""
+        """Send one PrefixRequest; BusUnavailable if that fails."""
 
     def prefix_asks(self) -> AsyncIterator[bytes]:
-        """Asks as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield PrefixRequests as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def close(self) -> None: ...

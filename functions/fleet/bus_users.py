@@ -1,13 +1,15 @@
-"""Users of the bus's Valkey: who may read and write what there, as its access control lists.
+"""Users of the bus's Valkey and their rights, as its access control lists.
 
-    gateway     hears heartbeats, snapshots, what other gateways say; keeps quotas, pins, homes and conversations
-    registry    hears heartbeats and what gateways count; says that there is a snapshot, and which nodes are not ready;
-                keeps regions' quotas
-    agent       says heartbeats and prefixes, hears snapshots and who asks for prefixes
-    default     everything: servers and sentinels among themselves, operators, and processes of version 0.1
+    gateway     receives heartbeats, snapshot notices and other gateways' messages; stores quotas, pins, homes and
+                conversations
+    registry    receives heartbeats and gateways' counts; announces snapshots and nodes that are not ready; stores
+                regions' quotas
+    agent       sends heartbeats and prefixes; receives snapshot notices and requests for prefixes
+    default     all rights: servers and sentinels among themselves, operators, and processes of version 0.1
 
-Channels are not told apart by reading and writing, so what a user may publish is a list of its own (a selector). A
-password follows from the bus's own, and servers have only its hash. The controller does not use the bus.
+Channel rights do not distinguish reading from writing, so the channels that a user may publish to are a separate list
+(a selector). Each user's password is derived from the bus's password, and servers hold only its hash. The controller
+does not use the bus.
 """
 
 import hashlib
@@ -29,15 +31,15 @@ _QUOTAS = "shoal:quota:*"
 _HASHES = ("hget", "hmget", "hgetall", "hset", "hdel", "hincrby")
 _SORTED_SETS = ("zadd", "zrem", "zrange", "zrangebyscore", "zremrangebyscore", "zcard")
 _KEYS = ("get", "set", "del", "exists", "expire", "pexpire", "ttl", "pttl")
-_KEPT = ("scan", "mget")  # what lies there when one begins
+_KEPT = ("scan", "mget")  # to read the stored values when a process starts
 
 
 @dataclass(frozen=True, slots=True)
 class _Rights:
     commands: tuple[str, ...]
-    writes: tuple[str, ...]  # patterns of keys, which may be read too
+    writes: tuple[str, ...]  # key patterns, which may be read too
     reads: tuple[str, ...] = ()
-    hears: tuple[str, ...] = ()  # patterns of channels
+    hears: tuple[str, ...] = ()  # channel patterns
     says: tuple[str, ...] = ()
 
 
@@ -77,12 +79,13 @@ def password_of(user: BusUser, bus_password: str) -> str:
 
 
 def login(user: BusUser, bus_password: str) -> str:
-    """What the user's file has (`valkey_client`)."""
+    """Return the content of the user's password file (`valkey_client`)."""
     return f"{user} {password_of(user, bus_password)}"
 
 
 def server_users(bus_password: str) -> list[str]:
-    """For a server's configuration, or the file of its users. Hashes: the file of the users opens nothing."""
+    """Return ACL lines for a server's configuration or its user file. They contain hashes only, which grant no
+    access."""
     return [_line(user, bus_password, _rules(rights)) for user, rights in _RIGHTS.items()]
 
 

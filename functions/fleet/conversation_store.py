@@ -1,22 +1,23 @@
-"""Store of conversations between two requests: Valkey, each under a key of its own that expires.
+"""Store of conversations between requests: Valkey, each conversation under its own expiring key.
 
-Values are opaque here (the gateway seals them). A value is replaced only where it is still the one that was read, so
-that of two requests in one session at a time neither undoes the other unseen: the later one is told.
+Values are opaque here (the gateway seals them). A value is replaced only if it is still the one that was read. Of two
+concurrent requests in one session, neither overwrites the other unnoticed: the later one gets False.
 
-All of one tenant's lie on a shelf, which bears so many bytes: beyond that, those that were not used for longest go, so
-that whoever opens sessions without end loses their own and fills nobody's memory.
+All conversations of one tenant are on one shelf with a limit in bytes. Beyond it, the least recently used ones are
+deleted, so a tenant that opens sessions without end loses only its own.
 
     bytes on a shelf = sum over its values of (length + VALUE_COST_BYTES) <= shelf_bytes
     worked example (test_a_shelf_is_bounded): shelves of 10,000 bytes, values of 2,488 + 512: three of them fit
 
-All tenants' together take at most half of what the server may hold (its `maxmemory`): a bus that is full takes neither
-heartbeats nor quotas. So a tenant's shelf grows only while it has at most as much as it leaves free of that half, and
-whoever comes late finds room; beyond it a tenant's own oldest go, and where it has none the new one is not kept.
+All tenants together may use at most half of the server's `maxmemory`, because a full bus accepts neither heartbeats
+nor quotas. A tenant's shelf therefore grows only while it is no larger than what it leaves free of that half, so that
+later tenants find room. Beyond that, the tenant's own oldest values are deleted. If it has none, the new value is not
+stored.
 
     worked example (test_tenants_that_fill_their_shelves_leave_room_for_the_next): of 2 MiB that are free one tenant
     takes 1, the next a half of one, and so on
 
-Its connections are its own: conversations never wait behind heartbeats, nor these behind them.
+The store has its own connections: conversations and heartbeats never wait for each other.
 """
 
 import hashlib
@@ -28,16 +29,16 @@ from valkey.exceptions import ValkeyError
 from functions.fleet import valkey_client
 from functions.fleet.bus import BusUnavailable
 
-# The scripts that the bus runs for `conversation_store`, in Lua: a value, and the shelf on which its tenant's lie.
+# Lua scripts of this store, which the bus runs: a value, and the shelf of its tenant.
 #
-# A shelf is a sorted set of names by when they expire, and a hash of their sizes with the sum under `*`. What has
-# expired is taken off it with the next value; where it is over its bound, what would expire first goes. All that lies
-# on the server counts towards what conversations may take of its memory: heartbeats and quotas live there, too.
+# A shelf is a sorted set of names by expiry, and a hash of their sizes with the sum under `*`. Expired values leave
+# the shelf when the next value is stored. If the shelf is over its limit, the value that expires first is deleted.
+# All data on the server counts towards the memory limit of conversations, since heartbeats and quotas are there too.
 #
-#     free                  what they may take, less what is used
+#     free                  memory limit of conversations less the memory in use
 #     a shelf grows         while it has at most as much as it leaves free: own <= (free + own) / 2
-#     a shelf shrinks       by what is used too much: own <= free + own
-#     nothing is kept       where even that would not do
+#     a shelf shrinks       by the excess: own <= free + own
+#     nothing is stored     if even that would not suffice
 
 
 _SHELF = """
@@ -110,31 +111,34 @@ return redis.call('DEL', value_key)
 KEY_PREFIX = "shoal:conversation:"
 SHELF_PREFIX = "shoal:conversations:"
 VALUE_MAX_BYTES = 2 * 1024 * 1024
-VALUE_COST_BYTES = 512  # of a value's key, its expiry and its place on the shelf
+VALUE_COST_BYTES = 512  # key, expiry and shelf entry of one value
 SHELF_BYTES = 32 * 1024 * 1024
-MEMORY_PERCENT = 50  # of the server's, up to which conversations are kept
+MEMORY_PERCENT = 50  # share of the server's memory up to which conversations are stored
 _NO_ROOM = 2
 _TIMEOUT_S = 2.0
-MAX_CONNECTIONS = 32  # of one gateway; who finds none free waits as long as for an answer
+MAX_CONNECTIONS = 32  # per gateway; if all are in use, a call waits up to the answer timeout for one
 
 
 class ConversationStore(Protocol):
-    """All raise BusUnavailable where it cannot be known or done."""
+    """Storage of conversations. Every method raises BusUnavailable if the result cannot be known or achieved."""
 
     async def read(self, name: str) -> bytes | None:
-        """What is kept under a name."""
+        """Return the value stored under a name."""
 
     async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        """Keep `new` for so long if `old` is still there (None: nothing); False if not. No room: BusUnavailable."""
+        """Store `new` for `ttl_s` if `old` is still there (None: no value); return False if it is not.
+
+        Raises BusUnavailable if there is no room.
+        """
 
     async def delete(self, shelf: str, name: str) -> bool:
-        """Whether there was something. Whoever has read it finds it gone, and cannot replace it."""
+        """Delete the value; return False if there was none. A request that has read it can no longer replace it."""
 
     async def close(self) -> None: ...
 
 
 class ValkeyConversations:
-    """`url` and `password` as for `ValkeyBus`."""
+    """Conversations in Valkey; `url` and `password` as for `ValkeyBus`."""
 
     def __init__(
         self, url: str, *, password: valkey_client.Password | None = None, shelf_bytes: int = SHELF_BYTES

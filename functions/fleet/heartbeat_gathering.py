@@ -1,20 +1,20 @@
-"""Gathering of heartbeats on the bus: what an agent sends each second, and the script that publishes many at once.
+"""Gathering of heartbeats on the bus: the lines that an agent sends, and the script that publishes many at once.
 
-5,000 replicas to 40 gateways would be 200,000 messages a second, each with a list of adapters that is the same as a
-second before (docs/measurements/bus.md). So an agent sends a pulse where that is enough, and the server gathers lines
-and publishes them as one message:
+5,000 replicas and 40 gateways would make 200,000 messages a second, each with a list of adapters that has not changed
+(docs/measurements/bus.md). An agent therefore sends a pulse if that suffices, and the server gathers lines and
+publishes them as one message:
 
-    up to 100 heartbeats in a second    each is published as it comes
+    up to 100 heartbeats a second       each is published on arrival
     beyond                              together, every 20 ms
-    with a change (a phase, adapters)   at once, with all that were held; not for another pace alone, which each has
-                                        every few seconds
+    with a change (a phase, adapters)   immediately, with all held lines; a new pace alone does not count as a change,
+                                        because every replica has one every few seconds
 
-What is held is published with the next heartbeat of whichever replica; where many come, that is within milliseconds.
-Nothing of this is replicated or written to a disk: it is said again within a second, and whoever starts on a server
-that has no whole heartbeat of a replica has it with that replica's next one, which the server then asks for.
+Held lines are published with the next heartbeat of any replica; under load that is within milliseconds. These keys
+are neither replicated nor written to disk: heartbeats repeat every second. A server without a replica's whole
+heartbeat requests it from the agent, which sends it next.
 
-Gateways of the version before listen to single whole heartbeats (`ALONE_CHANNEL`). While any does, the server says so,
-and agents send whole ones there as well.
+Gateways of the previous version listen to single whole heartbeats (`ALONE_CHANNEL`). While any does, the server
+reports it, and agents send whole ones there as well.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,8 @@ import msgspec
 from functions.fleet.heartbeat import WHOLE_INTERVAL_S, Heartbeat, encode, is_pulse_enough, pulse_of
 
 ALONE_CHANNEL = "shoal:heartbeats"
-ALONE_PATTERN = "shoal:heartbeat[s]"  # the same; listeners by pattern are not counted among those who need it
+# the same channel; listeners by pattern are not counted as gateways of the previous version
+ALONE_PATTERN = "shoal:heartbeat[s]"
 GATHERED_CHANNEL = "shoal:heartbeats-gathered"
 KEY_PREFIX = "shoal:replica:"
 HELD_KEY, PACE_KEY = "shoal:heartbeats-held", "shoal:heartbeats-pace"
@@ -76,16 +77,16 @@ class Line(NamedTuple):
 
 
 def _is_urgent(former: Heartbeat, heartbeat: Heartbeat) -> bool:
-    """Whether more has changed than a pulse tells, and the pace."""
+    """Return True if more than a pulse's fields and the pace has changed."""
     return not is_pulse_enough(msgspec.structs.replace(former, pace=heartbeat.pace), heartbeat)
 
 
 class ReplicaLines:
-    """What one replica sends: whole heartbeats where they are needed, pulses between them."""
+    """Choose what one replica sends: whole heartbeats where they are needed, pulses between them."""
 
     def __init__(self) -> None:
         self._whole: Heartbeat | None = None  # the last one that the bus has; None: the next one is whole
-        self._single = False  # somebody listens to single ones
+        self._single = False  # True if a gateway listens to single heartbeats
 
     def next(self, heartbeat: Heartbeat) -> Line:
         whole = self._whole
@@ -96,7 +97,7 @@ class ReplicaLines:
         return Line(pulse_of(heartbeat), False, False)
 
     def sent(self, line: Line, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:
-        """The bus has it, and said whether it knows a whole one."""
+        """Record that the bus has the line, and whether it knows a whole heartbeat of this replica."""
         if line.is_whole:
             self._whole = heartbeat
         if not is_known:
@@ -104,5 +105,5 @@ class ReplicaLines:
         self._single = single_listeners > 0
 
     def lost(self) -> None:
-        """Perhaps the bus has not got it, and perhaps it is another one from now on."""
+        """Send a whole heartbeat next: the bus may not have the last line, or may be a new server."""
         self._whole = None

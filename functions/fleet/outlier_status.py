@@ -1,17 +1,18 @@
-"""Outlier status of replicas, from what happened to requests: kept for those in trouble only.
+"""Outlier status of replicas, derived from the results of requests. State exists only for replicas in trouble.
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
-    probed   of those that are out: with a probe under way. Who finds nobody else goes there as well
-    resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not
+    probed   the replicas in `out` whose probe is under way. Requests without another choice go there as well
+    resting  full, and it has said how long to avoid it: it receives nothing in that time, not even in panic
     suspected   with their node or zone (`functions.decisions.health.failure_domains`), which the view knows
-    panic    more than PANIC_RATIO of a pool's ready replicas are out: then nobody is, for evidence against most is
-             more often about the network or the load; who would be out only counts as slower
+    panic    more than PANIC_RATIO of a pool's ready replicas are out: then none is out, because evidence against
+             most is more often about the network or the load; those replicas only count as slower
 
-Sending into a pool that looks dead costs one failed attempt; refusing to may keep it dead for ever.
-Worked example (test_most_of_a_pool_is_never_out): with two of four out, two are out; with three, none is, and those
-three are REFUSAL_MS slower than the fourth.
+Sending to a pool that seems dead costs one failed attempt; not sending may leave it dead forever. Worked example
+(test_most_of_a_pool_is_never_out): with two of four out, two are out; with three, none is, and those three are
+REFUSAL_MS slower than the fourth.
 
-Neighbours: `view` owns one and says who is ready; `functions.decisions.health.ejection` and `outliers` decide.
+Neighbours: `view` owns a tracker and knows which replicas are ready; `functions.decisions.health.ejection` and
+`outliers` decide.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,28 +27,30 @@ PANIC_RATIO = 0.5
 
 @dataclass(frozen=True, slots=True)
 class OutlierStatus:
-    """Of a pool, at one moment."""
+    """Status of one pool at one moment."""
 
     out: frozenset[ReplicaId] = frozenset()
     penalties_ms: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)
-    resting_s: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)  # for how much longer
+    resting_s: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)  # remaining seconds
     panic: bool = False
-    probed: frozenset[ReplicaId] = frozenset()  # of those that are out: a probe is under way
-    suspected: frozenset[ReplicaId] = frozenset()  # with their node or zone: avoided while others can take a request
+    probed: frozenset[ReplicaId] = frozenset()  # replicas in `out` whose probe is under way
+    # suspected with their node or zone: avoided while others can take a request
+    suspected: frozenset[ReplicaId] = frozenset()
 
 
 @dataclass(slots=True)
 class OutlierTracker:
-    """Owned by one event loop. All times are monotonic seconds."""
+    """Track outliers of all pools. Owned by one event loop. All times are monotonic seconds."""
 
-    troubled: dict[PoolName, dict[ReplicaId, Breaker]] = field(default_factory=dict)  # empty while all is well
+    # empty while no replica has failed
+    troubled: dict[PoolName, dict[ReplicaId, Breaker]] = field(default_factory=dict)
     _as_outliers: set[ReplicaId] = field(default_factory=set)
     _seen: dict[PoolName, dict[ReplicaId, RequestCounts]] = field(default_factory=dict)
     _judged_s: float = float("-inf")
     _all_well: OutlierStatus = field(default_factory=OutlierStatus)
 
     def breaker(self, pool: PoolName, replica_id: ReplicaId) -> Breaker:
-        """To be told of a failure; made where there was none yet."""
+        """Return the breaker that records failures of a replica; create it if there is none."""
         return self.troubled.setdefault(pool, {}).setdefault(replica_id, Breaker())
 
     def sent(self, pool: PoolName, replica_id: ReplicaId, now_s: float) -> None:
@@ -59,7 +62,7 @@ class OutlierTracker:
             breaker.answered(sent_s, now_s)
 
     def forget(self, pool: PoolName, replica_id: ReplicaId) -> None:
-        """It is gone, or another has its name."""
+        """Forget a replica that is gone or whose name another one has taken."""
         self._seen.get(pool, {}).pop(replica_id, None)
         self._as_outliers.discard(replica_id)
         troubled = self.troubled.get(pool)
@@ -67,7 +70,7 @@ class OutlierTracker:
             del self.troubled[pool]
 
     def of(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
-        """Costs next to nothing while all is well."""
+        """Return the status of a pool. The cost is negligible while no replica has failed."""
         troubled = self.troubled.get(pool)
         if not troubled:
             return self._all_well
@@ -81,10 +84,10 @@ class OutlierTracker:
             return OutlierStatus(out, penalties, resting, probed=probed)
         return OutlierStatus(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), resting, panic=True)
 
-    # comparison
+    # Comparison of replicas.
 
     def seen(self, pool: PoolName, replica_id: ReplicaId) -> RequestCounts:
-        """Where this interval's requests are counted."""
+        """Return the counters of this interval's requests."""
         counts = self._seen.setdefault(pool, {})
         found = counts.get(replica_id)
         if found is None:
@@ -92,7 +95,10 @@ class OutlierTracker:
         return found
 
     def judge(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
-        """Once an interval: eject the outliers of each pool, and forget who has been well for long."""
+        """Eject the outliers of each pool, at most once per interval, and forget replicas that recovered long ago.
+
+        Return the ejected replicas.
+        """
         if now_s - self._judged_s < INTERVAL_S:
             return []
         self._judged_s = now_s

@@ -1,18 +1,19 @@
-"""Stalls of one's own event loop: a loop that stood still reads before it judges who is late.
+"""Detect stalls of this process's own event loop, so that it does not blame its peers for them.
 
-Whoever says of others that they are silent, late or idle, says so by a clock of its own; and a loop runs its timers
-before it reads. After a stop of some seconds (a blocking call, a machine that is full, SIGSTOP) what others sent or
-took meanwhile lies unread: judged then, a client that has read all is cut off, an engine that streams is silent, and
-a process that answers is killed. So
+A timeout or a periodic check compares a peer's last activity with this process's clock. After a stall of some seconds
+(a blocking call, a starved machine, SIGSTOP) the event loop runs expired timers before it reads its sockets. Data
+that peers sent in the meantime is still unread, so a check at that moment would cut off healthy clients and eject
+healthy engines.
 
-    Rounds      of a periodic judge: a round that comes late judges nobody, the next one does
-    timeout     of one wait, as `asyncio.timeout`: where its end comes late, a second look SECOND_LOOK_S later ends it
+    Rounds      for a periodic check: a late round is skipped, the next one counts
+    timeout     for a single wait: like `asyncio.timeout`, but a late expiry waits SECOND_LOOK_S more
 
-A round is late after LATE_PERIODS of its periods, and right after a late one after as many times what that took: a
-loop that is always late judges every other time. The end of a wait is late after LATE_S.
+A round is late if it comes more than LATE_PERIODS periods after the last one. After a late round the limit is
+LATE_PERIODS times that delay, so that a permanently slow loop still checks every other round. A single wait is late
+after LATE_S.
 
-Worked example (test_worked_example_of_the_prologue): rounds each 0.25 s, and a stop from 10.0 to 41.0 s. The round at
-41.0 judges nobody. By the one at 41.25 whatever lay unread has been read, and it judges as ever.
+Example (test_worked_example_of_the_prologue): rounds every 0.25 s and a stall from 10.0 s to 41.0 s. The round at
+41.0 s is skipped. The round at 41.25 s runs normally, because all unread data has been read by then.
 """
 
 import asyncio
@@ -21,20 +22,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 LATE_PERIODS = 2.0
-LATE_S = 0.05  # a busy loop's delay is less
-SECOND_LOOK_S = 0.5  # what came meanwhile is read, and answered, in less
+LATE_S = 0.05  # more than the delay of a busy loop
+SECOND_LOOK_S = 0.5  # enough to read and process the data that arrived during a stall
 
 
 @dataclass(slots=True)
 class Rounds:
-    """Of one periodic judge. Times are monotonic seconds."""
+    """Decide which rounds of a periodic check to skip. Times are monotonic seconds."""
 
     period_s: float
-    since_s: float  # the last round, or the beginning of the wait for the first one
-    _late_s: float = 0.0  # the last round judged nobody: it came so long after the one before
+    since_s: float  # time of the last round, or of the start before the first one
+    _late_s: float = 0.0  # delay of the last round if it was skipped, else 0
 
     def may_judge(self, now_s: float) -> bool:
-        """Once a round."""
+        """Record a round at `now_s` and return False if it must be skipped. Call once per round."""
         waited_s, self.since_s = now_s - self.since_s, now_s
         is_late = waited_s > LATE_PERIODS * max(self.period_s, self._late_s)
         self._late_s = waited_s if is_late else 0.0
@@ -43,7 +44,7 @@ class Rounds:
 
 @contextlib.asynccontextmanager
 async def timeout(wait_s: float) -> AsyncIterator[None]:
-    """TimeoutError where what is inside takes longer."""
+    """Raise TimeoutError if the block takes longer than `wait_s`."""
     loop = asyncio.get_running_loop()
     due_s = loop.time() + wait_s
     async with asyncio.timeout(None) as scope:

@@ -1,20 +1,21 @@
-"""Pauses for an event loop while a thread beside it works on something large.
+"""Pauses for a thread that works on something large, so that the event loop can run.
 
-A thread that computes holds the interpreter for up to 5 ms at a time, and the loop waits that long after every wait of
-its own. A thread that sleeps for a moment between slices gives it up at once. Each such moment costs the thread a turn
-of the scheduler, which on a busy machine is long: so it is taken once a slice, however often the work offers it.
+A computing thread holds the interpreter for up to 5 ms at a time, and the loop waits that long after each of its own
+waits. A thread that sleeps briefly between slices releases the interpreter immediately. Each pause costs the thread a
+scheduler turn, which takes long on a busy machine, so it pauses once per slice, however often the work allows it.
 """
 
 import time
 from collections.abc import Callable
 
-PAUSE_S = 0.0002  # long enough for the loop to take over
-SERVING_SLICE_S = 0.001  # beside a loop that serves requests
-PATIENT_SLICE_S = 0.005  # beside one that nobody waits for by the millisecond
+PAUSE_S = 0.0002  # long enough for the loop to continue
+SERVING_SLICE_S = 0.001  # for a thread next to a loop that serves requests
+PATIENT_SLICE_S = 0.005  # for a thread next to a loop without millisecond deadlines
 
 
 def breather(slice_s: float = SERVING_SLICE_S) -> Callable[[], None]:
-    """For one piece of work in a thread: call it often; it pauses once in `slice_s`. Never on an event loop."""
+    """Return a function that the work in a thread calls often; it pauses once per `slice_s`. Never call it on an
+    event loop."""
     since_s = time.perf_counter()
 
     def breathe() -> None:

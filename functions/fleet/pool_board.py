@@ -1,12 +1,12 @@
-"""The registry's view of pools: each gateway's last heartbeat, their sum, and the report that the controller gets.
+"""The registry's view of pools: the last heartbeat of each gateway, their sum, and the report for the controller.
 
-Bounded, and nothing older than a few seconds counts. A gateway that is silent for longer is not part of the sum, and a
-pool that is in no heartbeat has none at all: what is not known must not look like a pool without requests. Of a replica
-the report has what deciding on a pool's size needs and no more: of 5,000 replicas that is 1 MB, of their whole
-heartbeats 50.
+State is bounded, and heartbeats expire after a few seconds. A gateway that is silent for longer is not part of the
+sum. A pool that is in no heartbeat has no sum, because an unknown pool must not look like one without requests. The
+report has only the replica fields that sizing a pool needs: 1 MB for 5,000 replicas, compared with 50 MB for whole
+heartbeats.
 
-Worked example (test_two_gateways_are_added): one tells of 60 arrivals in 30 s, another of 10 in 10 s (it has just
-begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expected wait counts.
+Worked example (test_two_gateways_are_added): one gateway reports 60 arrivals in 30 s, another 10 in 10 s (it has just
+started): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expected wait counts.
 """
 
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ from functions.fleet.pool_heartbeat import (
 )
 
 HEARD_FOR_S = 5.0  # five heartbeats
-NEEDS_FOR_S = 30.0  # a gateway says what it lacks each ten seconds
+NEEDS_FOR_S = 30.0  # a gateway sends its needs every ten seconds
 MAX_GATEWAYS = 1024
-MAX_POOLS = 4096  # of one gateway
-MAX_LACKING = 1024  # of all gateways together
+MAX_POOLS = 4096  # per gateway
+MAX_LACKING = 1024  # all gateways together
 REPORT_PATH = "/v1/fleet/pools"
 REPORT_MAX_BYTES = 64 * 1024 * 1024
 DESIRED_MAX_POOLS = 4096
@@ -41,7 +41,7 @@ DESIRED_MAX_POOLS = 4096
 
 @dataclass(frozen=True, slots=True)
 class PoolSum:
-    """All gateways together, of one pool."""
+    """Sum over all gateways of one pool's statistics."""
 
     gateways: int
     arrivals_per_s: float
@@ -50,16 +50,16 @@ class PoolSum:
     degraded_per_s: float
     queue_s: float
     queued_tokens: int
-    ttft_p50_s: float | None  # None: no interactive request began to be answered
+    ttft_p50_s: float | None  # None if no interactive request received a first token
     ttft_p99_s: float | None
     gap_p99_s: float | None
-    deferrable_tokens_per_s: float = 0.0  # of those that arrive, the batch band's
-    overflow_per_s: float = 0.0  # of those shed, the ones for want of capacity that are not batch
-    foreground_queued_tokens: int = 0  # of those that wait, the ones that are not batch
-    rungs: tuple[RungName, ...] = ()  # of the overload ladder, in force at any of them
+    deferrable_tokens_per_s: float = 0.0  # part of the arriving tokens: the batch band's
+    overflow_per_s: float = 0.0  # part of the shed requests: for lack of capacity, and not batch
+    foreground_queued_tokens: int = 0  # part of the queued tokens: those that are not batch
+    rungs: tuple[RungName, ...] = ()  # overload ladder steps in force at any gateway
     why: str = ""
     waking: int = 0  # requests that wait for the pool's first replica
-    open_requests: int = 0  # of a pool that may be at zero: those that it has
+    open_requests: int = 0  # for a pool that may be at zero: requests that it has
     ttft_p95_s: float | None = None
     gap_p95_s: float | None = None
 
@@ -69,15 +69,15 @@ class Lacking(msgspec.Struct, frozen=True):
 
     what: str
     subject: str
-    gateways: int  # that say so
-    why: str = ""  # one of them
+    gateways: int  # number of gateways that report it
+    why: str = ""  # the reason that one of them gives
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayNeeds:
-    """What gateways lack to do as the policies say, all of them together."""
+    """Things that gateways lack to apply the policies, over all gateways."""
 
-    gateways: int  # that have said lately what they lack, if anything
+    gateways: int  # gateways that have reported recently what they lack, if anything
     lacking: tuple[Lacking, ...] = ()
 
 
@@ -102,7 +102,7 @@ class _Said:
 
 
 class PoolBoard:
-    """Owned by one event loop. Times are monotonic seconds, arguments."""
+    """Collect gateways' heartbeats. Owned by one event loop. Times are monotonic seconds, passed as arguments."""
 
     def __init__(self) -> None:
         self._gateways: dict[str, dict[str, _Said]] = {}
@@ -111,7 +111,7 @@ class PoolBoard:
         self.refused_total = 0
 
     def take(self, message: bytes, now_s: float) -> bool:
-        """One heartbeat from the bus; False where it is none, or one gateway too many."""
+        """Record a message from the bus; return False if it is no heartbeat, or its gateway exceeds MAX_GATEWAYS."""
         try:
             heartbeat, left_out = decode(message)
         except PoolHeartbeatInvalid:
@@ -142,7 +142,7 @@ class PoolBoard:
         return True
 
     def sums(self, now_s: float) -> dict[str, PoolSum]:
-        """By pool, those of which anybody has spoken lately."""
+        """Return the sum of each pool that a gateway has reported recently."""
         self._forget_silent(now_s)
         by_pool: dict[str, list[PoolStats]] = {}
         for said in self._gateways.values():
@@ -157,7 +157,7 @@ class PoolBoard:
             self._demand[heartbeat.gateway_id] = _Demand(now_s, order, demand)
 
     def _demand_by_pool(self) -> dict[str, tuple[int, int]]:
-        """Requests that wait for a pool's first replica, and those that it has."""
+        """Return for each pool the requests that wait for its first replica, and those that it has."""
         found: dict[str, tuple[int, int]] = {}
         for said in self._demand.values():
             for each in said.pools:
@@ -224,7 +224,7 @@ def _seconds(sketch: QuantileSketch, q: float) -> float | None:
     return value_ms / 1000 if value_ms is not None else None
 
 
-# The report to the controller. Unknown fields are ignored: a newer registry may say more.
+# Report to the controller. Unknown fields are ignored: a newer registry may send more.
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
@@ -239,26 +239,26 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     age_s: float
     service_ms: Millis = 0.0
-    asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
+    asleep: bool = False  # False from an agent or registry that does not send it
     prefix_events: bool | None = None  # as in the heartbeat
     cold_start: ColdStages = {}
     zone: str = ""
     node: str = ""
-    began_unix_ms: Annotated[int, msgspec.Meta(ge=0)] = 0  # its agent
+    began_unix_ms: Annotated[int, msgspec.Meta(ge=0)] = 0  # start of its agent
     pace: Pace | None = None
     accelerator_fault: str = ""
-    suspected: str = ""  # with which node or zone: `node n1`, `zone c`; empty: with none
+    suspected: str = ""  # the node or zone it is suspected with: `node n1`, `zone c`; empty if none
 
 
 class PoolReport(msgspec.Struct, frozen=True):
     bus_connected: bool
-    pools: dict[str, PoolSum]  # those of which gateways have spoken lately
+    pools: dict[str, PoolSum]  # pools that gateways have reported recently
     replicas: tuple[ReplicaReport, ...]
     needs: GatewayNeeds = GatewayNeeds(0)
 
 
 class DesiredPool(msgspec.Struct, frozen=True):
-    """What the autoscaler wants of one pool, for metrics and people."""
+    """The autoscaler's desired size of one pool, for metrics and people."""
 
     pool: Name
     replicas: Count

@@ -1,18 +1,17 @@
 """Heartbeat of a gateway about the pools that it sends to, once a second over the bus, for autoscaling.
 
-Each heartbeat holds the last half minute whole, not what came since the last heartbeat: one that is lost or comes
-twice changes nothing, and nobody who listens needs to remember anything but the last one of each gateway.
+Each heartbeat covers the last half minute, not the time since the previous heartbeat. A lost or repeated one changes
+nothing, and receivers need only the last one of each gateway.
 
-It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused: a heartbeat whole, but of its pools only those that are wrong, so that one pool's odd figure does not
-blind whoever decides on the others.
+It crosses a trust boundary: any process on the bus may have sent it. Decoding is therefore strict and bounded. A bad
+heartbeat is rejected as a whole, but a bad pool entry is left out alone, so that it does not hide the other pools.
 
-What a gateway lacks to do as the policies say (`needs`) goes in a message of its own, without pools: a registry that
-does not know the field drops that message, and no pool's figures with it. The same holds of `demand`, which tells of
-pools that may be at zero and goes out at once when somebody begins to wait for one.
+What a gateway lacks to apply the policies (`needs`) is sent in a message of its own, without pools. A registry that
+does not know the field drops that message and loses no pool's figures. `demand` is sent alike: it reports pools that
+may be at zero, and immediately when a request begins to wait for one.
 
-Neighbours: `functions.gateway.admission.pool_stats` counts, `functions.gateway.needs` looks for what is lacking,
-`pool_board` keeps the last word of each.
+Neighbours: `functions.gateway.admission.pool_stats` counts, `functions.gateway.needs` finds what is lacking,
+`pool_board` stores the last heartbeat of each gateway.
 """
 
 from typing import Annotated, Literal
@@ -25,9 +24,9 @@ from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 
 WHY_MAX_CHARS = 256
 HEARTBEAT_MAX_BYTES = 512 * 1024
-MAX_POOLS_PER_HEARTBEAT = 16  # with every bucket of both sketches in use, 30 KB each
-MAX_DEMAND = 1024  # pools at zero that somebody asks for; more of them are told of by other gateways, or later
-MAX_NEEDS = 256  # more of them, and the first by name are told
+MAX_POOLS_PER_HEARTBEAT = 16  # 30 KB each if every bucket of both sketches is in use
+MAX_DEMAND = 1024  # pools at zero with requests; other gateways, or later messages, report the rest
+MAX_NEEDS = 256  # if there are more, the first by name are sent
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Bucket = Annotated[int, msgspec.Meta(ge=FIRST_BUCKET, le=LAST_BUCKET)]
@@ -39,31 +38,32 @@ _NO_HEARTBEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class PoolHeartbeatInvalid(Exception):
-    """Not a gateway's word on its pools; drop it and count it."""
+    """The message is not a gateway's heartbeat about its pools; drop it and count it."""
 
 
 class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One pool, as one gateway has seen it in the last `window_s`."""
+    """Statistics of one pool at one gateway over the last `window_s`."""
 
     pool: PoolText
     window_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
-    arrivals: Count = 0  # requests, whether they were taken in or not
-    arriving_tokens: Count = 0  # their prompts, and what was expected to be made
-    deferrable_tokens: Count = 0  # of them, the batch band's
-    shed: Count = 0  # refused, for whatever reason
-    overflow: Count = 0  # of them, the ones that were refused for want of capacity, and are not batch
+    arrivals: Count = 0  # requests, admitted or not
+    arriving_tokens: Count = 0  # prompt tokens and expected output tokens
+    deferrable_tokens: Count = 0  # part of `arriving_tokens`: the batch band's
+    shed: Count = 0  # rejected for any reason
+    overflow: Count = 0  # part of `shed`: for lack of capacity, and not batch
     degraded: Count = 0  # answered by another pool
-    ttft_ms: Buckets = {}  # interactive ones, from their coming to the first token
-    gap_ms: Buckets = {}  # between tokens, each of them
-    queue_s: Seconds = 0.0  # how long the next one that is not batch would wait, now
-    queued_tokens: Count = 0  # that wait now
-    foreground_queued_tokens: Count = 0  # of them, those that are not batch
-    rungs: Annotated[tuple[RungName, ...], msgspec.Meta(max_length=4)] = ()  # of the overload ladder, in force here
+    ttft_ms: Buckets = {}  # interactive requests, from arrival to first token
+    gap_ms: Buckets = {}  # between consecutive tokens
+    queue_s: Seconds = 0.0  # current wait of the next request that is not batch
+    queued_tokens: Count = 0  # waiting now
+    foreground_queued_tokens: Count = 0  # part of `queued_tokens`: those that are not batch
+    # overload ladder steps in force at this gateway
+    rungs: Annotated[tuple[RungName, ...], msgspec.Meta(max_length=4)] = ()
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
 
 class UnmetNeed(msgspec.Struct, frozen=True):
-    """Something that a policy in force needs at a gateway, and that is not there. Unknown fields are ignored."""
+    """Something that a policy in force needs at a gateway and that is missing. Unknown fields are ignored."""
 
     what: Annotated[str, msgspec.Meta(max_length=32)]  # `tokenizer` | `tool_secret`; a newer gateway may know others
     subject: Annotated[str, msgspec.Meta(max_length=256)]  # a pool; `tenant/secret`
@@ -74,8 +74,8 @@ class PoolDemand(msgspec.Struct, frozen=True):
     """Requests for one pool that may be at zero. Unknown fields are ignored."""
 
     pool: PoolText
-    waking: Count = 0  # that wait for its first replica, or were told to come back for it
-    open_requests: Count = 0  # that it has, or that wait in its admission queue
+    waking: Count = 0  # requests that wait for its first replica, or must be sent again later because of it
+    open_requests: Count = 0  # requests at its replicas or in its admission queue
 
 
 Demand = Annotated[tuple[PoolDemand, ...], msgspec.Meta(max_length=MAX_DEMAND)]
@@ -84,17 +84,17 @@ Needs = Annotated[tuple[UnmetNeed, ...], msgspec.Meta(max_length=MAX_NEEDS)]
 
 class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     gateway_id: GatewayId
-    incarnation: UnixMillis  # the process's start: its sequence begins again at 0
+    incarnation: UnixMillis  # start time of the process: its sequence begins again at 0
     sequence: Count  # the same for all messages of one second
     sent_unix_s: UnixSeconds
     pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_HEARTBEAT)] = ()
-    needs: Needs | None = None  # None: this message does not speak of them
+    needs: Needs | None = None  # None if this message does not report them
     demand: Demand | None = None
     schema_version: Literal[1] = 1
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A heartbeat whose pools were not looked into."""
+    """A heartbeat whose pools are not decoded yet."""
 
     gateway_id: GatewayId
     incarnation: UnixMillis
@@ -111,8 +111,8 @@ def encode(heartbeat: PoolHeartbeat) -> bytes:
 
 
 def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
-    """A heartbeat from bus bytes, and how many of its pools were left out; PoolHeartbeatInvalid where nothing is left
-    of it."""
+    """Decode a heartbeat and the number of its pools that were left out; PoolHeartbeatInvalid if nothing usable is
+    left."""
     if len(message) > HEARTBEAT_MAX_BYTES:
         raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:

@@ -1,10 +1,10 @@
-"""Filters of the token blocks that a pool's replicas hold, as one gateway knows them; and what a question finds.
+"""Bloom filters of the token blocks that a pool's replicas hold, as one gateway knows them.
 
-A bloom is complete in itself: the newest counts. A replica whose engine keeps blocks in host memory tells two, of its
-accelerator's and of both places' together; the second table is there from the first such replica on, in the same
-columns, and whoever tells one filter has that in both.
+Each update has a complete filter: the newest counts. A replica whose engine stores blocks in host memory sends two:
+for its accelerator, and for both places together. The second table exists from the first such replica on, with the
+same columns, and a replica that sends one filter has it in both tables.
 
-Neighbours: `prefix_view` has one of these for each pool, beside the index of events.
+`prefix_view` has one `PrefixFilters` for each pool, next to its index of events.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,16 +17,17 @@ from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Leading blocks of a chain by replica; absent: none."""
+    """Number of leading blocks of a chain that each replica holds; a replica that is absent holds none."""
 
     blocks: dict[ReplicaId, int]
-    in_host: dict[ReplicaId, int]  # of those, what is in host memory alone
+    in_host: dict[ReplicaId, int]  # the part that is in host memory only
 
 
 def held_by(
     replicas: Mapping[int, ReplicaId], anywhere: Mapping[int, int], on_device: Mapping[int, int] | None = None
 ) -> Held:
-    """From depths by slot. `on_device`: how much of `anywhere` needs no reload; None: all of it."""
+    """Build the result from depths by slot. `on_device`: the part of `anywhere` that needs no reload; None: all of
+    it."""
     in_host: dict[ReplicaId, int] = {}
     if on_device is not None:
         for slot, depth in anywhere.items():
@@ -51,11 +52,11 @@ class _Filter:
 
 
 class PrefixFilters:
-    """Of one pool. Owned by one event loop; times are monotonic seconds."""
+    """Filters of one pool's replicas. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._device: BloomTable | None = None
-        self._anywhere: BloomTable | None = None  # None: nobody has anything in host memory
+        self._anywhere: BloomTable | None = None  # None while no replica has blocks in host memory
         self._filters: dict[ReplicaId, _Filter] = {}
         self._by_column: dict[int, ReplicaId] = {}
         self._live = 0
@@ -72,14 +73,14 @@ class PrefixFilters:
 
     @property
     def names(self) -> int:
-        """Of all replicas together."""
+        """Number of block names in all replicas' filters."""
         return sum(one.names for one in self._filters.values())
 
     def silent(self, now_s: float) -> list[ReplicaId]:
         return [id_ for id_, one in self._filters.items() if now_s - one.seen_s > SILENCE_LIMIT_S]
 
     def held(self, names: Sequence[int]) -> Held | None:
-        """None where nothing is known of any replica."""
+        """Return the leading blocks that each replica holds; None if no replica is known."""
         if self._device is None or not self._live:
             return None
         if self._anywhere is None:
@@ -88,7 +89,7 @@ class PrefixFilters:
         return held_by(self._by_column, anywhere, self._device.depths(names, bits_of(anywhere)))
 
     def fold(self, replica_id: ReplicaId, bloom: Bloom, now_s: float) -> None:
-        """The replica's newest filters; ValueError where one of them is none, and nothing changes."""
+        """Store the replica's newest filters; ValueError if one of them is invalid, and nothing changes."""
         if self._device is None:
             self._device = BloomTable()
         BloomTable.check(bloom.filter)

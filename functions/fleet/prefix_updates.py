@@ -1,18 +1,19 @@
 """Updates about engines' KV caches, from agents to gateways, and the requests for them: messages and packing.
 
-Three kinds of updates, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
+There are three kinds of updates about one replica's set of token block names
+(`functions.decisions.prefix.block_names`):
 
-    delta    what came and went since the delta before. A generation begins with the empty set at sequence 0; each delta
-             that changes something has the next sequence. One without changes repeats the sequence: "still here".
-    state    the whole set as of a sequence, in parts of at most STATE_NAMES names, one after the other.
+    delta    changes since the previous delta. A generation begins with the empty set at sequence 0; each delta with
+             changes has the next sequence. One without changes repeats the sequence to show that the agent is alive.
+    state    the whole set as of a sequence, in consecutive parts of at most STATE_NAMES names.
     bloom    a filter of the whole set (`functions.decisions.prefix.block_bloom`), complete in itself.
 
-Beside what is on the accelerator, each tells what the engine has in host memory alone (`host_...`): a block that leaves
-the accelerator and is kept is in `removed` and in `host_added` of one delta. An older gateway does not read those.
+Each update also has the blocks that are in host memory only (`host_...`). A block that moves from the accelerator to
+host memory is in `removed` and in `host_added` of one delta. An older gateway ignores those fields.
 
-Nothing is sent without a request: a gateway names what it wants of a pool (`PrefixRequest`) every ASK_INTERVAL_S, and
-an agent that got none for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
-Both cross a trust border; decoding is strict and bounded.
+Updates are sent only on request: a gateway sends `PrefixRequest` for a pool every ASK_INTERVAL_S. An agent without a
+request for ASKED_FOR_S stops sending. Names are hashes: neither prompts nor salts cross the bus. Both kinds of
+message cross a trust boundary; decoding is strict and bounded.
 """
 
 from array import array
@@ -25,12 +26,12 @@ from functions.decisions.prefix.block_bloom import MAX_BYTES as BLOOM_MAX_BYTES
 
 ASK_INTERVAL_S = 5.0
 ASKED_FOR_S = 3 * ASK_INTERVAL_S
-SILENCE_LIMIT_S = 30.0  # this long without an update, and nothing is known of the replica
+SILENCE_LIMIT_S = 30.0  # without an update for this long, the replica's blocks are unknown
 STATE_NAMES = 4096
-DELTA_NAMES = 16_384  # what comes and goes at once; more, and the whole state is told
+DELTA_NAMES = 16_384  # changes in one delta; if there are more, the whole state is sent
 UPDATE_MAX_BYTES = 8 * 4 * DELTA_NAMES + 4096
 ASK_MAX_BYTES = 64 * 1024
-MAX_WANTED = 256  # replicas whose state one ask wants
+MAX_WANTED = 256  # replicas whose state one request may name
 
 Kind = Literal["events", "bloom"]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
@@ -42,7 +43,7 @@ Packed = Annotated[bytes, msgspec.Meta(max_length=8 * DELTA_NAMES)]
 class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False):
     replica_id: Name
     pool: Name
-    generation: Number  # unix milliseconds of its begin: a later one is greater
+    generation: Number  # start of the generation in Unix milliseconds: a later one is greater
     sequence: Number
     block_tokens: BlockTokens
     added: Packed = b""
@@ -55,7 +56,7 @@ class State(msgspec.Struct, frozen=True, tag="state", gc=False):
     replica_id: Name
     pool: Name
     generation: Number
-    sequence: Number  # as of
+    sequence: Number  # the set is as of this sequence
     block_tokens: BlockTokens
     part: Annotated[int, msgspec.Meta(ge=0, le=4095)]
     parts: Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -67,26 +68,27 @@ class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
     replica_id: Name
     pool: Name
     block_tokens: BlockTokens
-    names: Number  # how many it was made of
+    names: Number  # number of names in the filter
     filter: Annotated[bytes, msgspec.Meta(max_length=BLOOM_MAX_BYTES)]
     anywhere: Annotated[bytes, msgspec.Meta(max_length=BLOOM_MAX_BYTES)] = b""
-    """Of the accelerator's and of host memory's together; empty where nothing is in host memory."""
+    """Filter of the blocks on the accelerator and in host memory together; empty if none are in host memory."""
 
 
 PrefixUpdate = Delta | State | Bloom
 
 
 class PrefixRequest(msgspec.Struct, frozen=True):
-    """A gateway wants to know this of a pool's replicas, and the whole state of those that it has lost count of."""
+    """A gateway's request for updates about a pool, and for the whole state of replicas that it has missed updates
+    of."""
 
     pool: Name
     kind: Kind
     states_of: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_WANTED)] = ()
-    everyone: bool = False  # the asker has just begun: the state of all
+    everyone: bool = False  # True if the gateway has just started: the state of all replicas
 
 
 class PrefixUpdateInvalid(Exception):
-    """Not a message about prefixes; drop it and count it."""
+    """The message is not about prefixes; drop it and count it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,7 +102,7 @@ def pack(names: Iterable[int]) -> bytes:
 
 def unpack(content: bytes) -> "array[int]":
     names = array("Q")
-    names.frombytes(content)  # of a whole number of names: `decode` has seen to it
+    names.frombytes(content)  # `decode` has checked that these are whole names
     return names
 
 
@@ -109,7 +111,7 @@ def encode(update: PrefixUpdate | PrefixRequest) -> bytes:
 
 
 def decode(message: bytes) -> PrefixUpdate:
-    """Raises PrefixUpdateInvalid."""
+    """Decode an update; PrefixUpdateInvalid if it is none."""
     if len(message) > UPDATE_MAX_BYTES:
         raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {UPDATE_MAX_BYTES}")
     try:
@@ -122,7 +124,7 @@ def decode(message: bytes) -> PrefixUpdate:
 
 
 def decode_ask(message: bytes) -> PrefixRequest:
-    """Raises PrefixUpdateInvalid."""
+    """Decode a request; PrefixUpdateInvalid if it is none."""
     if len(message) > ASK_MAX_BYTES:
         raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")
     try:

@@ -1,21 +1,22 @@
 """Token blocks that the replicas of a pool hold, as one gateway knows them: updates folded into an index.
 
-Folding is pure bookkeeping with time as an argument. A replica is known while every delta since its generation's begin,
-or since a state, has been heard; one that is missing makes it unknown (nothing is believed of it) until its state was
-told again. A state is gathered part by part beside what is believed, and takes its place when it is whole. Silence
-makes unknown too. Of blooms the newest counts, and none is older than the silence. A pool's blocks have one size, that
-of whoever was heard first; replicas with another are unknown while one of those is there.
+Folding is pure bookkeeping with time as an argument. A replica is known while every delta since the start of its
+generation, or since a state, has arrived. A missing delta makes it unknown until its state arrives again. A state is
+gathered part by part and replaces the old content when it is complete. Silence makes a replica unknown too. Of blooms
+the newest counts. All blocks of a pool have one size, that of the first update; replicas with another size are
+unknown while a replica with that size is there.
 
-Blocks that a replica has in host memory alone are folded beside the others. A chain is held there as far as each block
-is in one place or the other, and what of it is not on the accelerator must be reloaded (`Held`).
-Worked example (test_what_left_the_accelerator_is_held_in_host_memory): of a chain of 9, r-0 has 3 on the accelerator,
-the next 4 in host memory alone: 7 blocks, of which 4 are reloaded.
+Blocks in host memory only are folded as well. A chain is held up to the first block that is in neither place, and its
+blocks that are not on the accelerator must be reloaded (`Held`). Worked example
+(test_what_left_the_accelerator_is_held_in_host_memory): of a chain of 9, r-0 has 3 on the accelerator and the next 4
+in host memory only: 7 blocks, of which 4 are reloaded.
 
-Memory: MAX_NAMES distinct names of events in a pool and MAX_NAMES_OF_REPLICA of each replica, beyond which nothing more
-is remembered of it; a bloom is 64 KiB for each replica.
+Memory: at most MAX_NAMES distinct names from events in a pool and MAX_NAMES_OF_REPLICA per replica; further names are
+ignored. A bloom is 64 KiB per replica.
 
-Worked example (test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes): at sequence 4 comes 6: unknown, and
-wanted; the state as of 6 in two parts: known again; 7 goes on from there.
+Worked example (test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes): 6 arrives at sequence 4, so the
+replica is unknown and its state is requested; the state as of 6 arrives in two parts, so it is known again; 7
+continues from there.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,14 @@ from functions.fleet.prefix_filters import Held, PrefixFilters, bits_of, held_by
 from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, PrefixUpdate, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB
-MAX_NAMES_OF_REPLICA = 262_144  # of 16 tokens: 4 million tokens of KV cache
+MAX_NAMES_OF_REPLICA = 262_144  # 4 million tokens of KV cache at 16 tokens a block
 MAX_REPLICAS = 20_000
 _SWEPT_ENTRIES = 5_000  # a quarter of a second's share: 1 ms
 
 
 @dataclass(slots=True)
 class _Filling:
-    """A state on its way."""
+    """A state whose parts are still arriving."""
 
     slot: int
     generation: int
@@ -45,7 +46,7 @@ class _Filling:
 
 @dataclass(slots=True)
 class _ReplicaPrefixes:
-    """What is known of one replica by events. `slot` None: unknown."""
+    """Knowledge about one replica from events; unknown if `slot` is None."""
 
     generation: int
     sequence: int
@@ -61,20 +62,20 @@ class _Pool:
     index: BlockIndex = field(default_factory=lambda: BlockIndex(MAX_NAMES))
     told: dict[ReplicaId, _ReplicaPrefixes] = field(default_factory=dict)
     by_slot: dict[int, ReplicaId] = field(default_factory=dict)
-    live: int = 0  # the slots of replicas that are known, as bits
+    live: int = 0  # slots of known replicas, as bits
     filters: PrefixFilters = field(default_factory=PrefixFilters)
 
 
 class PrefixView:
-    """Owned by one event loop. All times are monotonic seconds."""
+    """Prefix knowledge of one gateway. Owned by one event loop. All times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolName, _Pool] = {}
         self._pool_of: dict[ReplicaId, PoolName] = {}
-        self.gaps_total = 0  # times that a replica became unknown because an update of it was lost
+        self.gaps_total = 0  # how often a replica became unknown because an update was lost
 
     def fold(self, update: PrefixUpdate, now_s: float) -> None:
-        """Take in one message; ValueError where it holds what no replica can say."""
+        """Fold one message; ValueError if its content is impossible for a replica."""
         replica_id, pool_name = ReplicaId(update.replica_id), PoolName(update.pool)
         former = self._pool_of.get(replica_id)
         if former is None and len(self._pool_of) >= MAX_REPLICAS:
@@ -102,12 +103,12 @@ class PrefixView:
                     raise
 
     def block_tokens(self, pool: PoolName) -> int:
-        """The size of the pool's blocks, by its newest update; 0: nothing was heard."""
+        """Return the block size of the pool by its newest update; 0 without any update."""
         known = self._pools.get(pool)
         return known.block_tokens if known is not None else 0
 
     def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
-        """How many leading blocks each replica holds; None where nothing is known of any replica."""
+        """Return how many leading blocks each replica holds; None if no replica is known."""
         pool = self._pools.get(pool_name)
         if pool is None or not pool.live:
             return None
@@ -118,19 +119,19 @@ class PrefixView:
         return held_by(pool.by_slot, anywhere, index.depths(names, bits_of(anywhere)))
 
     def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
-        """The same by filters."""
+        """Return the same by filters."""
         pool = self._pools.get(pool_name)
         return pool.filters.held(names) if pool is not None else None
 
     def unknown(self, pool_name: PoolName) -> tuple[ReplicaId, ...]:
-        """Replicas that tell events, and of which the state must be asked."""
+        """Return replicas that send events and whose state must be requested."""
         pool = self._pools.get(pool_name)
         if pool is None:
             return ()
         return tuple(id_ for id_, told in pool.told.items() if told.slot is None)[:MAX_WANTED]
 
     def known_replicas(self) -> dict[tuple[PoolName, Kind], int]:
-        """By pool and source, of how many replicas the blocks are known."""
+        """Return for each pool and source the number of replicas whose blocks are known."""
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): len(pool.by_slot)} if pool.told else {}
@@ -138,7 +139,7 @@ class PrefixView:
         return found
 
     def known_blocks(self) -> dict[tuple[PoolName, Kind], int]:
-        """The same, their blocks added up."""
+        """Return for each pool and source the number of known blocks."""
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): sum(told.names for told in pool.told.values())} if pool.told else {}
@@ -146,7 +147,7 @@ class PrefixView:
         return found
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """The replica is gone, or its cache is."""
+        """Forget a replica that is gone or whose cache is."""
         name = self._pool_of.pop(replica_id, PoolName(""))
         pool = self._pools.get(name)
         if pool is None:
@@ -156,10 +157,10 @@ class PrefixView:
             _drop(pool, told)
         pool.filters.forget(replica_id)
         if not pool.told and not pool.filters:
-            del self._pools[name]  # names of pools come from the bus: half a megabyte each, with blooms
+            del self._pools[name]  # pool names come from the bus; with blooms, a pool takes half a megabyte
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second: forget the silent, wipe what was forgotten."""
+        """Forget silent replicas and clear the index of forgotten ones. Call a few times a second."""
         for pool in list(self._pools.values()):
             silent = [id_ for id_, told in pool.told.items() if now_s - told.seen_s > SILENCE_LIMIT_S]
             silent += pool.filters.silent(now_s)
@@ -168,7 +169,8 @@ class PrefixView:
             pool.index.sweep(_SWEPT_ENTRIES)
 
     def _started_anew(self, name: PoolName, replica_id: ReplicaId, block_tokens: int) -> _Pool:
-        """Nobody else tells of blocks of another size: what the replica said so far means nothing any more."""
+        """Replace the pool by an empty one: no other replica has blocks of another size, so all earlier updates are
+        void."""
         self._pool_of[replica_id] = name
         pool = self._pools[name] = _Pool(block_tokens)
         return pool
@@ -193,11 +195,13 @@ class PrefixView:
         if told is None:
             told = pool.told[replica_id] = _ReplicaPrefixes(state.generation, state.sequence, now_s)
         if state.generation < told.generation:
-            return  # an agent whose clock was set back begins to count when its former self has been silent for long
+            # after a clock was set back, an agent's updates count once its previous generation has been silent for
+            # long enough
+            return
         told.seen_s = now_s
         if told.slot is not None and state.generation == told.generation:
             if state.sequence <= told.sequence:
-                return  # what is known needs no state
+                return  # a known replica needs no state
             self._lost_count(pool, told)
         _gather(pool, replica_id, told, state)
 
@@ -207,7 +211,7 @@ class PrefixView:
 
 
 def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _ReplicaPrefixes:
-    """A generation that is new to us: known from its beginning, or not at all."""
+    """Begin a new generation: known from its start, or unknown."""
     former = pool.told.get(replica_id)
     if former is not None:
         _drop(pool, former)
@@ -234,7 +238,7 @@ def _apply(pool: _Pool, told: _ReplicaPrefixes, delta: Delta) -> None:
 
 
 def _gather(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, state: State) -> None:
-    """One more part of a state; with the last one the replica is known."""
+    """Add one part of a state; after the last one the replica is known."""
     filling = _filling(pool, told, state)
     if filling is None:
         return
@@ -252,7 +256,7 @@ def _gather(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, state: S
 
 
 def _filling(pool: _Pool, told: _ReplicaPrefixes, state: State) -> _Filling | None:
-    """Where this part goes; None where it does not follow the one before."""
+    """Return the state that this part belongs to; None if it does not follow the previous part."""
     filling = told.filling
     if state.part == 0:
         if filling is not None:
@@ -275,7 +279,7 @@ def _assign_slot(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, slo
 
 
 def _drop(pool: _Pool, told: _ReplicaPrefixes) -> None:
-    """The replica is unknown from now on."""
+    """Make the replica unknown."""
     for slot in (told.slot, told.filling.slot if told.filling is not None else None):
         if slot is not None:
             pool.index.retire(slot)

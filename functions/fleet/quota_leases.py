@@ -1,16 +1,17 @@
-"""Leases of limits from the bus: what gateways request, what is granted, and the script that decides.
+"""Leases of limits from the bus: what gateways request, what is granted, and the client of the script that decides.
 
-One script call carries all that a gateway has to ask in a round; it runs on the server by the server's clock, so that
-gateways need not agree on the time. It keeps one level for each limit of each account, which grants raise and time
-lowers: the same bucket as `functions.decisions.quota.token_bucket`. Amounts travel in millionths of a token or second.
+One script call carries all requests of a gateway in a round. It runs on the server by the server's clock, so gateways
+need not agree on the time. The script stores one level for each limit of each account. Grants raise it and time
+lowers it: the same bucket as `functions.decisions.quota.token_bucket`. Amounts are in millionths of a token or
+second.
 
-    a round's ask     each limit by itself, at most half of what is left, in whole requests; below zero: given back
-    an urgent ask     several limits of one request, perhaps of two accounts: all or nothing, and when to come back
+    a round's request     each limit by itself, at most half of what is left, in whole requests; negative: returned
+    an urgent request     several limits of one request, perhaps of two accounts: all or none, and when to retry
 
-A server that has just begun knows of nothing that was spent. For a second it says so (`learning`), and is told:
-what gateways spent is a debt of theirs, which their next round pays, and places are said anew with each ask.
+A new server does not know what was spent. For one second it reports this (`learning`). What gateways spent meanwhile
+is their debt, which their next round pays, and every request repeats the places that its gateway holds.
 
-Neighbours: `functions.decisions.quota.lease` says how much to ask for; `functions.gateway.quota.leases` does so.
+Neighbours: `functions.decisions.quota.lease` decides how much to request; `functions.gateway.quota.leases` sends it.
 """
 
 from collections.abc import Sequence
@@ -26,30 +27,30 @@ from functions.fleet.quota_script import SCRIPT
 MICRO = 1_000_000
 NO_LIMIT = -1
 GATEWAYS_KEY, BORN_KEY, ACCOUNT_KEY = "shoal:quota:gateways", "shoal:quota:born", "shoal:quota:account:"
-REGIONS_KEY, USED_KEY = "shoal:quota:regions", "shoal:quota:used"  # of `quota_regions`
+REGIONS_KEY, USED_KEY = "shoal:quota:regions", "shoal:quota:used"  # keys of `quota_regions`
 _KEYS = (GATEWAYS_KEY, BORN_KEY, REGIONS_KEY, USED_KEY)
 _CONNECT_S = 1.0
 _Given = tuple[int, list[int], list[int]]
 
 
 class RateRequest(NamedTuple):
-    """Of one limit; amounts in millionths."""
+    """Request for one limit; amounts in millionths."""
 
     dimension: int
-    limit: int  # a period; whole, as the policy has it
+    limit: int  # per period; a whole number, as in the policy
     burst_micro: int
     period_s: int
-    wanted_micro: int  # below zero: given back
-    request_micro: int  # what one request takes: a round's ask is granted in whole ones, or in full
+    wanted_micro: int  # negative: returned
+    request_micro: int  # amount of one request: a round's request is granted in multiples of it, or in full
 
 
 class LeaseRequest(NamedTuple):
-    """Of one account."""
+    """Request for one account."""
 
     account: str
     places_limit: int  # NO_LIMIT: places are not counted
     places_held: int
-    places_wanted: int  # below zero: given back
+    places_wanted: int  # negative: returned
     rates: tuple[RateRequest, ...]
 
 
@@ -61,34 +62,34 @@ class Group(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Of one account, in the order of its request."""
+    """Grant for one account, in the order of its request."""
 
-    places: int  # held from now on
+    places: int  # places held from now on
     granted_micro: tuple[int, ...]
-    left_micro: tuple[int, ...]  # for everybody; negative: debt
+    left_micro: tuple[int, ...]  # left for all gateways; negative: debt
 
 
 class Granted(NamedTuple):
     ok: bool
-    wait_us: int  # where it is not: when it might be
+    wait_us: int  # if not ok: time until it may be granted
     grants: tuple[Grant, ...]
 
 
 class LeaseAnswer(NamedTuple):
-    gateways: int  # heard of in the last 10 s
+    gateways: int  # gateways seen in the last 10 s
     learning: bool
     granted: tuple[Granted, ...]
 
 
 class QuotaBroker(Protocol):
     async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
-        """Tell that this gateway lives, and what it wants; BusUnavailable where nobody answers."""
+        """Report that this gateway is alive and request leases; BusUnavailable if the bus does not answer."""
 
     async def close(self) -> None: ...
 
 
 class ValkeyQuotaBroker:
-    """Over connections of its own: an ask must not wait behind a page of pins."""
+    """Leases from Valkey, over connections of its own: a request must not wait behind a page of pins."""
 
     def __init__(self, url: str, *, password: valkey_client.Password | None = None, timeout_s: float = 1.0) -> None:
         self._client = valkey_client.client(
@@ -119,7 +120,7 @@ def _encoded(gateway_id: str, groups: Sequence[Group]) -> bytes:
 
 
 def _answer(said: object) -> LeaseAnswer:
-    """What the script gave, which is whole numbers in lists."""
+    """Parse the script's answer, which is whole numbers in lists."""
     try:
         gateways, learning, granted = msgspec.convert(said, tuple[int, int, list[tuple[int, int, list[_Given]]]])
     except msgspec.ValidationError as error:

@@ -1,8 +1,8 @@
-"""Model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
+"""Model of the quota script: does what `quota_script` does on the bus, in the same order, at a given time.
 
-It keeps one level for each limit of each account, and the places that each gateway holds; see the script for why.
-Simulated fleets and the fault seeds lease their limits from it. `test_the_model_answers_as_the_script_does` holds it to
-the script on a real server.
+It stores one level for each limit of each account, and the places that each gateway holds; the script explains why.
+Simulated fleets and the fault seeds lease their limits from it. `test_the_model_answers_as_the_script_does` compares
+it with the script on a real server.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ from functions.fleet.quota_leases import MICRO, Grant, Granted, Group, LeaseAnsw
 _PLACES_TTL_US, _GATEWAY_TTL_US, _LEARNING_US = 10_000_000, 10_000_000, 1_000_000
 _FULL_US = 100_000
 _LEAST_PERIOD_S = 60
-_KEPT_US_A_PERIOD_S = 2 * MICRO  # an account that nobody asks about is forgotten after twice its longest period
+_KEPT_US_A_PERIOD_S = 2 * MICRO  # an unused account is forgotten after twice its longest period
 
 
 @dataclass(slots=True)
 class _Account:
-    levels: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limit: level, as of
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)  # by gateway: how many, until
+    levels: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limit: level, and the time it is as of
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)  # by gateway: number, and expiry
     until_us: int = 0
 
     def is_known(self) -> bool:
@@ -28,7 +28,7 @@ class _Account:
 
 
 class QuotaModel:
-    """One bus. Times are its own microseconds, which may be set back."""
+    """One bus. Times are the bus's own microseconds, which may be set back."""
 
     def __init__(self) -> None:
         self._gateways: dict[str, int] = {}
@@ -47,12 +47,12 @@ class QuotaModel:
         return LeaseAnswer(len(self._gateways), learning, granted)
 
     def places(self, account: str, now_us: int) -> int:
-        """Held by all gateways."""
+        """Return the places that all gateways hold."""
         found = self._accounts.get(account)
         return sum(held for held, until in found.places.values() if until > now_us) if found is not None else 0
 
     def forget_expired(self, now_us: int) -> None:
-        """Accounts that the server's own expiry would have taken."""
+        """Forget accounts that the server's expiry would have deleted."""
         for name in [name for name, account in self._accounts.items() if account.until_us <= now_us]:
             del self._accounts[name]
 
@@ -61,7 +61,7 @@ class QuotaModel:
 
 
 class _Call:
-    """One call of one gateway."""
+    """One script call of one gateway."""
 
     def __init__(self, accounts: dict[str, _Account], gateway: str, now_us: int) -> None:
         self._accounts, self._gateway, self._now_us = accounts, gateway, now_us
@@ -104,7 +104,8 @@ class _Call:
             free = max(0, request.places_limit - self._others(request) - places)
             places = max(0, places + min(request.places_wanted, free))
             held = account.places.pop(self._gateway, (0, 0))[0]
-            if in_full:  # urgent asks of one gateway may cross on their way: the smaller one takes nothing back
+            # urgent requests of one gateway may arrive out of order: the smaller one must not return places
+            if in_full:
                 places = max(places, held)
             if places > 0:
                 account.places[self._gateway] = (places, self._now_us + _PLACES_TTL_US)
@@ -153,7 +154,7 @@ class _Call:
         return found
 
     def _living(self, places: Iterable[tuple[str, tuple[int, int]]]) -> Iterable[tuple[str, tuple[int, int]]]:
-        """Those that have not expired; where the clock was set back, they are as old as they may be."""
+        """Yield places that have not expired. If the clock was set back, cap their expiry at the full lifetime."""
         for gateway, (held, until_us) in places:
             if until_us > self._now_us:
                 yield gateway, (held, min(until_us, self._now_us + _PLACES_TTL_US))

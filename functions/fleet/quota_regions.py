@@ -1,15 +1,15 @@
-"""Limits over several regions: what each region's bus granted, told to the others, and charged there.
+"""Limits across several regions: grants of each region's bus are charged on the buses of the other regions.
 
     granted here    the quota script counts, for each limit of each account, all that it ever granted (`quota_script`)
-    read            a registry of another region asks for the accounts that were touched since it asked last
-    charge          it adds what is new of it to the levels on its own bus, and holds as many places as are held there
+    read            a registry of another region reads the accounts that were touched since its last read
+    charge          it adds the new part to the levels on its own bus, and holds as many places as are held there
 
-The other region counts as one more gateway there, so that limits are leased although the region has one gateway; like a
-gateway it is forgotten, with its places, after 10 s of silence. What was spent meanwhile is not charged afterwards: the
-first answer after a silence only says where the counting stands. Each total is charged once, whoever reads it how
-often: the bus remembers it in the transaction that charges it. A bus that began anew counts anew, and says so by when.
+The other region counts as one more gateway there, so that limits are leased even if the region has one gateway. Like
+a gateway it is forgotten, with its places, after 10 s of silence. What was spent meanwhile is not charged later: the
+first answer after a silence only sets the starting count. Each total is charged once, however often it is read: the
+bus stores it in the transaction that charges it. A new bus counts from zero, and its answers include its start time.
 
-Of n regions, with d between a grant and its charge elsewhere, any minute sees at most
+For n regions, with d between a grant and its charge elsewhere, any minute sees at most
 
     limit + n x burst + (n - 1) x limit x d / 60 s     test_all_regions_together_keep_the_bound, docs/decisions/0031
 
@@ -25,10 +25,10 @@ from functions.fleet import valkey_client
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_leases import ACCOUNT_KEY, BORN_KEY, GATEWAYS_KEY, REGIONS_KEY, USED_KEY
 
-SILENT_S = 10.0  # as a gateway's
+SILENT_S = 10.0  # as for a gateway
 MAX_ACCOUNTS = 5_000  # in one answer: about half a megabyte
-_COUNTED_S = 600  # how long a region whose registries are away goes on counting
-_FORGOTTEN_S = 600  # an account that nobody touched: its buckets are empty
+_COUNTED_S = 600  # a region without registries continues to count for this long
+_FORGOTTEN_S = 600  # an account untouched for this long is forgotten: its buckets are empty
 
 READ = """
 -- KEYS 1 accounts in use  2 when this server began  3 there where other regions share the limits
@@ -122,7 +122,7 @@ return {whole(charged)}
 
 
 class UsedRate(NamedTuple):
-    """Of one limit; whole numbers as text: millionths may be more than JSON's doubles hold."""
+    """Usage of one limit. Whole numbers are text, because millionths may exceed the precision of JSON's doubles."""
 
     dimension: int
     granted_micro: str
@@ -138,10 +138,10 @@ class UsedAccount(NamedTuple):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a region's bus granted to the accounts that were touched lately."""
+    """Grants of a region's bus to the accounts that were touched recently."""
 
     began: str
-    upto: str  # read on from here
+    upto: str  # position for the next read
     more: bool
     accounts: tuple[UsedAccount, ...]
 
@@ -157,7 +157,8 @@ class RegionBus:
         self._charge = self._client.register_script(CHARGE)
 
     async def read(self, after: str = "0", most: int = MAX_ACCOUNTS) -> Used:
-        """What was granted here to accounts touched after `after`; from now on it is counted. BusUnavailable."""
+        """Return grants to accounts touched after `after`, and start counting. BusUnavailable if the bus does not
+        answer."""
         try:
             keys = [USED_KEY, BORN_KEY, REGIONS_KEY]
             said = await self._read(keys=keys, args=[after, most, _COUNTED_S, _FORGOTTEN_S])
@@ -166,9 +167,10 @@ class RegionBus:
             raise BusUnavailable(str(error)) from error
 
     async def charge(self, region: str, used: Used, *, is_whole: bool) -> int | None:
-        """Charge here what another region granted since it was heard last; millionths of all limits. BusUnavailable.
+        """Charge here what another region granted since its last charge; return millionths of all limits together.
 
-        `is_whole`: read from the beginning on. None where it has to be, and was not: nothing was done.
+        `is_whole`: `used` was read from the beginning. Return None, without any change, if that is required and it
+        was not. Raises BusUnavailable.
         """
         ours = [account for account in used.accounts if account.key.startswith(ACCOUNT_KEY)]
         document = {"r": region, "b": used.began, "w": is_whole, "l": not used.more, "s": SILENT_S, "a": ours}

@@ -1,4 +1,4 @@
-"""Lua script that the bus runs for `quota_leases`: one call answers all that a gateway requests."""
+"""Lua script that the bus runs for `quota_leases`: one call answers all requests of a gateway."""
 
 SCRIPT = """
 -- Shares out accounts' limits among gateways. One call: who asks is alive, and its asks are answered in their order.

@@ -1,9 +1,9 @@
-"""Regions of a fleet: installations that share policies and pepper, by name, and where each is reached.
+"""Regions of a fleet: installations that share policies and pepper, by name, with their addresses.
 
     {"a": {"registry_url": "https://registry.a.example.com", "gateway_url": "https://a.example.com"}, "b": {…}}
 
-One file for all of them, each of which leaves itself out. It may change while they run: a ConfigMap, or what `shoal up
---region` writes.
+All regions read the same file, and each ignores its own entry. The file may change while they run: it is a ConfigMap,
+or written by `shoal up --region`.
 """
 
 from pathlib import Path
@@ -20,9 +20,9 @@ Url = Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s/]+\Z", max_length=30
 
 
 class RegionAddress(msgspec.Struct, frozen=True, omit_defaults=True):
-    registry_url: Url  # of its registry, as the other regions reach it
-    gateway_url: Url | None = None  # as the front reaches it
-    port_base: int | None = None  # of a local fleet
+    registry_url: Url  # URL of its registry for other regions
+    gateway_url: Url | None = None  # URL of its gateway for the front
+    port_base: int | None = None  # local fleets only
 
 
 class RegionsUnreadable(Exception):

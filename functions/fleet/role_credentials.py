@@ -1,22 +1,23 @@
-"""Credentials of the installation's roles: what each process shows, and what it accepts.
+"""Credentials of the installation's roles: which secret each process presents, and which ones it accepts.
 
-    follow      read snapshots and zones                      shown by gateways        to the registry
-    account     say what tenants used                         shown by gateways        to the registry
-    publish     write snapshots, changes, rollouts, zones     shown by the controller  to the registry
-    agent       read snapshots and zones, find chunks         shown by agents          to the registry
-    heartbeat   sign what a replica says                      by agents                to gateways and the registry
-    load        have an agent load an adapter                 by gateways              to agents
-    standing    have an agent serve, or stand by              by the controller        to agents
-    chunks      read chunks of artifacts                      by agents and nodes      to each other
-    operate     everything at the registry                    by operators             to the registry
+    follow      read snapshots and zones                      presented by gateways        to the registry
+    account     report what tenants used                      presented by gateways        to the registry
+    publish     write snapshots, changes, rollouts, zones     presented by the controller  to the registry
+    agent       read snapshots and zones, find chunks         presented by agents          to the registry
+    heartbeat   sign heartbeats                               by agents                    to gateways and the registry
+    load        load an adapter                               by gateways                  to agents
+    standing    change between serving and standby            by the controller            to agents
+    chunks      read chunks of artifacts                      by agents and nodes          to each other
+    operate     everything at the registry                    by operators                 to the registry
 
-All follow from the internal token, which only the registry and operators have. The other roles get a document with what
-is theirs, made by `shoal secrets` and `shoal up`; nothing in it leads back to the token, or to another role's.
+All are derived from the internal token, which only the registry and operators have. `shoal secrets` and `shoal up`
+give each other role a document with its own secrets, from which neither the token nor another role's secret can be
+derived.
 
-Where a process is given the token itself, as up to version 0.1, it goes on with that for one version and says so.
+A process that has the token itself, as up to version 0.1, works with it for one more version and logs a warning.
 
-The token's file may have two lines while it is rotated: the first is shown, both are accepted. Files are read again
-when they change, since a replica must not be replaced for a new credential.
+During a rotation the token's file has two lines: the first is presented, both are accepted. Files are read again when
+they change, so that a new credential needs no new replica.
 """
 
 import hashlib
@@ -37,12 +38,12 @@ ROLES: Mapping[Role, tuple[Purpose, ...]] = {
     "controller": ("publish", "standing"),
     "agent": ("agent", "heartbeat", "load", "standing", "chunks"),
 }
-MAX_TOKENS = 2  # while one replaces the other
+MAX_TOKENS = 2  # two during a rotation
 _READ_AGAIN_S = 5.0
 _CHUNKS = b"shoal: chunks between nodes"  # as nodes of version 0.1 derive it
 _log = logging.getLogger(__name__)
 
-Bearer = str | Callable[[], str]  # a credential, or where it is to be had when it is needed
+Bearer = str | Callable[[], str]  # a credential, or a function that returns the current one
 
 
 class CredentialsUnusable(Exception):
@@ -55,10 +56,10 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoleCredentials:
-    """Read once, or from a file that is looked at now and then."""
+    """Credentials read once, or from a file that is checked for changes."""
 
     def __init__(self, text: str, *, file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises CredentialsUnusable. `file`: where the text is from, and a later one."""
+        """Raise CredentialsUnusable if the text is invalid. `file`: the file that has the text, for later changes."""
         self._secrets, self.role = _parsed(text)
         self._file = file
         self._clock = clock
@@ -67,32 +68,35 @@ class RoleCredentials:
 
     @classmethod
     def read(cls, file: Path) -> "RoleCredentials":
-        """Raises OSError, CredentialsUnusable."""
+        """Read the file; raises OSError, CredentialsUnusable."""
         return cls(file.read_text(encoding="utf-8"), file=file)
 
     @property
     def is_token(self) -> bool:
-        """Whether this is the internal token, from which all the others follow."""
+        """True if this is the internal token, from which all other secrets are derived."""
         return self.role is None
 
     def accepted(self, purpose: Purpose) -> tuple[str, ...]:
-        """The one that is shown, and another while they are changed; none where it is not this role's."""
+        """Return the secret that is presented, then the other one of a rotation; empty if this role has none for
+        `purpose`."""
         self._look()
         return self._secrets.get(purpose, ())
 
     def secret(self, purpose: Purpose) -> str:
-        """For signing and deriving; CredentialsUnusable where it is not this role's."""
+        """Return the secret for signing and deriving; CredentialsUnusable if this role has none."""
         found = self.accepted(purpose)
         if not found:
             raise CredentialsUnusable(f"the credentials of the {self.role} have nothing for {purpose!r}")
         return found[0]
 
     def bearer(self, purpose: Purpose) -> str:
-        """For the registry: the internal token where that is all there is, since registries of 0.1 know no other."""
+        """Return the bearer for the registry. It is the internal token if that is what is configured, because
+        registries of 0.1 accept no other."""
         return self.secret("operate" if self.is_token else purpose)
 
     def _look(self) -> None:
-        """Read the file again where it has changed; what cannot be used is told, and what there was goes on."""
+        """Read the file again if it has changed. If the new content is unusable, log it and continue with the old
+        one."""
         now_s = self._clock()
         if self._file is None or now_s - self._looked_s < _READ_AGAIN_S:
             return
@@ -110,7 +114,7 @@ class RoleCredentials:
 
 
 def read_for(role: Role, file: Path) -> RoleCredentials:
-    """The role's own, or the token of before with a word in the log. Raises OSError, CredentialsUnusable."""
+    """Read the role's own credentials, or the internal token with a warning. Raises OSError, CredentialsUnusable."""
     found = RoleCredentials.read(file)
     if found.role is None:
         _log.warning(
@@ -125,13 +129,13 @@ def read_for(role: Role, file: Path) -> RoleCredentials:
 
 
 def document(role: Role, tokens: Iterable[str]) -> bytes:
-    """What the role gets, from the internal token or the two of a rotation."""
+    """Return the document for a role, derived from the internal token or the two of a rotation."""
     secrets = _derived_all(tuple(tokens))
     return msgspec.json.encode(_Document(role, {purpose: secrets[purpose] for purpose in ROLES[role]}))
 
 
 def tokens_in(text: str) -> tuple[str, ...]:
-    """The lines of the internal token's file; CredentialsUnusable where that is no such file."""
+    """Return the lines of the internal token's file; CredentialsUnusable if it has none or too many."""
     tokens = tuple(line for line in map(str.strip, text.splitlines()) if line)
     if not 1 <= len(tokens) <= MAX_TOKENS:
         raise CredentialsUnusable(f"expected a token, or two lines with one each; there are {len(tokens)}")
@@ -139,7 +143,7 @@ def tokens_in(text: str) -> tuple[str, ...]:
 
 
 def derived(token: str, purpose: Purpose) -> str:
-    """One purpose's secret, from the internal token."""
+    """Derive the secret of one purpose from the internal token."""
     if purpose == "operate":
         return token
     words = _CHUNKS if purpose == "chunks" else f"shoal: credential to {purpose}".encode()
@@ -169,7 +173,7 @@ def _parsed(text: str) -> tuple[Mapping[Purpose, tuple[str, ...]], Role | None]:
 
 
 def _stamp(file: Path | None) -> tuple[int, int, int] | None:
-    """Changes with the file's content; a Secret's volume replaces the file behind a link."""
+    """Return a value that changes with the file's content; a Secret's volume replaces the file behind a link."""
     if file is None:
         return None
     try:

@@ -1,12 +1,13 @@
 """Heartbeat of a gateway about the rollouts that it splits: a message a second over the bus.
 
-Counts and buckets are cumulative since this gateway process first saw the stage. So a heartbeat that is lost costs
-nothing, one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A heartbeat
-carries the stages that changed; every so often all of them, for whoever began to listen later. One without any stage
-says: still here.
+Counts and buckets are cumulative since this gateway process first saw the stage. A lost heartbeat therefore costs
+nothing, a repeated one changes nothing, and one that arrives out of order is dropped by its sequence. A heartbeat has
+the stages that changed, and periodically all of them for new listeners. One without stages shows that the gateway is
+alive.
 
-It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused whole. Neighbours: `functions.gateway.routing.rollout` writes, `rollout_stats` adds up.
+It crosses a trust boundary: any process on the bus may have sent it. Decoding is therefore strict and bounded, and a
+message with a value out of range is rejected as a whole. `functions.gateway.routing.rollout` writes heartbeats,
+`rollout_stats` adds them up.
 """
 
 from typing import Annotated, Literal
@@ -27,11 +28,11 @@ GatewayId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"
 
 
 class RolloutHeartbeatInvalid(Exception):
-    """Not a gateway's heartbeat; drop it."""
+    """The message is not a gateway's rollout heartbeat; drop it."""
 
 
 class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One stage of one rollout, as this gateway process has seen it."""
+    """Statistics of one stage of one rollout at this gateway process."""
 
     rollout: AnyRolloutId
     stage: Stage
@@ -41,7 +42,7 @@ class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway_id: GatewayId
-    incarnation: UnixMillis  # the process's start: its sequence begins again at 0
+    incarnation: UnixMillis  # start time of the process: its sequence begins again at 0
     sequence: Count
     sent_unix_s: UnixSeconds
     rollouts: Annotated[tuple[StageStats, ...], msgspec.Meta(max_length=MAX_STAGES_PER_HEARTBEAT)] = ()
@@ -53,7 +54,7 @@ def encode(heartbeat: RolloutHeartbeat) -> bytes:
 
 
 def decode(message: bytes) -> RolloutHeartbeat:
-    """A heartbeat from bus bytes; RolloutHeartbeatInvalid where they are none, or the numbers contradict each other."""
+    """Decode a heartbeat; RolloutHeartbeatInvalid if it is none, or its numbers contradict each other."""
     if len(message) > HEARTBEAT_MAX_BYTES:
         raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:

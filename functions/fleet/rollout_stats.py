@@ -1,17 +1,17 @@
-"""Statistics of each rollout's stage over all gateways: their heartbeats, added up.
+"""Statistics of each rollout stage over all gateways: the sum of their heartbeats.
 
-Per (rollout, stage) the book keeps the last word of every gateway process, and adds them when asked. A gateway that is
-started anew begins again at nothing; what its former process said stays: of each gateway the two newest processes are
-kept apart (both may be alive while one hands over to the other), an older one is added to a sum and heard no more.
-Newer is who started later by its own clock. That may have been set back between two starts: where both that are known
-have been silent for SILENT_S, one that seems to be older is their successor.
+For each (rollout, stage) the book stores the last statistics of every gateway process and adds them on request. A
+restarted gateway counts from zero, and the counts of its former process remain. The two newest processes of each
+gateway are separate, because both may run during a handover. An older process is added to a sum, and its later
+heartbeats are ignored. A newer process is one with a later start by its own clock. The clock may have been set back
+between two starts: if both known processes have been silent for SILENT_S, one that seems older counts as their
+successor.
 
-Everything is bounded: gateways, stages, bytes. A stage that nobody has spoken of for a day is forgotten, and the one
-that has been silent for longest where the book is full: gateways say all again every so often, so that what is still
-under way comes back by itself.
+Gateways, stages and bytes are bounded. A stage without heartbeats for a day is forgotten, and the one that was silent
+longest if the book is full. Gateways repeat all stages periodically, so stages that still run return by themselves.
 
-Worked example (test_a_restarted_gateways_former_words_stay): gateway A says 100 requests, is started anew and says 20;
-B says 50. Together: 170.
+Worked example (test_a_restarted_gateways_former_words_stay): gateway A reports 100 requests, restarts and reports 20;
+B reports 50. Together: 170.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ MAX_STAGES = 2048
 MAX_BYTES = 64 * 1024 * 1024  # a stage of one gateway is about 5 KB in practice, 70 KB at its worst
 FORGET_AFTER_S = 86_400.0
 _LOOK_INTERVAL_S = 60.0
-SILENT_S = 45.0  # three of a gateway's whole reports, which come every 15 s
+SILENT_S = 45.0  # three of a gateway's full reports, which come every 15 s
 _PROCESSES_PER_GATEWAY = 2
-_CLOSED_REMEMBERED = 64  # processes of a gateway whose late heartbeats would count twice
+_CLOSED_REMEMBERED = 64  # closed processes per gateway whose late heartbeats would count twice
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(StageStats)
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(StageStats)
 
 @dataclass(slots=True)
 class _Process:
-    """One gateway process: the last heartbeat that counted."""
+    """One gateway process: its last accepted heartbeat."""
 
     sequence: int
     heard_unix_s: float
@@ -48,10 +48,11 @@ class _Process:
 @dataclass(slots=True)
 class _Gateway:
     processes: dict[int, _Process] = field(default_factory=dict)  # by incarnation
-    closed: dict[int, None] = field(default_factory=dict)  # part of the sums, the last of them
+    # incarnations that were added to the sums, the most recent ones
+    closed: dict[int, None] = field(default_factory=dict)
 
     def takes(self, incarnation: int, now_unix_s: float) -> bool:
-        """Whether a process that is not known counts from now on."""
+        """Return True if an unknown process is to be counted from now on."""
         if incarnation in self.closed:
             return False
         known = self.processes.values()
@@ -60,7 +61,7 @@ class _Gateway:
         return is_newer or all(now_unix_s - process.heard_unix_s >= SILENT_S for process in known)
 
     def oldest(self, now_unix_s: float) -> int:
-        """Of those who are silent, else of all, the one that was started first."""
+        """Return the process to close: of the silent ones, else of all, the one that started first."""
         heard = {incarnation: process.heard_unix_s for incarnation, process in self.processes.items()}
         return min(heard, key=lambda incarnation: (now_unix_s - heard[incarnation] < SILENT_S, incarnation))
 
@@ -69,12 +70,12 @@ class _Gateway:
 class _Stage:
     heard_unix_s: float
     said: dict[tuple[str, int], bytes] = field(default_factory=dict)  # (gateway, incarnation) -> StageStats, encoded
-    former: StageStats | None = None  # of processes that are gone
+    former: StageStats | None = None  # sum of closed processes
     size_bytes: int = 0
 
 
 class EvidenceBook:
-    """Owned by one event loop. Times are unix seconds, arguments."""
+    """Statistics of all stages. Owned by one event loop. Times are Unix seconds, passed as arguments."""
 
     def __init__(self) -> None:
         self._gateways: dict[str, _Gateway] = {}
@@ -84,7 +85,8 @@ class EvidenceBook:
         self.refused_total = 0
 
     def take(self, message: bytes, now_unix_s: float) -> bool:
-        """One heartbeat from the bus; False where it is none, is out of date, or is one gateway too many."""
+        """Record a message from the bus; return False if it is no heartbeat, is outdated, or its gateway exceeds
+        MAX_GATEWAYS."""
         try:
             heartbeat = decode(message)
         except RolloutHeartbeatInvalid:
@@ -98,7 +100,8 @@ class EvidenceBook:
         return True
 
     def evidence(self, rollout: str, stage: int) -> Evidence:
-        """All gateways' together. `heard_unix_s` is when one that has seen this stage last spoke, of whatever."""
+        """Return the evidence of all gateways. `heard_unix_s` is the last heartbeat of any gateway that has seen this
+        stage."""
         found = self._stages.get((rollout, stage))
         if found is None:
             return Evidence()
@@ -113,7 +116,7 @@ class EvidenceBook:
         )
 
     def forget(self, rollout: str) -> None:
-        """Drop what was said of a rollout: it has ended, or begins again."""
+        """Drop the statistics of a rollout that has ended or begins again."""
         for key in [key for key in self._stages if key[0] == rollout]:
             self._size_bytes -= self._stages.pop(key).size_bytes
 
@@ -124,10 +127,10 @@ class EvidenceBook:
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    # inside
+    # Helpers.
 
     def _counts(self, heartbeat: RolloutHeartbeat, now_unix_s: float) -> bool:
-        """Whether this heartbeat is news; remembers that its sender was heard."""
+        """Return True if this heartbeat is new, and record the time and sequence of its sender."""
         gateway = self._gateways.get(heartbeat.gateway_id)
         if gateway is None:
             if len(self._gateways) >= MAX_GATEWAYS and not self._drop_silent_gateway(now_unix_s):
@@ -156,8 +159,8 @@ class EvidenceBook:
         self._size_bytes += grown_bytes
 
     def _close_old(self, gateway_id: str, gateway: _Gateway, now_unix_s: float) -> None:
-        """Add what older processes of a gateway said to the sums; their late heartbeats would count twice from here
-        on."""
+        """Add the counts of a gateway's older processes to the sums. From now on their late heartbeats would count
+        twice."""
         while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
             oldest = gateway.oldest(now_unix_s)
             del gateway.processes[oldest]
@@ -179,7 +182,7 @@ class EvidenceBook:
         self._size_bytes += grown_bytes
 
     def _drop_silent_gateway(self, now_unix_s: float) -> bool:
-        """Make room for one more gateway: the one that was silent for longest goes, if it is over a day."""
+        """Make room for one more gateway: drop the one silent for longest, if that is over a day."""
         heard = {id_: max(it.heard_unix_s for it in known.processes.values()) for id_, known in self._gateways.items()}
         quietest = min(heard, key=lambda id_: heard[id_])
         if now_unix_s - heard[quietest] < FORGET_AFTER_S:
@@ -190,7 +193,7 @@ class EvidenceBook:
         return True
 
     def _shrink(self, now_unix_s: float) -> None:
-        """Forget stages that nobody speaks of, and the quietest where there are too many."""
+        """Forget stages without heartbeats, and those silent for longest if there are too many."""
         if now_unix_s - self._looked_unix_s > _LOOK_INTERVAL_S:
             self._looked_unix_s = now_unix_s
             for key in [key for key, stage in self._stages.items() if now_unix_s - stage.heard_unix_s > FORGET_AFTER_S]:
@@ -201,7 +204,7 @@ class EvidenceBook:
 
 
 def _total(parts: Sequence[EncodedGroup]) -> GroupStats:
-    """All of them together: buckets are added as they came, and become sketches once."""
+    """Return the sum of all parts; buckets are added first and become sketches once."""
     return group_of(
         EncodedGroup(
             requests=sum(part.requests for part in parts),

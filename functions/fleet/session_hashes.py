@@ -1,4 +1,4 @@
-"""Hashes of sessions on the bus: eight bytes each, one after the other, in base64; bounded."""
+"""Hashes of sessions on the bus: eight bytes each, concatenated, in base64; bounded."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ SessionHashes = Annotated[str, msgspec.Meta(max_length=4 * (MAX_HASHES * HASH_BY
 
 
 class HashesInvalid(Exception):
-    """No whole number of hashes, or too many."""
+    """The bytes are not a whole number of hashes, or there are too many."""
 
 
 def join(hashes: list[bytes]) -> str:
@@ -23,7 +23,7 @@ def join(hashes: list[bytes]) -> str:
 
 
 def split(text: str) -> list[bytes]:
-    """The hashes; HashesInvalid where the text spells none."""
+    """Decode the hashes; HashesInvalid if the text has none."""
     try:
         joined = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

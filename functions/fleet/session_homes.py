@@ -1,11 +1,13 @@
-"""Session homes, as gateways publish them to each other: which replica has a conversation, where hashes do not say it.
+"""Session homes as gateways publish them to each other: the replica that has a conversation, if hashes do not
+determine it.
 
-A conversation that went where every gateway would look for it (`functions.decisions.routing.homes`) is not told of.
-The others are told in batches: eight bytes of a hash each, the first two of them the tenant's, never an id or a text.
-A batch is said at once to those who listen, and kept under a key that expires, for those who start later.
+A conversation at the replica where every gateway would look for it (`functions.decisions.routing.homes`) is not
+published. The others are sent in batches with eight bytes of a hash each. The first two bytes are the tenant's; ids
+and texts are never sent. A batch is published to current listeners, and stored under a key that expires for gateways
+that start later.
 
-Losing a batch costs its conversations one prompt computed anew. It crosses a trust border, so decoding is strict and
-bounded. Neighbours: `functions.gateway.routing.homes` keeps them; `session_pins` tells of rollouts' groups alike.
+Losing a batch costs each of its conversations one recomputed prompt. Batches cross a trust boundary, so decoding is
+strict and bounded. `functions.gateway.routing.homes` stores them; `session_pins` publishes rollout groups alike.
 """
 
 from typing import Annotated, Literal
@@ -23,11 +25,11 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class HomesInvalid(Exception):
-    """Not a batch of homes; drop it."""
+    """The message is not a batch of homes; drop it."""
 
 
 class SessionsAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conversations that went to one replica, and are looked for there for `ttl_s` from when the batch was sent."""
+    """Conversations at one replica. Gateways look for them there for `ttl_s` after the batch was sent."""
 
     pool: _Name
     replica: _Name
@@ -47,7 +49,7 @@ def sessions_at(pool: PoolName, replica: ReplicaId, ttl_s: float, hashes: list[b
 
 
 def hashes_in(homes: SessionsAt) -> list[bytes]:
-    """The hashes of one entry; HomesInvalid where the text spells none."""
+    """Return the hashes of one entry; HomesInvalid if its text has none."""
     try:
         return split(homes.hashes)
     except HashesInvalid as error:
@@ -59,7 +61,7 @@ def encode(batch: HomeBatch) -> bytes:
 
 
 def decode(message: bytes) -> HomeBatch:
-    """A batch from bus bytes; HomesInvalid where they are none."""
+    """Decode a batch; HomesInvalid if it is none."""
     if len(message) > BATCH_MAX_BYTES:
         raise HomesInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
     try:

@@ -1,13 +1,13 @@
 """Session pins of a rollout's groups, as gateways publish them to each other.
 
-A session that began on one version stays there while the rollout goes on, whichever gateway its next request comes to.
-So each gateway tells the others, in batches, of the sessions that it has pinned: eight bytes of a hash each, never the
-id. The first two are the tenant's, so that each tenant's sessions can be bounded apart. A batch is said at once to
-those who listen, and kept under a key that expires, for those who start later.
+During a rollout a session stays on the version that it began with, at whichever gateway its next request arrives.
+Each gateway therefore publishes the sessions that it has pinned, in batches: eight bytes of a hash each, never the
+id. The first two bytes are the tenant's, so that each tenant's sessions can be limited separately. A batch is
+published to current listeners, and stored under a key that expires for gateways that start later.
 
-Losing a batch may cost a session its version once; that is why each gateway's own pins hold whatever the bus does.
+Losing a batch may change a session's version once. Each gateway's own pins therefore hold regardless of the bus.
 
-It crosses a trust border, so decoding is strict and bounded. Neighbours: `functions.gateway.routing.pins` keeps them.
+Batches cross a trust boundary, so decoding is strict and bounded. `functions.gateway.routing.pins` stores them.
 """
 
 from typing import Annotated, Literal
@@ -25,11 +25,11 @@ BATCH_MAX_BYTES = 64 * 1024
 
 
 class BatchInvalid(Exception):
-    """Not a batch of pins; drop it."""
+    """The message is not a batch of pins; drop it."""
 
 
 class RolloutPins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sessions of one rollout that stay with their group for `ttl_s` from when the batch was sent."""
+    """Sessions of one rollout that stay with their group for `ttl_s` after the batch was sent."""
 
     rollout: AnyRolloutId
     ttl_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_TTL_S)]
@@ -49,7 +49,7 @@ def pins_of(rollout: RolloutId, ttl_s: float, hashes: list[bytes], group: Group 
 
 
 def hashes_in(pins: RolloutPins) -> list[bytes]:
-    """The hashes of one entry; BatchInvalid where the text spells none."""
+    """Return the hashes of one entry; BatchInvalid if its text has none."""
     try:
         return split(pins.hashes)
     except HashesInvalid as error:
@@ -61,7 +61,7 @@ def encode(batch: PinBatch) -> bytes:
 
 
 def decode(message: bytes) -> PinBatch:
-    """A batch from bus bytes; BatchInvalid where they are none."""
+    """Decode a batch; BatchInvalid if it is none."""
     if len(message) > BATCH_MAX_BYTES:
         raise BatchInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
     try:

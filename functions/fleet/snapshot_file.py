@@ -1,12 +1,14 @@
-"""Snapshot on disk: what a process starts from when the registry cannot be reached.
+"""Snapshot on disk, from which a process starts if the registry cannot be reached.
 
-The file is a journal of frames: a whole snapshot first, then the deltas that came after it. So a change of one tenant
-among 50,000 is kept by writing 400 bytes, not 30 MB, and is on the disk before it is used. When the deltas outgrow
-the whole, or anybody else has touched the file, it is written anew.
+The file is a journal of frames: a whole snapshot, then the later deltas. A change of one tenant among 50,000 is
+stored by writing 400 bytes instead of 30 MB, before the change is used. The file is rewritten if the deltas outgrow
+the whole, or another process has changed the file.
 
-A flipped byte is refused. A last frame that a crash tore is left out, since what stands before it is whole.
+A file with a flipped byte is rejected. A torn last frame, which a crash leaves, is ignored: everything before it is
+whole.
 
-Neighbours: `snapshot_frames` reads and writes; `snapshots` keeps a follower's cache here, the registry its document.
+Neighbours: `snapshot_frames` reads and writes frames; `snapshots` stores a follower's cache here, the registry its
+document.
 """
 
 import contextlib
@@ -27,17 +29,17 @@ MAX_DELTAS = 100
 
 @dataclass(slots=True)
 class SnapshotFile:
-    """Keeps what it is given, and knows when a delta suffices. Blocks: call it from a thread, one call at a time."""
+    """Store snapshots and decide if a delta suffices. Methods block: call them from a thread, one call at a time."""
 
     path: Path
-    _held: str = ""  # the content that the file ends with, as far as we know; empty: write it anew
-    _seen: tuple[int, int] = (0, 0)  # inode and size after our last look: another process may share the file
+    _held: str = ""  # hash of the content that the file ends with, as far as known; empty: rewrite the file
+    _seen: tuple[int, int] = (0, 0)  # inode and size after the last access: another process may share the file
     _whole_bytes: int = 0
     _delta_bytes: int = 0
     _deltas: int = 0
 
     def load(self, breathe: Breathe = without_pause) -> Indexed | None:
-        """What the file holds; None where there is none, SnapshotInvalid where it cannot be trusted."""
+        """Return the file's content; None if there is no file, SnapshotInvalid if it cannot be trusted."""
         self._held = ""
         try:
             with self.path.open("rb") as file:
@@ -52,20 +54,20 @@ class SnapshotFile:
         return content
 
     def vouched(self, unix_s: float) -> None:
-        """The content was said to be the newest: the file's time says when that was last. A lost file is no error."""
+        """Record when the content was last confirmed as the newest, as the file's time. A missing file is no error."""
         with contextlib.suppress(OSError):
             os.utime(self.path, (unix_s, unix_s))
 
     def vouched_unix_s(self) -> float | None:
-        """By the clock of whoever wrote the file; None where there is none."""
+        """Return that time by the clock of the process that wrote it; None if there is no file."""
         with contextlib.suppress(OSError):
             return self.path.stat().st_mtime
         return None
 
     def keep(self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause) -> None:
-        """Make the file end with `content`, by its delta where the file holds the delta's base. OSError as it comes."""
+        """Make the file end with `content`, by its delta if the file holds the base. OSError if the disk fails."""
         if delta and self._held == base_hash and self._has_room(delta) and self._look() == self._seen:
-            self._held = ""  # until the append is whole
+            self._held = ""  # until the append is complete
             frames.append(self.path, delta)
             self._delta_bytes += len(delta)
             self._deltas += 1
@@ -96,7 +98,7 @@ class SnapshotFile:
             try:
                 content = documents.read(chunks, content or empty(), breathe)
             except BaseMissing:
-                sound = False  # somebody who shares the file appended what was there already
+                sound = False  # another process that shares the file appended content that was already there
             self._deltas += bool(self._whole_bytes)
             self._delta_bytes += size_bytes if self._whole_bytes else 0
             self._whole_bytes = self._whole_bytes or size_bytes
@@ -114,10 +116,10 @@ class SnapshotFile:
 
 
 def write(path: Path, document: bytes) -> None:
-    """Replace the file's content by one whole document; OSError where the disk refuses, and the old file stays."""
+    """Replace the file's content by one whole document. OSError if the disk fails, and the old file stays."""
     frames.replace(path, in_chunks(document), without_pause)
 
 
 def read(path: Path) -> Indexed | None:
-    """The stored content; None where there is no file, SnapshotInvalid where it cannot be trusted."""
+    """Return the stored content; None if there is no file, SnapshotInvalid if it cannot be trusted."""
     return SnapshotFile(path).load()

@@ -1,9 +1,7 @@
-"""Frames of a file: documents one after the other, each behind a line `{"bytes":N,"sha256":…}` that covers all of it.
+"""Frames of a file: consecutive documents, each after a line `{"bytes":N,"sha256":…}` that covers all of it.
 
-A frame that was flipped is refused; one that was torn, at the end of the file, is told apart from that, since a crash
-while appending leaves such a one behind.
-
-Neighbours: `snapshot_file` decides what goes into which frame.
+A corrupt frame is rejected. A torn one at the end of the file raises `Torn` instead, because a crash while appending
+leaves one. `snapshot_file` decides what is written in which frame.
 """
 
 import hashlib
@@ -23,7 +21,7 @@ _LINES_A_WRITE = 200
 
 
 class Torn(Exception):
-    """The frame runs beyond the end of the file."""
+    """The frame extends beyond the end of the file."""
 
 
 class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +30,7 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def next_frame(file: BinaryIO) -> list[bytes] | None:
-    """The next document, in chunks; None at the end of the file. SnapshotInvalid, or Torn."""
+    """Return the next document in chunks; None at the end of the file. Raises SnapshotInvalid, or Torn."""
     line = file.readline(_MAX_LINE_BYTES)
     if not line:
         return None
@@ -57,7 +55,7 @@ def next_frame(file: BinaryIO) -> list[bytes] | None:
 
 
 def append(path: Path, document: bytes) -> None:
-    """One more frame, durably."""
+    """Append one frame and sync it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_line(len(document), hashlib.sha256(document).hexdigest()) + document)
@@ -66,7 +64,7 @@ def append(path: Path, document: bytes) -> None:
 
 
 def replace(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
-    """Make the file hold one frame with these lines, at once or not at all; the document's size."""
+    """Replace the file atomically by one frame with these lines; return the document's size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -80,7 +78,7 @@ def replace(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
 
 
 def _write(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
-    """The frame's line is written last, into the room that was left for it."""
+    """Write the file; its first line is written last, into the space reserved for it."""
     digest, size_bytes = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -98,12 +96,12 @@ def _write(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
 
 
 def _line(size_bytes: int, sha256: str) -> bytes:
-    """Always of one length."""
+    """Return the line before a document; its length is constant."""
     return b'{"bytes":%12d,"sha256":"%b"}\n' % (size_bytes, sha256.encode())
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Some lines at a time: a write and a hash for each would cost more than they move."""
+    """Join some lines at a time: a write and a hash update for each line would cost more than the copy."""
     gathered: list[bytes] = []
     for line in lines:
         gathered.append(line)

@@ -1,7 +1,7 @@
-"""Notices of new snapshots: a short message on the bus beside the registry's long polls.
+"""Notices of new snapshots: a short message on the bus, in addition to the registry's long polls.
 
-Polls are how snapshots travel; the word only wakes those whose poll has been lost on the way. Losing it, or being told
-something untrue, costs one poll and changes nothing else.
+Snapshots travel by polls. A notice only restarts polls that were lost on the way. A lost or wrong notice costs one
+poll and changes nothing else.
 """
 
 import logging
@@ -14,7 +14,7 @@ from functions.api.snapshot import EPOCH_MAX
 from functions.fleet.bus import BusUnavailable
 
 ALL_POOLS = "*"
-MAX_POOLS = 100  # named one by one; more are all
+MAX_POOLS = 100  # pools named individually; if there are more, the notice is for all
 _MAX_BYTES = 16 * 1024
 
 _log = logging.getLogger(__name__)
@@ -22,15 +22,16 @@ _log = logging.getLogger(__name__)
 
 class SnapshotNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
-    pools: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_POOLS)] = (ALL_POOLS,)  # whose agents it concerns
+    # pools whose agents the notice is for
+    pools: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_POOLS)] = (ALL_POOLS,)
 
 
 class NoticeBus(Protocol):
     async def announce(self, notice: SnapshotNotice) -> None:
-        """Tell everyone; BusUnavailable where that fails."""
+        """Send a notice to all listeners; BusUnavailable if that fails."""
 
     def notices(self) -> AsyncIterator[SnapshotNotice]:
-        """What is announced from now on; ends with BusUnavailable when the connection is lost."""
+        """Yield notices published from now on; ends with BusUnavailable when the connection is lost."""
 
 
 def encode(notice: SnapshotNotice) -> bytes:
@@ -38,7 +39,7 @@ def encode(notice: SnapshotNotice) -> bytes:
 
 
 def decode(message: bytes) -> SnapshotNotice | None:
-    """None for what is no news: whoever else writes to the bus cannot stop us."""
+    """Decode a notice; None if it is none, so that other writers on the bus cannot stop the reader."""
     if len(message) > _MAX_BYTES:
         return None
     try:
@@ -48,13 +49,13 @@ def decode(message: bytes) -> SnapshotNotice | None:
 
 
 async def follow_notices(bus: NoticeBus, heard: Callable[[SnapshotNotice], None]) -> None:
-    """Pass on what the bus tells, until it is lost: BusUnavailable."""
+    """Pass on notices from the bus until it is lost: BusUnavailable."""
     async for notice in bus.notices():
         heard(notice)
 
 
 async def announce(bus: NoticeBus, notice: SnapshotNotice) -> None:
-    """Tell everyone, or leave it at the polls."""
+    """Send a notice to all listeners. If the bus is unavailable, log it and rely on the polls."""
     try:
         await bus.announce(notice)
     except BusUnavailable as error:

@@ -1,19 +1,19 @@
-"""Delivery of snapshots to a process of the data plane: one long poll at the registry, for ever.
+"""Delivery of snapshots to a process of the data plane: an endless long poll at the registry.
 
-The law is static stability. A snapshot is verified before it is believed, kept on disk before it is used, and what
-is in hand stays until something better is: losing the registry, or being sent rubbish, changes nothing.
+The principle is static stability. A snapshot is verified before it is stored, and stored on disk before it is used.
+The current snapshot stays until a better one arrives, so losing the registry or receiving garbage changes nothing.
 
-* `load_cached` starts a process without a control plane.
-* `run` polls `GET /v1/snapshot?after=<epoch>` and names the content in hand: 204 says that nothing is newer, 200 brings
-  what changed since, or the whole. Either way the result must have the hash that the answer names.
-* `heard` wakes it: the bus said that a later epoch is out, and the poll in flight may be with nobody.
-* Epochs only grow. A registry that lost its state learns from `after` how far the world has got (`EPOCH_FLOOR_HEADER`
-  in its answers), and the controller publishes above that.
+* `load_cached` starts a process without a control plane. * `run` polls `GET /v1/snapshot?after=<epoch>` with the hash
+of the current content: 204 means that nothing is newer, 200
+  has the changes since, or the whole. Either way the result must have the hash that the response states.
+* `heard` restarts the poll: a notice on the bus says that a later epoch exists, and the poll in flight may be lost. *
+Epochs only grow. A registry that lost its state learns from `after` which epoch followers have (`EPOCH_FLOOR_HEADER`
+  in its responses), and the controller publishes above that.
 
-Reading, verifying and keeping happen in a thread, in slices that let the event loop run between them; the swap itself
-is one assignment.
+Reading, verifying and storing run in a thread, in slices that let the event loop run in between. The swap itself is
+one assignment.
 
-Neighbours: `functions.registry` answers, `snapshot_file` keeps the cache, `tasks.Supervised` restarts `run`.
+Neighbours: `functions.registry` responds, `snapshot_file` stores the cache, `tasks.Supervised` restarts `run`.
 """
 
 import asyncio
@@ -40,10 +40,11 @@ SNAPSHOT_PATH = "/v1/snapshot"
 HASH_HEADER = "x-shoal-snapshot-hash"
 EPOCH_HEADER = "x-shoal-snapshot-epoch"
 EPOCH_FLOOR_HEADER = "x-shoal-snapshot-epoch-floor"  # the next epoch must be above it
-BASE_HEADER = "x-shoal-snapshot-base"  # the content that the caller holds
-GATEWAY_HEADER = "x-shoal-gateway"  # a gateway that follows, by its name
-GATEWAYS_HEADER = "x-shoal-gateways"  # how many follow; absent where the registry has not listened for long
-FENCE_HEADER = "x-shoal-fence"  # a publisher's leadership: a lower one than the registry has seen is refused
+BASE_HEADER = "x-shoal-snapshot-base"  # hash of the caller's content
+GATEWAY_HEADER = "x-shoal-gateway"  # name of a gateway that follows
+# number of gateways that follow; absent if the registry has not run for long enough
+GATEWAYS_HEADER = "x-shoal-gateways"
+FENCE_HEADER = "x-shoal-fence"  # a publisher's leadership; a number lower than one the registry has seen is refused
 
 MAX_GATEWAYS = 10_000
 POLL_WAIT_S = 25.0  # below the 30 s after which many proxies drop a silent connection
@@ -51,34 +52,34 @@ _ANSWER_TIMEOUT_S = POLL_WAIT_S + 10.0
 _TIMEOUT = httpx.Timeout(5.0, read=_ANSWER_TIMEOUT_S)
 _TRANSFER_TIMEOUT_S = 60.0  # a document of the largest size at 1 MB/s
 _TIME_KEPT_EVERY_S = 60.0
-_MIN_POLL_INTERVAL_S = 0.5  # a registry that answers 204 without waiting is not hammered
-NEWS_GRACE_S = 1.0  # the answer to our own poll is usually on its way when the bus speaks
-_SMALL_BYTES = 1024 * 1024  # a delta; beyond, the cache is written anew
+_MIN_POLL_INTERVAL_S = 0.5  # limits the rate of polls if a registry answers 204 without waiting
+NEWS_GRACE_S = 1.0  # when a notice arrives, the answer to the poll in flight is usually on its way
+_SMALL_BYTES = 1024 * 1024  # largest delta that is appended; beyond, the cache is rewritten
 _QUOTED_CHARS = 300
 
 _log = logging.getLogger(__name__)
 
 
 class SnapshotSourceUnavailable(Exception):
-    """The registry gives no answer now; try again later. The snapshot in hand stays."""
+    """The registry does not answer now; try again later. The current snapshot stays."""
 
 
 class SnapshotRefused(Exception):
-    """The registry sent a document that cannot be believed; try again later. The snapshot in hand stays."""
+    """The registry sent a document that cannot be trusted; try again later. The current snapshot stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PollAnswer:
     chunks: list[bytes]
-    named: str  # the content hash that the registry gives
+    named: str  # the content hash that the registry states
 
 
 class SnapshotFollower:
-    """`on_swap` is called on the event loop with each new catalogue, once `current` has it.
+    """Follow snapshots. `on_swap` is called on the event loop with each new catalogue, after `current` is set.
 
-    With a `pool`, only that pool's part is followed; with a `gateway_id` the registry counts it among the gateways, and
-    `on_gateways` hears how many there are. `on_confirmed` hears, with an epoch, that ours is the newest as of
-    it: a part stays the same through many epochs.
+    With a `pool`, only that pool's part is followed. With a `gateway_id` the registry counts this process among the
+    gateways, and `on_gateways` receives their number. `on_confirmed` receives an epoch as of which the current
+    content is the newest: a pool's part stays the same through many epochs.
     """
 
     def __init__(
@@ -106,17 +107,17 @@ class SnapshotFollower:
         self._on_confirmed = on_confirmed
         self._wall_clock = wall_clock
         self._content: Indexed = empty()
-        self._needs_whole = False  # the last delta did not fit
-        self._unkept = False  # what is in hand is not on the disk
-        self._waiting: asyncio.Timeout | None = None  # while the registry lets us wait
+        self._needs_whole = False  # the last delta was invalid
+        self._unkept = False  # the current content is not on the disk
+        self._waiting: asyncio.Timeout | None = None  # set while a poll waits for the response
         self.current: Catalogue | None = None
-        self.confirmed_unix_s: float | None = None  # when the registry last said that ours is the newest, or sent it
+        self.confirmed_unix_s: float | None = None  # when the registry last confirmed or sent the current content
         self._time_kept_unix_s = 0.0
-        self.refused_total = 0  # documents and caches that could not be believed
-        self.last_problem = ""  # what was wrong last, for people; empty again once a snapshot was taken
+        self.refused_total = 0  # documents and caches that could not be trusted
+        self.last_problem = ""  # last problem, for people; empty again after a new snapshot
 
     def load_cached(self) -> bool:
-        """Start from the disk, before any registry has answered; False where there is nothing usable."""
+        """Start from the disk, before any registry has answered; return False if the cache is unusable."""
         try:
             content = self._cache.load()
         except SnapshotInvalid as error:
@@ -130,15 +131,15 @@ class SnapshotFollower:
         return True
 
     def age_s(self) -> float | None:
-        """Seconds since the registry last vouched for the snapshot in hand; None before the first time."""
+        """Return seconds since the registry last confirmed the current snapshot; None before the first time."""
         if self.confirmed_unix_s is None:
             return None
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
     def heard(self, notice: SnapshotNotice) -> None:
-        """The bus says that something is out. Where it concerns us and is later than ours, the poll is begun anew soon.
+        """Restart the poll soon if the notice is for this process and a later epoch.
 
-        Not at once: the answer to the poll in flight is usually on its way already.
+        Not immediately: the response to the poll in flight is usually on its way.
         """
         concerns_us = self._pool is None or ALL_POOLS in notice.pools or self._pool in notice.pools
         waiting = self._waiting
@@ -149,7 +150,7 @@ class SnapshotFollower:
             and not waiting.expired()
         ):
             soon_s = asyncio.get_running_loop().time() + NEWS_GRACE_S
-            waiting.reschedule(min(soon_s, waiting.when() or soon_s))  # more news puts nothing off
+            waiting.reschedule(min(soon_s, waiting.when() or soon_s))  # further notices do not delay it
 
     async def run(self) -> None:
         """Follow until the registry fails: SnapshotSourceUnavailable or SnapshotRefused."""
@@ -157,7 +158,7 @@ class SnapshotFollower:
             await self.poll()
 
     async def poll(self) -> bool:
-        """One long poll; whether it brought a snapshot."""
+        """Run one long poll; return True if it brought a snapshot."""
         started_s = asyncio.get_running_loop().time()
         base = self._content
         answer = await self._ask(base)
@@ -181,7 +182,7 @@ class SnapshotFollower:
         return True
 
     async def _ask(self, base: Indexed) -> _PollAnswer | None:
-        """What is later than the base, or None: nothing newer, or told to ask again."""
+        """Return changes since the base; None if there are none, or the poll must be sent again."""
         request = self._client.build_request(
             "GET", self._url, params=self._params(base), headers=self._headers(base), timeout=_TIMEOUT
         )
@@ -196,7 +197,7 @@ class SnapshotFollower:
             raise SnapshotSourceUnavailable(f"{self._url} cannot be read: {reason}") from error
 
     async def _until_answered(self, request: httpx.Request) -> httpx.Response | None:
-        """The answer's head; None where the bus had news meanwhile and the answer did not come."""
+        """Return the response's head; None if a notice arrived and the response did not follow."""
         ends_s = asyncio.get_running_loop().time() + _ANSWER_TIMEOUT_S
         try:
             async with asyncio.timeout_at(ends_s) as self._waiting:
@@ -235,12 +236,12 @@ class SnapshotFollower:
             await asyncio.to_thread(self._cache.keep, content, delta, base.content_hash, breather())
             self._unkept = False
         except OSError as error:
-            # A full disk must not keep a good snapshot from being served; only the next cold start is poorer.
+            # A full disk must not prevent a good snapshot from being served; only the next cold start is affected.
             self._unkept = True
             self._report(f"the snapshot could not be kept at {self._cache.path}: {error}")
 
     async def _keep_time(self) -> None:
-        """When the registry vouched last is known after a restart too, to a minute."""
+        """Store the time of the last confirmation, at most once a minute, so that it survives a restart."""
         confirmed_unix_s = self.confirmed_unix_s
         if confirmed_unix_s is not None and confirmed_unix_s - self._time_kept_unix_s >= _TIME_KEPT_EVERY_S:
             self._time_kept_unix_s = confirmed_unix_s
@@ -262,7 +263,7 @@ class SnapshotFollower:
 
 
 def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
-    """The content of a document that is what its name says and later than ours; SnapshotInvalid otherwise."""
+    """Return the content of a document that has the stated hash and a later epoch; SnapshotInvalid otherwise."""
     content = documents.read(answer.chunks, base, breather())
     if content.content_hash != answer.named:
         says = answer.named or "nothing"
@@ -273,13 +274,13 @@ def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
 
 
 def _number_of(response: httpx.Response, header: str) -> int:
-    """What the registry says there; 0 where it does not say."""
+    """Return the number in a response header; 0 if there is none."""
     text = response.headers.get(header, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 async def _read_bounded(response: httpx.Response) -> list[bytes]:
-    """In pieces: putting 30 MB together would hold everything up for as long as it takes."""
+    """Read the body in pieces: joining 30 MB would block the event loop."""
     chunks: list[bytes] = []
     size_bytes = 0
     async for part in response.aiter_bytes():

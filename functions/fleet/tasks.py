@@ -1,7 +1,8 @@
-"""Supervised background tasks: none fails in silence.
+"""Supervised background tasks, which never fail silently.
 
-A bare `asyncio.create_task` loses its exception and may be collected while it runs; lint bans it. `Supervised` owns
-its tasks: each one that raises is logged with its name and started again after a pause, and `close` ends them all.
+A bare `asyncio.create_task` loses its exception and may be garbage-collected while it runs; lint forbids it.
+`Supervised` owns its tasks. A task that raises is logged with its name and restarted after a pause, and `close` ends
+all tasks.
 """
 
 import asyncio
@@ -22,21 +23,22 @@ class Supervised:
     def forever(
         self, name: str, run: Callable[[], Awaitable[None]], *, expected: tuple[type[Exception], ...] = ()
     ) -> None:
-        """Run `run` until closed; one that returns or raises is started again after the pause.
+        """Run `run` until closed; if it returns or raises, restart it after the pause.
 
-        `expected` are the errors of a source that may be away: one line each, without a trace.
+        `expected` are the errors of a source that may be unavailable: they are logged as one line each, without a
+        trace.
         """
         self._spawn(self._keep(name, run, expected), name)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end; what it raises is logged. Cancelled before it began, it is closed."""
+        """Run `work` to its end; an exception is logged. If cancelled before it began, it is closed."""
         self._spawn(self._log_failure(name, work), name).add_done_callback(lambda _: work.close())
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel every task and wait for their ends.
+        """Cancel every task and wait until they end.
 
-        `asyncio.wait_for` of Python 3.11 forgets a cancellation where what it waits for comes at that very moment, and
-        the bus' client waits so: a task that still runs when four fifths of the time are over is cancelled once more.
+        `asyncio.wait_for` of Python 3.11 loses a cancellation if its awaitable completes at that moment, and the bus
+        client uses it. A task that still runs after four fifths of the time is therefore cancelled once more.
         """
         tasks = set(self._tasks)
         for wait_s in (0.8 * timeout_s, 0.2 * timeout_s):
@@ -57,7 +59,7 @@ class Supervised:
             try:
                 await run()
             except expected as error:
-                if repeats.is_new(kind_of(error), loop.time()):  # a source that stays away is said once
+                if repeats.is_new(kind_of(error), loop.time()):  # a source that stays unavailable is logged once
                     _log.warning("%s: %s; tried again every %.1f s", name, error, self._restart_after_s)
             except Exception:
                 _log.exception("task %s failed; it starts again in %.1f s", name, self._restart_after_s)

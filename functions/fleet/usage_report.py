@@ -1,15 +1,15 @@
-"""Usage reports: what gateways tell the registry of their requests, in sums by hour, tenant and model.
+"""Usage reports of gateways to the registry: sums by hour, tenant and model.
 
-    POST /internal/v1/usage        one report; its answer means that it is counted, now or before
+    POST /internal/v1/usage        one report; a success response means that it is counted, now or before
 
-A report is known by who made it and its number: `source` is made once by each gateway process, and its reports are
-numbered from 1. A source's reports are delivered in their order, so the registry keeps one number of each source, takes
-what is above it, and answers what is not as done. A report never changes once it was sent.
+A report is identified by its source and its number. Each gateway process creates a `source` once and numbers its
+reports from 1. The reports of a source are delivered in order. The registry stores the last number of each source,
+counts reports above it, and acknowledges the others as done. A report never changes after it was sent.
 
-Tokens are those that tenants are charged for. What engines did besides, for attempts that failed or lost against
-another one, is the platform's: `lost_*`, estimated where nobody counted it.
+Token counts are those that tenants are charged for. Engine work for attempts that failed or lost against another one
+is charged to the platform: `lost_*`, estimated if there is no count.
 
-Neighbours: `functions.gateway.usage` makes them, `functions.registry.sql.usage` keeps them.
+Neighbours: `functions.gateway.usage` creates reports, `functions.registry.sql.usage` stores them.
 """
 
 from collections.abc import Iterable
@@ -33,24 +33,24 @@ UsageKey = tuple[int, str, str, str, str, str]  # hour, tenant, model, version, 
 
 
 class UsageRow(msgspec.Struct, gc=False):
-    """Sums of one hour; the first six fields are the key, the others only grow."""
+    """Sums of one hour. The first six fields are the key; the others only grow."""
 
-    hour: Annotated[int, msgspec.Meta(ge=0, lt=10**7)]  # in which the requests ended: Unix seconds / 3600
+    hour: Annotated[int, msgspec.Meta(ge=0, lt=10**7)]  # hour in which the requests ended: Unix seconds / 3600
     tenant: _Name
-    model: _Name  # empty: of too many models at once to be told apart
+    model: _Name  # empty if there are too many models to count separately
     version: _Name
-    pool: _Name  # that answered
+    pool: _Name  # pool that answered
     service_class: ServiceClass
 
-    requests: _Count = 0  # that an engine was chosen for, however they ended
-    failed: _Count = 0  # of these: with an error of ours or of the engine's (5xx)
-    left: _Count = 0  # of these: the client left
+    requests: _Count = 0  # requests for which an engine was chosen, however they ended
+    failed: _Count = 0  # part of `requests`: ended with an error of the gateway or the engine (5xx)
+    left: _Count = 0  # part of `requests`: the client disconnected
     prompt_tokens: _Count = 0
-    cached_tokens: _Count = 0  # of the prompt's
+    cached_tokens: _Count = 0  # part of `prompt_tokens`
     completion_tokens: _Count = 0
     kv_token_seconds: _Amount = 0.0
     accelerator_seconds: _Amount = 0.0
-    cost: _Amount = 0.0  # of these, at the pool's price then
+    cost: _Amount = 0.0  # accelerator seconds at the pool's price at the time
 
     lost_attempts: _Count = 0
     lost_prompt_tokens: _Count = 0
@@ -71,7 +71,7 @@ class UsageReport(msgspec.Struct, frozen=True):
 
 
 class ReportInvalid(ValueError):
-    """The bytes are no report."""
+    """The bytes are not a usage report."""
 
 
 def key_of(row: UsageRow) -> UsageKey:
@@ -79,7 +79,7 @@ def key_of(row: UsageRow) -> UsageKey:
 
 
 def merge(into: dict[UsageKey, UsageRow], rows: Iterable[UsageRow]) -> None:
-    """Add each row to the one of its key; rows of `into` change, those that are given do not."""
+    """Add each row to the one with its key. Rows of `into` change; rows of `rows` do not."""
     for row in rows:
         key = key_of(row)
         known = into.get(key)
@@ -95,7 +95,7 @@ def encode(report: UsageReport) -> bytes:
 
 
 def decode(document: bytes) -> UsageReport:
-    """ReportInvalid says what is wrong."""
+    """Decode a report; ReportInvalid says what is wrong."""
     try:
         return msgspec.json.decode(document, type=UsageReport)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later.
+"""The bus over Valkey: PUBLISH for current listeners, SET with an expiry for processes that start later.
 
-A server that hangs accepts connections and says nothing. Whoever waits for messages asks it after two seconds without
-any, and takes it for lost four seconds later: before silence takes the replicas out. One that answers may still bring
-nothing (a subscription that died alone), so whoever hears no heartbeat for SILENT_AFTER_S subscribes anew, and reads
-what is kept.
+A hung server accepts connections and sends nothing. A listener therefore sends a ping after two seconds without a
+message, and treats the server as lost four seconds later: before silence removes replicas. A server that answers may
+still deliver nothing, if only the subscription has died. A listener without a heartbeat for SILENT_AFTER_S therefore
+subscribes again and reads the stored heartbeats.
 """
 
 import asyncio
@@ -45,17 +45,18 @@ PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
 PINS_KEY_PREFIX = "shoal:pins:"
 HOMES_KEY_PREFIX = "shoal:homes:"
 _TIMEOUT_S = 2.0
-_HUNG_AFTER_S = 4.0  # after it was asked
-SILENT_AFTER_S = 6.0  # twice before silence takes the replicas out
+_HUNG_AFTER_S = 4.0  # after a ping
+SILENT_AFTER_S = 6.0  # less than half of the time after which silence removes replicas
 _MESSAGES = ("message", "pmessage")
 _SCAN_PAGE = 500
 
 
 class ValkeyBus:
-    """`url` as `valkey_client` has it; a password inside it needs its own quoting, so give it by `password`."""
+    """The bus over Valkey. `url` as in `valkey_client`; pass the password by `password`, since in a URL it needs
+    quoting."""
 
     def __init__(self, url: str, *, password: valkey_client.Password | None = None, seal: Bearer | None = None) -> None:
-        """`seal`: the secret by which replicas that speak here are known."""
+        """`seal`: the secret that authenticates the replicas that publish here."""
         self._seal = seal
         self._client = valkey_client.client(
             url,
@@ -65,7 +66,7 @@ class ValkeyBus:
             health_check_interval=5,
         )
         self._gather = self._client.register_script(GATHER)
-        self._lines: dict[str, ReplicaLines] = {}  # of the replicas that speak here: an agent's one
+        self._lines: dict[str, ReplicaLines] = {}  # by replica that publishes here: one for an agent
 
     async def publish(self, heartbeat: Heartbeat) -> None:
         lines = self._lines.setdefault(heartbeat.replica_id, ReplicaLines())
@@ -159,7 +160,7 @@ class ValkeyBus:
                 await pipeline.execute()
 
     async def _messages(self, channel: str) -> AsyncIterator[bytes]:
-        """What is published from now on."""
+        """Yield messages published from now on."""
         async with self._subscribed(channel) as subscription:
             async for message in _heard(subscription):
                 yield message
@@ -167,9 +168,9 @@ class ValkeyBus:
     async def _kept_then_told(
         self, channel: str, key_prefix: str, pattern: str = "", silent_after_s: float = inf
     ) -> AsyncGenerator[list[bytes], None]:
-        """First all that lies under such keys, then what is published; none falls between.
+        """Yield all values stored under a key prefix, then messages as they are published; none is lost in between.
 
-        It ends where nothing comes for `silent_after_s`.
+        Ends if there is no message for `silent_after_s`.
         """
         async with self._subscribed(channel, pattern) as subscription:
             yield [message async for message in self._kept(key_prefix)]
@@ -178,19 +179,19 @@ class ValkeyBus:
 
     @contextlib.asynccontextmanager
     async def _subscribed(self, channel: str, pattern: str = "") -> AsyncIterator[PubSub]:
-        """From here on nothing is missed; BusUnavailable where that cannot be had, or is lost."""
+        """Subscribe; no message is lost from here on. BusUnavailable if that fails or the connection is lost."""
         with _errors():
             async with self._client.pubsub() as subscription:
                 await subscription.subscribe(channel)
                 if pattern:
                     await subscription.psubscribe(pattern)
                 for _ in range(1 + bool(pattern)):
-                    if await subscription.get_message(timeout=_TIMEOUT_S) is None:  # the server's word
+                    if await subscription.get_message(timeout=_TIMEOUT_S) is None:  # the server's confirmation
                         raise BusUnavailable("the bus does not answer")
                 yield subscription
 
     async def _kept(self, prefix: str) -> AsyncIterator[bytes]:
-        """The values under a prefix, a page at a time."""
+        """Yield the values under a key prefix, a page at a time."""
         cursor = 0
         with _errors():
             while True:
@@ -215,7 +216,7 @@ class ValkeyBus:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """The client's errors, by what to do about them."""
+    """Turn errors of the client into BusUnavailable."""
     try:
         yield
     except (ValkeyError, OSError) as error:
@@ -223,7 +224,7 @@ def _errors() -> Iterator[None]:
 
 
 async def _heard(subscription: PubSub, silent_after_s: float = inf) -> AsyncIterator[bytes]:
-    """Messages as they come, until none does for so long. A server that is quiet is asked whether it is there."""
+    """Yield messages as they arrive; end if there is none for `silent_after_s`. A quiet server is pinged."""
     loop, asked_s = asyncio.get_running_loop(), None
     heard_s = loop.time()
     rounds = Rounds(_TIMEOUT_S, heard_s)

@@ -1,13 +1,15 @@
 """Clients of the bus's Valkey: one server by its address, or the primary of several that Sentinel watches.
 
     valkey://bus.shoal.svc:6379/0                                           one server
-    valkey+sentinel://bus-0:26379,bus-1:26379,bus-2:26379/shoal/0           the primary named `shoal`, by any of these
+    valkey+sentinel://bus-0:26379,bus-1:26379,bus-2:26379/shoal/0           the primary `shoal`, found by any of these
 
-With sentinels each new connection asks them where the primary is, and the server whether it is it. Where one
-connection of a client is lost, gets no answer, or is refused a write by a former primary, its others are made anew at
-their next use: of many that lie ready only one is waited for. The password is the same for servers and sentinels: a
-user's name, a space and the user's (`bus_users`), or the default user's alone. From a file it is read anew for each
-connection, so that a bus with another password needs no other restart than its own.
+With sentinels, each new connection requests the primary's address from them and checks the server's role. If one
+connection of a client is lost, times out, or a former primary refuses its write, the other connections are reopened
+at their next use. Only one idle connection has to time out, not each of them.
+
+Servers and sentinels share the password: a user's name, a space and the user's password (`bus_users`), or the default
+user's password alone. A password file is read for each connection, so that a new password needs a restart of the bus
+only.
 """
 
 from collections.abc import Callable
@@ -25,14 +27,14 @@ from valkey.exceptions import TimeoutError as NoAnswer
 
 _SENTINEL_SCHEME = "valkey+sentinel://"
 _SENTINEL_PORT = 26379
-_SENTINEL_TIMEOUT_S = 0.5  # the next one is asked then
+_SENTINEL_TIMEOUT_S = 0.5  # then the next sentinel is tried
 
 
-Password = str | Callable[[], str]  # or where it is to be had when a connection is made
+Password = str | Callable[[], str]  # a password, or a function that returns the current one for each connection
 
 
 def password_in(file: Path | None) -> Password | None:
-    """Of a file, as it is whenever a connection is made. Raises OSError where it cannot be read now."""
+    """Return a function that reads the password file for each connection. Raises OSError if it cannot be read now."""
     if file is None:
         return None
     file.read_text()
@@ -40,12 +42,12 @@ def password_in(file: Path | None) -> Password | None:
 
 
 class BusUrlInvalid(ValueError):
-    """Not an address of a bus; the message says what is wrong."""
+    """The text is not an address of a bus; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """Of servers that sentinels watch."""
+    """The primary of servers that sentinels watch."""
 
     sentinels: tuple[tuple[str, int], ...]
     name: str
@@ -53,7 +55,8 @@ class Primary:
 
 
 def client(url: str, *, password: Password | None = None, most: int | None = None, **options: Any) -> valkey.Valkey:
-    """`most`: so many connections, and whoever finds none free waits for one as long as for an answer."""
+    """Return a client. `most` limits its connections; if all are in use, a call waits up to the answer timeout for
+    one."""
     if password is not None:
         options["credential_provider"] = _Login(password)
     if url.startswith(_SENTINEL_SCHEME):
@@ -76,14 +79,14 @@ class _Login(CredentialProvider):
     def get_credentials(self) -> tuple[str, ...]:  # type: ignore[override]
         try:
             password = self._password if isinstance(self._password, str) else self._password()
-        except (OSError, UnicodeDecodeError) as error:  # it is being replaced: tried again, as any lost connection
+        except (OSError, UnicodeDecodeError) as error:  # the file is being replaced: retried as for any lost connection
             raise NoConnection(f"the bus's password cannot be read: {error}") from error
         user, _, secret = password.partition(" ")
         return (user, secret) if secret else (password,)
 
 
 def sentinels_of(url: str) -> Primary:
-    """Raises BusUrlInvalid."""
+    """Parse the URL; raises BusUrlInvalid."""
     hosts, _, path = url.removeprefix(_SENTINEL_SCHEME).partition("/")
     name, _, database = path.partition("/")
     if "@" in hosts or not name or not (database or "0").isdigit():
@@ -102,21 +105,21 @@ def _address(text: str) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class _Route:
-    """Shared by the connections of one client."""
+    """State that the connections of one client share."""
 
     primary: Primary
-    lost: int = 0  # times that a connection was lost: those from before it are not trusted
+    lost: int = 0  # number of lost connections: connections made before the last loss are not trusted
 
 
 class _ToPrimary(Connection):
-    """A connection to whoever is the primary when it is made."""
+    """A connection to the server that is the primary when the connection is made."""
 
     def __init__(self, *, route: _Route, **options: Any) -> None:
         super().__init__(**options)
         self._route, self._made_at = route, route.lost
 
     async def connect(self) -> None:
-        """Called before each use, too."""
+        """Connect, or reconnect if another connection was lost. The client also calls this before each use."""
         if self.is_connected and self._made_at != self._route.lost:
             await self.disconnect(nowait=True)
         await super().connect()  # type: ignore[no-untyped-call]
@@ -136,7 +139,8 @@ class _ToPrimary(Connection):
     async def _find(self) -> tuple[str, int]:
         timeouts = {"socket_timeout": _SENTINEL_TIMEOUT_S, "socket_connect_timeout": _SENTINEL_TIMEOUT_S}
         sentinels = self._route.primary.sentinels
-        others = len(sentinels) // 2  # one that knows fewer was away, or has just begun: its word may be old
+        # a sentinel that knows fewer others was away or has just started: its answer may be outdated
+        others = len(sentinels) // 2
         about: dict[str, Any] = {**timeouts, "credential_provider": self.credential_provider}
         asked = Sentinel(sentinels, others, sentinel_kwargs=about)  # type: ignore[no-untyped-call]
         try:

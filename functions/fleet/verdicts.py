@@ -1,13 +1,12 @@
-"""Verdicts of the controller about replicas and nodes: told to the registry, and by it to gateways.
+"""Verdicts of the controller about replicas and nodes: sent to the registry, which forwards nodes to gateways.
 
-    controller ── PUT /v1/fleet/verdicts ──► registry: metrics, `GET /v1/fleet` ── bus: nodes alone ──► gateways
+    controller ── PUT /v1/fleet/verdicts ──► registry: metrics, `GET /v1/fleet` ── bus: nodes only ──► gateways
 
-All of it each time: nobody needs to remember what was said before, and what is not said again for VERDICTS_FOR_S is
-forgotten. It is told at once when something changes, and again every TELL_AGAIN_S. Gateways get the nodes that are not
-ready (`functions.decisions.health.failure_domains`); what becomes of slow and faulty replicas they see from their
-heartbeats.
+Each message is complete and replaces the previous one. Verdicts that are not repeated for VERDICTS_FOR_S expire. They
+are sent when something changes, and every TELL_AGAIN_S. Gateways receive the nodes that are not ready
+(`functions.decisions.health.failure_domains`); they learn about slow and faulty replicas from heartbeats.
 
-It crosses a trust border, so decoding is strict and bounded: a message on the bus that is none changes nothing.
+Messages cross a trust boundary, so decoding is strict and bounded: an invalid message on the bus changes nothing.
 """
 
 from typing import Annotated, Literal
@@ -21,7 +20,7 @@ VERDICTS_PATH = "/v1/fleet/verdicts"
 VERDICTS_MAX_BYTES = 2 * 1024 * 1024
 VERDICTS_FOR_S = 60.0
 TELL_AGAIN_S = 15.0
-MAX_NODES = 1000  # not ready; where more of them are, the first by name are told, and hardly anybody believes it
+MAX_NODES = 1000  # not ready; if there are more, the first by name are sent, and so many are hardly credible
 MAX_REPLICAS = 1000
 WHY_MAX_CHARS = 400
 _NOTICE_MAX_BYTES = 512 * 1024
@@ -32,14 +31,14 @@ Text = Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)]
 
 
 class ReplicaTrouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a replica that is slow by itself, or whose accelerator has failed."""
+    """A replica that is slow by itself, or whose accelerator has failed."""
 
     pool: Name
     replica_id: Name
     what: Literal["slow", "accelerator"]
     state: Literal["restarting", "held", "out"]
     why: Text = ""
-    held: Text = ""  # why it is not restarted yet
+    held: Text = ""  # reason why it is not restarted yet
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""
 
 
@@ -47,17 +46,17 @@ class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Nodes = {}
     replicas: Annotated[tuple[ReplicaTrouble, ...], msgspec.Meta(max_length=MAX_REPLICAS)] = ()
     slow_restarts: Annotated[dict[Name, Count], msgspec.Meta(max_length=4096)] = {}
-    """By pool, since the controller began."""
+    """Restarts of slow replicas by pool, since the controller started."""
 
 
 class NodeNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What gateways are told."""
+    """Nodes that are not ready, as sent to gateways."""
 
     nodes: Nodes = {}
 
 
 class VerdictsInvalid(Exception):
-    """Not a notice of nodes; drop it."""
+    """The message is not a node notice; drop it."""
 
 
 def notice_of(verdicts: Verdicts) -> bytes:
@@ -65,7 +64,7 @@ def notice_of(verdicts: Verdicts) -> bytes:
 
 
 def decode_notice(message: bytes) -> NodeNotice:
-    """Raises VerdictsInvalid."""
+    """Decode a notice; raises VerdictsInvalid."""
     if len(message) > _NOTICE_MAX_BYTES:
         raise VerdictsInvalid(f"{len(message)} bytes is over the limit of {_NOTICE_MAX_BYTES}")
     try:

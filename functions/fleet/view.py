@@ -1,15 +1,16 @@
 """View of the fleet in one process: heartbeats folded into a frozen view per pool.
 
-Folding is pure bookkeeping with time as an argument; who receives the heartbeats is the bus's affair. A heartbeat
-older than the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out, where it is
-its own and not everybody's (`functions.decisions.health.expiry`); passive evidence (`eject`) takes it out at once,
-whatever its heartbeats say, since a replica can talk to the bus and still not answer us. Only a new agent in its place
-is innocent of what the old one did.
+Folding is pure bookkeeping with time as an argument; the bus receives the heartbeats. A heartbeat older than the
+known one is dropped, since pub/sub reorders on reconnect. A silent replica is removed, unless all are silent
+(`functions.decisions.health.expiry`). Passive evidence (`eject`) removes a replica immediately, whatever its
+heartbeats report, because a replica can reach the bus and still not answer requests. The evidence does not apply to a
+new agent that takes its place.
 
-Agents of a node or a zone that fall silent together, and nodes that are told not to be ready, make their replicas
-suspected (`functions.decisions.health.failure_domains`): `suspect` judges, a few times a second.
+If the agents of a node or zone fall silent together, or a node is reported as not ready, its replicas are suspected
+(`functions.decisions.health.failure_domains`). `suspect` decides this a few times a second.
 
-Neighbours: `outlier_status` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
+Neighbours: `outlier_status` stores the evidence; `functions.decisions.routing.replicas` is the index that decisions
+read.
 """
 
 from bisect import bisect_left
@@ -26,30 +27,33 @@ from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPha
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, Pulse, to_view, with_pulse
 from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
 
-MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
+MAX_REPLICAS = 20_000  # bounds memory, whatever arrives on the bus
 NOTED_FOR_S = 3.0  # two heartbeats: one may have been on its way when the adapter was loaded
-WITHDRAWN_FOR_S = 3.0  # an agent keeps what it withdrew for as long at least, that all may have heard (`adapters`)
-_MAX_NOTED = 256  # adapters of one replica
-_PAUSE_S = 2.0  # so long without a heartbeat of anybody, and it was the bus, or we ourselves
+# an agent keeps a withdrawn adapter loaded at least this long, so that all gateways learn of it (`adapters`)
+WITHDRAWN_FOR_S = 3.0
+_MAX_NOTED = 256  # adapters per replica
+_PAUSE_S = 2.0  # no heartbeat of any replica for this long: the bus or this process was interrupted
 
 
 @dataclass(slots=True)
 class _Known:
     heartbeat: Heartbeat
-    plain: ReplicaView  # of the heartbeat alone
+    plain: ReplicaView  # from the heartbeat alone
     view: ReplicaView
     seen_s: float
-    spoke_s: float = float("-inf")  # when its engine answered us last
-    noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, not yet in a heartbeat
-    withdrawn: dict[EngineName, float] = field(default_factory=dict)  # until when: most likely in the engine still
+    spoke_s: float = float("-inf")  # last answer of its engine to this process
+    # expiry time by adapter: loaded, but not in a heartbeat yet
+    noted: dict[EngineName, float] = field(default_factory=dict)
+    # expiry time by adapter: withdrawn, but most likely still in the engine
+    withdrawn: dict[EngineName, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Members:
-    """One pool's replicas, sorted by id; the frozen view is made when it is asked for, at most once a change.
+    """One pool's replicas, sorted by id. The frozen view is built on request, at most once per change.
 
-    Heartbeats come once a second from each replica, so a heartbeat must not cost a walk over all of them (5,000
-    replicas: 15 us a heartbeat with its view; rebuilding the pool each time took 430).
+    Each replica sends a heartbeat a second, so a heartbeat must not cost a walk over all replicas. With 5,000
+    replicas a heartbeat takes 15 us including its view; rebuilding the pool each time took 430 us.
     """
 
     ids: list[ReplicaId] = field(default_factory=list)
@@ -87,7 +91,7 @@ class _Members:
 
 @dataclass(slots=True)
 class FleetView:
-    """Owned by one event loop. All times are monotonic seconds."""
+    """Fleet state of one process. Owned by one event loop. All times are monotonic seconds."""
 
     _known: dict[ReplicaId, _Known] = field(default_factory=dict)
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
@@ -95,16 +99,16 @@ class FleetView:
     _nobody: PoolIndex = field(default_factory=PoolIndex)
     _dedicated: Mapping[PoolName, frozenset[TenantId]] = field(default_factory=dict)
     suspicions: Suspicions = NOBODY
-    expiry: expiries.Expiry = expiries.NOTHING  # as of the last `expire`
+    expiry: expiries.Expiry = expiries.NOTHING  # result of the last `expire`
     _troubled_nodes: Mapping[str, NodeTrouble] = field(default_factory=dict)
     _troubled_until_s: float = float("inf")
-    _heard_s: float = float("-inf")  # the last heartbeat of anybody
+    _heard_s: float = float("-inf")  # last heartbeat of any replica
     _listening_since_s: float = float("-inf")  # without a pause
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
-        """Take in one heartbeat; False when it is older than what is known, or the fleet is over its bound.
+        """Fold one heartbeat. Return False if it is older than the known one, or the fleet exceeds MAX_REPLICAS.
 
-        `its_view`: what `to_view` made of the same heartbeat for somebody else.
+        `its_view`: the result of `to_view` for the same heartbeat, if the caller already has it.
         """
         if now_s - self._heard_s > _PAUSE_S:
             self._listening_since_s = now_s
@@ -127,7 +131,7 @@ class FleetView:
         if known.noted:
             view = _with_noted(view, known, now_s)
         if not is_same_agent or view.phase != "ready":
-            known.withdrawn.clear()  # its engine may be another one
+            known.withdrawn.clear()  # the engine may be another one
         elif known.withdrawn or not former.adapters <= view.adapters:
             view = _with_withdrawn(view, known, now_s)
         known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
@@ -138,7 +142,8 @@ class FleetView:
         return True
 
     def completed(self, pulse: Pulse) -> tuple[Heartbeat, ReplicaView] | None:
-        """The heartbeat that a pulse stands for, and its view; None while nothing whole is known of that agent."""
+        """Return the heartbeat that a pulse stands for, and its view; None while no whole heartbeat of that agent is
+        known."""
         known = self._known.get(ReplicaId(pulse.replica_id))
         if known is None or known.heartbeat.incarnation != pulse.incarnation:
             return None
@@ -148,9 +153,10 @@ class FleetView:
     def expire(
         self, now_s: float, spoke_s: Callable[[ReplicaId], float] = lambda _: float("-inf")
     ) -> dict[ReplicaId, ReplicaPhase]:
-        """Forget those whose silence is their own; returns who that was, and the phase that each was heard in last.
+        """Forget replicas that are silent by themselves. Return them with the last phase that each reported.
 
-        Who else is silent is in `expiry` then. `spoke_s`: when bytes of its engine came last, for whomever.
+        `expiry` then has the other silent replicas. `spoke_s`: time of the last bytes from a replica's engine on any
+        request.
         """
         limit_s = now_s - SILENCE_LIMIT_S
         silent = {
@@ -179,23 +185,23 @@ class FleetView:
         return gone
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """It is out, until a heartbeat of it comes."""
+        """Forget a replica until its next heartbeat."""
         known = self._known.pop(replica_id, None)
         if known is not None:
             self.outliers.forget(known.view.pool, replica_id)
             self._drop(known.view)
 
     def reset_silence(self, now_s: float) -> None:
-        """Until now nobody could be heard: silence begins anew."""
+        """Restart the silence timers: until now heartbeats could not arrive."""
         for known in self._known.values():
             known.seen_s = now_s
 
     def tell_nodes(self, troubled: Mapping[str, NodeTrouble], until_s: float) -> None:
-        """Which nodes are not ready, as the controller says; in place of what was told before."""
+        """Replace the nodes that are not ready, as the controller reports them."""
         self._troubled_nodes, self._troubled_until_s = troubled, until_s
 
     def suspect(self, now_s: float) -> tuple[frozenset[Domain], frozenset[Domain]]:
-        """A few times a second: which domains are suspected from now on, and which no longer."""
+        """Update suspicions a few times a second. Return the domains newly suspected and those no longer suspected."""
         before = self.suspicions
         if self._troubled_nodes and now_s >= self._troubled_until_s:
             self._troubled_nodes = {}
@@ -212,7 +218,8 @@ class FleetView:
         return self._listening_since_s <= late_s and any(known.seen_s <= late_s for known in self._known.values())
 
     def eject(self, replica_id: ReplicaId, now_s: float) -> float:
-        """Passive evidence against a replica: out for a time that doubles with each ejection. Seconds, or 0."""
+        """Eject a replica on passive evidence, for a time that doubles with each ejection. Return its seconds, or 0
+        if unknown."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
@@ -220,7 +227,7 @@ class FleetView:
         return self.outliers.breaker(known.view.pool, replica_id).eject(now_s)
 
     def fault(self, replica_id: ReplicaId, now_s: float) -> float:
-        """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
+        """Record a 500 response. Return the seconds for which the replica is out; 0 while there were few in a row."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
@@ -228,19 +235,19 @@ class FleetView:
         return self.outliers.breaker(known.view.pool, replica_id).fault(now_s)
 
     def refuse(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
-        """It answered 429 or 503: it counts as slower for a while, and is left alone for as long as it said."""
+        """Record a 429 or 503 response: the replica counts as slower for a while and is avoided for `retry_after_s`."""
         known = self._known.get(replica_id)
         if known is not None:
             self.outliers.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
-        """A request goes to it."""
+        """Record that a request is sent to the replica."""
         known = self._known.get(replica_id) if self.outliers.troubled else None
         if known is not None:
             self.outliers.sent(known.view.pool, replica_id, now_s)
 
     def started(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
-        """The first token of what was sent at `sent_s`, with so many prompt tokens to compute."""
+        """Record the first token of a request sent at `sent_s`, with `computed_tokens` prompt tokens to compute."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
@@ -248,7 +255,7 @@ class FleetView:
             seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
 
     def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
-        """A replica answered properly what was sent at `sent_s`: evidence from before that no longer counts."""
+        """Record a proper answer to a request sent at `sent_s`: older evidence no longer counts."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
@@ -257,7 +264,7 @@ class FleetView:
                 self.outliers.answered(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
-        """The replica's agent has just told us that it loaded this; its heartbeats will say so from the next but one
+        """Record that the replica's agent has reported a loaded adapter. Heartbeats include it from the next but one
         on."""
         known = self._known.get(replica_id)
         if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
@@ -268,9 +275,10 @@ class FleetView:
             self._put(known.view)
 
     def take_adapter_slot(self, replica_id: ReplicaId) -> None:
-        """A load was asked for there: it has room for one less, until its next heartbeat, which knows better.
+        """Reserve room for one adapter load until the replica's next heartbeat, which has the true number.
 
-        Else all that comes within a second goes where room was, and waits there for an adapter to be drained.
+        Otherwise all requests within a second would go to one replica with room, and wait there for an adapter to be
+        drained.
         """
         known = self._known.get(replica_id)
         if known is not None and known.view.adapter_room:
@@ -278,7 +286,7 @@ class FleetView:
             self._put(known.view)
 
     def retract_adapter(self, replica_id: ReplicaId, name: EngineName) -> None:
-        """Its engine does not know the adapter, whatever its agent told us."""
+        """Withdraw a noted adapter: the replica's engine does not know it, despite its agent's report."""
         known = self._known.get(replica_id)
         if known is not None and known.noted.pop(name, None) is not None:
             adapters = known.plain.adapters.union(known.noted)
@@ -286,7 +294,7 @@ class FleetView:
             self._put(known.view)
 
     def dedicate(self, pools: Iterable[PoolEntry]) -> None:
-        """A new snapshot: which pools are whose, whoever serves in them now or later."""
+        """Apply a new snapshot's dedicated pools to current and later replicas."""
         self._dedicated = {entry.name: frozenset(entry.dedicated_to) for entry in pools if entry.dedicated_to}
         for name, members in self._pools.items():
             members.dedicate(self._dedicated.get(name, frozenset()))
@@ -295,7 +303,8 @@ class FleetView:
         return ((name, members.index) for name, members in self._pools.items())
 
     def outlier_status(self, pool: PoolName, now_s: float) -> OutlierStatus:
-        """Who is out on passive evidence, who counts as slower, and who is suspected with its node or zone."""
+        """Return the pool's replicas that are out on passive evidence, count as slower, or are suspected with node or
+        zone."""
         ready = self.index(pool).ready
         status = self.outliers.of(pool, ready, now_s)
         if not self.suspicions.replicas:
@@ -303,18 +312,21 @@ class FleetView:
         return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
-        """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas. And who is
-        suspected, while anybody is left without them."""
+        """Return replicas that are out on passive evidence, or suspected.
+
+        If most of the ready replicas would be out, none is out. Suspected ones are left out if no other ready replica
+        remains.
+        """
         status = self.outlier_status(pool, now_s)
         both = status.out | status.suspected
         return both if len(both) < len(self.index(pool).ready) else status.out
 
     def judge(self, now_s: float) -> list[ReplicaId]:
-        """Every so often: eject those that do much worse than their fellows. Who that was."""
+        """Eject replicas that perform much worse than the others of their pool. Return the ejected replicas."""
         return self.outliers.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
 
     def index(self, name: PoolName) -> PoolIndex:
-        """The pool as decisions read it; valid until the next heartbeat."""
+        """Return the pool's index as decisions read it; valid until the next heartbeat."""
         members = self._pools.get(name)
         return members.index if members is not None else self._nobody
 
@@ -327,7 +339,7 @@ class FleetView:
         return known.view if known is not None else None
 
     def heartbeats(self) -> list[tuple[Heartbeat, float]]:
-        """Every known replica's last heartbeat and when it was seen, by id."""
+        """Return every known replica's last heartbeat and when it was received, by id."""
         return [(known.heartbeat, known.seen_s) for _, known in sorted(self._known.items())]
 
     def _put(self, view: ReplicaView) -> None:
@@ -345,14 +357,14 @@ class FleetView:
 
 
 def _with_noted(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
-    """The view with the adapters that are noted still."""
+    """Return the view with noted adapters that have not expired."""
     for name in [name for name, until_s in known.noted.items() if now_s >= until_s or name in view.adapters]:
         del known.noted[name]
     return replace(view, adapters=view.adapters.union(known.noted)) if known.noted else view
 
 
 def _with_withdrawn(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
-    """The view with what it advertised until lately; `known` still has the former one."""
+    """Return the view with adapters advertised until recently; `known` still has the former view."""
     for name in known.view.adapters - view.adapters:
         if len(known.withdrawn) < _MAX_NOTED:
             known.withdrawn[name] = now_s + WITHDRAWN_FOR_S

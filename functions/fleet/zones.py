@@ -1,14 +1,14 @@
-"""Zones of nodes: told by the controller, asked for once by each gateway and each agent that starts.
+"""Zones of nodes: reported by the controller, requested once by each gateway and agent at its start.
 
-    controller    Node labels `topology.kubernetes.io/zone`, and on which nodes the gateways' pods are ──► registry
-    agent         knows its node by Kubernetes' downward API                     ──► registry: which zone is that in?
-    gateway       knows only its pod's name: Knative lets no node's name through ──► the same
+    controller    node labels `topology.kubernetes.io/zone`, and the nodes of the gateways' pods        ──► registry
+    agent         knows its node by Kubernetes' downward API; requests the zone of the node             ──► registry
+    gateway       knows only its pod's name, since Knative passes no node name; requests the pod's zone ──► registry
 
-A pod stays where it is, so an answer holds for the life of whoever asked. Until there is one, and wherever nobody tells
-zones, a gateway has no preference and a replica none to offer; nothing waits. The registry keeps the table in memory:
-the controller tells it anew each minute.
+A pod stays on its node, so an answer is valid for the life of the process. Until there is one, or if no zones are
+reported, a gateway has no zone preference and a replica reports no zone; nothing waits for it. The registry holds the
+table in memory, and the controller sends it every minute.
 
-Neighbours: `functions.controller.kubernetes.run.zone_reporter` tells, `functions.registry.fleet_routes` answers.
+Neighbours: `functions.controller.kubernetes.run.zone_reporter` reports, `functions.registry.fleet_routes` answers.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 from functions.fleet.role_credentials import Bearer, now
 
 ZONES_PATH = "/v1/fleet/zones"
-ZONES_MAX_BYTES = 4 * 1024 * 1024  # of 20,000 nodes
+ZONES_MAX_BYTES = 4 * 1024 * 1024  # for 20,000 nodes
 _BACKOFF = BackoffPolicy(base_s=1.0, cap_s=300.0)
 _TIMEOUT = httpx.Timeout(10.0)
 _log = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ ZoneSubject = Literal["node", "pod"]
 
 
 class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Zones by node, and nodes by pod for those pods that cannot know theirs."""
+    """Zones by node, and nodes by pod for pods that cannot know their node."""
 
     zones: dict[ObjectName, Zone] = {}
     nodes: dict[ObjectName, ObjectName] = {}
 
     def zone_of(self, node: str = "", pod: str = "") -> str:
-        """Empty where it is not known."""
+        """Return the zone of a node or pod; empty if not known."""
         return self.zones.get(node or self.nodes.get(pod, ""), "")
 
 
@@ -55,7 +55,7 @@ async def learn(
     asked: tuple[ZoneSubject, str],
     take: Callable[[str], None],
 ) -> None:
-    """Ask until there is an answer, less and less often, and hand it over; then end."""
+    """Request the zone with increasing pauses until it is known, pass it to `take`, then return."""
     tries = 0
     while True:
         zone = await _ask(client, registry_url.rstrip("/") + ZONES_PATH, token, asked)
