@@ -39,10 +39,11 @@ check: $(STAMP) lint ## lint, types, import law, unit tests: six minutes on two 
 	@$(MAKE) --no-print-directory -j2 types unit
 	@$(MAKE) --no-print-directory newest
 
-lint: $(STAMP) # and the import law
+lint: $(STAMP) # with the import law and the check of the prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 types: $(STAMP) # mypy has use for one core
 	$(BIN)/mypy

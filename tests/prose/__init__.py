@@ -1,0 +1,1 @@
+"""The check of the tree's prose that `make lint` runs."""
