@@ -1,1 +1,1 @@
-"""Health of processes, engines and replicas: backoff, circuit breaker, outliers, quarantine."""
+"""Health of processes, engines and replicas: backoff, circuit breaker, outlier detection, quarantine."""

@@ -1,20 +1,20 @@
-"""Accelerator errors: which of those that the driver tells of take a replica out for good.
+"""Accelerator errors: which errors reported by the driver take a replica out for good.
 
-An XID is the NVIDIA driver's number of an error. Most are a program's fault, or were dealt with; what is fatal is what
-NVIDIA's catalogue answers with a reset of the device, a restart of the machine, or an inspection (its column
-"Resolution Bucket (Immediate Action)", https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What it
-answers with "restart the application" (8, 11, 13, 31, 32, 94) or "ignore" (43, 63, 92) is not in the table, nor is
-what follows from another error (45): the engine is restarted if it dies, and nothing else. A number that is not in the
-table is counted and told, and takes nobody out: drivers learn new ones.
+An XID is the NVIDIA driver's number of an error. Most are caused by a program or were already handled. An XID is
+fatal if NVIDIA's catalogue answers it with a reset of the device, a restart of the machine, or an inspection (its
+column "Resolution Bucket (Immediate Action)", https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
+The table leaves out errors answered with "restart the application" (8, 11, 13, 31, 32, 94) or "ignore" (43, 63, 92),
+and errors that follow from another (45): the engine is restarted if it dies, and nothing else. An XID outside the
+table is counted and reported, and takes no replica out: drivers add new ones.
 
-Memory errors that were not corrected count only where the driver tells no XIDs: where it does, each comes with one (48,
-94, 95), which says whether it was contained.
+Uncorrected memory errors count only if the driver reports no XIDs. Otherwise each comes with one (48, 94, 95), which
+says whether the error was contained.
 
 Worked example (test_worked_example_of_a_device_that_fell_off_the_bus): XID 31, then 79 on device 1: "accelerator 1:
 XID 79, fallen off the bus: the machine has to be restarted". XID 94 alone: nothing.
 
-Neighbours: `functions.replica.accelerators` listens to the driver, `functions.replica.accelerator_fault` keeps the
-verdict.
+Neighbours: `functions.replica.accelerators` reads the driver's events, `functions.replica.accelerator_fault` stores
+the verdict.
 """
 
 from collections.abc import Iterable
@@ -46,24 +46,24 @@ FATAL_XIDS: dict[int, FatalXid] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceErrors:
-    """One device, since the agent began to listen."""
+    """Errors of one device since the agent started."""
 
     device: int
-    xids: tuple[int, ...] = ()  # in order
-    ecc_uncorrected: int = 0  # more than when it began
-    tells_xids: bool = True  # whether the driver lets us listen
+    xids: tuple[int, ...] = ()  # in order of arrival
+    ecc_uncorrected: int = 0  # increase since the agent started
+    tells_xids: bool = True  # False if the driver reports no XIDs
 
 
 TAINTED_MAX_RATIO = 0.25
 
 
 def may_taint(nodes: int, tainted: int) -> bool:
-    """Whether one node more may be closed to new pods, of those that have replicas; one always may be."""
+    """Return True if one more of the `nodes` with replicas may be tainted; the first always may be."""
     return tainted < max(1, int(TAINTED_MAX_RATIO * nodes))
 
 
 def fatal(devices: Iterable[DeviceErrors]) -> str:
-    """What takes the replica out, in words; "" where nothing does. The first device that has something, by number."""
+    """Return why the replica is taken out; "" if there is no reason. The first faulty device by number is named."""
     for each in sorted(devices, key=lambda each: each.device):
         number = next((xid for xid in each.xids if xid in FATAL_XIDS), None)
         if number is not None:

@@ -15,11 +15,11 @@ class BackoffPolicy:
 
 
 def delay_s(consecutive_failures: int, policy: BackoffPolicy) -> float:
-    """Seconds to wait after the n-th failure in a row (n >= 1)."""
+    """Return the seconds to wait after the n-th failure in a row (n >= 1)."""
     doublings = min(consecutive_failures - 1, 32)  # 2**32 is past any cap; the bound keeps the float finite
     return float(min(policy.cap_s, policy.base_s * 2**doublings))
 
 
 def failures_after(consecutive_failures: int, healthy_s: float, policy: BackoffPolicy) -> int:
-    """The failure count once a run has ended that was healthy for `healthy_s`, this end included."""
+    """Return the number of failures in a row, including the end of a run that was healthy for `healthy_s`."""
     return 1 if healthy_s >= policy.forget_after_healthy_s else consecutive_failures + 1

@@ -6,20 +6,19 @@
      '---- the probe was answered ------------------- on probation: one probe at a time
                                                             '---- the probe failed: out, for twice as long
 
-Who finds that nobody else has what he asks for does not wait for the probe: he is sent there beside it.
+A request that finds no other suitable replica does not wait for the probe: it is sent in addition to it.
 
-Evidence is what a dead machine does (refuses, resets, stays silent, talks nonsense); a fault is an engine's own 500. An
-answer counts only where its request was sent after the ejection: those that were on their way say nothing new. What a
-replica did is forgotten FORGET_AFTER_S after it was well again, so that one which is up for three seconds and down
-for three is out for longer each time.
-Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe goes out, and at 6 a
-second request is told to go elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
+Evidence is the behaviour of a dead machine: connections refused or reset, silence, invalid answers. A fault is an
+engine's own 500. An answer counts only if its request was sent after the ejection. The ejections are forgotten
+FORGET_AFTER_S after recovery, so a replica that is up for three seconds and down for three is out longer each time.
+Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe is sent, and at 6
+a second request is routed elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
 
-A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for REFUSAL_S. Fast refusals
-would otherwise make it look like the fastest of all. Where it says for how long it wants to be left alone, it is.
+A replica that answers 429 or 503 is full, not ill: it counts as slower by REFUSAL_MS, for REFUSAL_S. Otherwise fast
+rejections would make it look like the fastest of all. Its Retry-After time is respected.
 
-Neighbours: `functions.fleet.outlier_status` keeps one for each replica in trouble, and gathers what outlier detection
-(below) compares.
+Neighbours: `functions.fleet.outlier_status` has one breaker for each replica in trouble, and gathers the input of
+outlier detection (below).
 """
 
 from collections.abc import Sequence
@@ -33,15 +32,15 @@ EJECTION_BASE_S = 5.0
 EJECTION_CAP_S = 60.0
 FORGET_AFTER_S = 60.0
 FAULTS_MAX = 5
-PROBE_S = 10.0  # after so long without an answer, another probe may go
+PROBE_S = 10.0  # after this time without an answer, another probe may be sent
 REFUSAL_MS = 5_000.0
-REFUSAL_S = 1.0  # until the next heartbeat, which tells how full it is
+REFUSAL_S = 1.0  # until the next heartbeat, which reports the load
 _NEVER_S = float("-inf")
 _MAX_DOUBLINGS = 10
 
 
 class Breaker:
-    """Of one replica. All times are monotonic seconds."""
+    """Circuit breaker of one replica. All times are monotonic seconds."""
 
     __slots__ = (
         "_ejected_at_s",
@@ -62,7 +61,7 @@ class Breaker:
         self._is_probation = False
 
     def eject(self, now_s: float) -> float:
-        """There is evidence against it: the seconds for which it is out."""
+        """Record evidence against the replica. Return the seconds for which it is ejected."""
         if now_s < self._until_s:
             return self._until_s - now_s
         if not self._is_probation and now_s - self._well_s >= FORGET_AFTER_S:
@@ -75,23 +74,23 @@ class Breaker:
         return duration_s
 
     def fault(self, now_s: float) -> float:
-        """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
+        """Record an answer of 500. Return the seconds of ejection, 0 after few faults in a row."""
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
     def refuse(self, now_s: float, retry_after_s: float = 0.0) -> None:
-        """It answered 429 or 503, and maybe when to come back."""
+        """Record an answer of 429 or 503, with its Retry-After if it had one."""
         self._rests_until_s = max(self._rests_until_s, now_s + retry_after_s)
         self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
-        self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
+        self._probe_until_s = _NEVER_S  # the replica lives, but this was no answer: the next request may probe
 
     def sent(self, now_s: float) -> None:
-        """A request goes there: on probation, that is the probe."""
+        """Record a request sent to the replica; on probation, it is the probe."""
         if self._is_probation and now_s >= self._until_s:
             self._probe_until_s = now_s + PROBE_S
 
     def answered(self, sent_s: float, now_s: float) -> None:
-        """It answered properly what was sent to it at `sent_s`."""
+        """Record a proper answer to a request sent at `sent_s`."""
         if sent_s < self._ejected_at_s:
             return
         self._faults, self._refused_until_s = 0, _NEVER_S
@@ -100,22 +99,22 @@ class Breaker:
             self._until_s = self._probe_until_s = _NEVER_S
 
     def is_out(self, now_s: float) -> bool:
-        """Ejected, or on probation with a probe under way."""
+        """Return True if the replica is ejected, or on probation with a probe in flight."""
         return now_s < self._until_s or now_s < self._probe_until_s
 
     def is_probed(self, now_s: float) -> bool:
-        """Its time out is over, and a probe under way."""
+        """Return True if the ejection is over and a probe is in flight."""
         return self._until_s <= now_s < self._probe_until_s
 
     def rest_s(self, now_s: float) -> float:
-        """For how much longer it asked to be left alone."""
+        """Return the rest of the replica's Retry-After time."""
         return max(0.0, self._rests_until_s - now_s)
 
     def penalty_ms(self, now_s: float) -> float:
         return REFUSAL_MS if now_s < self._refused_until_s else 0.0
 
     def is_forgotten(self, now_s: float) -> bool:
-        """Whether nothing is left to be remembered of it."""
+        """Return True if nothing about the replica needs to be remembered."""
         if self._is_probation or self._faults or now_s < max(self._refused_until_s, self._rests_until_s):
             return False
         return now_s - self._well_s >= FORGET_AFTER_S
@@ -123,27 +122,26 @@ class Breaker:
 
 # Outlier detection: replicas with many more errors, or much slower, than the others of their pool.
 #
-# Compared within one pool over one interval, among replicas with at least REQUESTS_MIN requests, HOSTS_MIN of them or
-# more: with fewer there is no telling who is odd.
+# Replicas of one pool are compared over one interval, if HOSTS_MIN or more of them have at least REQUESTS_MIN
+# requests:
 #
 #     errors   success ratio below mean - DEVIATIONS x standard deviation, and by at least MARGIN_RATIO below the mean;
-#              or below HOPELESS_RATIO where most are well: of two bad ones among eight, neither is an outlier in
-# numbers     slow     milliseconds to first token per token computed (plus FLOOR_TOKENS) above SLOW_FACTOR x the
-# pool's median
+#              or below HOPELESS_RATIO if most are well: two bad ones among eight are no outliers by the first rule
+#     slow     milliseconds to first token per token computed (plus FLOOR_TOKENS) above SLOW_FACTOR x the pool's median
 #
-# The floor stands for what every request costs; without it a fully cached prompt would look infinitely slow.
-# At most CAP_RATIO of the pool is out at once for being an outlier, but one may always be: the worst first.
-# Worked example (test_worked_example_from_the_prologue): of six replicas five succeed always and one in 80 of 100
-# cases. Mean 0.967, deviation 0.075: the bound is the lower of 0.867 and 0.825, and the one at 0.80 is out. At 0.90
-# the mean is 0.983 and the bound 0.883: it stays.
+# The floor is the fixed cost of a request; without it a fully cached prompt would look infinitely slow. At most
+# CAP_RATIO of the pool is ejected as outliers at a time, the worst first, but one always may be. Worked example
+# (test_worked_example_from_the_prologue): five of six replicas always succeed, one in 80 of 100 cases. Mean 0.967,
+# deviation 0.075: the bound is the lower of 0.867 and 0.825, and the one at 0.80 is out. At 0.90 the mean is 0.983
+# and the bound 0.883: it stays.
 
 
 INTERVAL_S = 10.0
 HOSTS_MIN = 5
 REQUESTS_MIN = 20
 DEVIATIONS = 1.9
-MARGIN_RATIO = 0.1  # all but equal replicas have next to no deviation: the odd one among them need not be bad
-HOPELESS_RATIO, WELL_RATIO = 0.5, 0.9  # of requests that succeed
+MARGIN_RATIO = 0.1  # near-equal replicas have almost no deviation: an odd one among them need not be bad
+HOPELESS_RATIO, WELL_RATIO = 0.5, 0.9  # success ratios
 SLOW_FACTOR = 4.0
 FLOOR_TOKENS = 256
 CAP_RATIO = 0.1
@@ -151,7 +149,7 @@ CAP_RATIO = 0.1
 
 @dataclass(slots=True)
 class RequestCounts:
-    """What one replica did in the interval."""
+    """Requests of one replica in the interval."""
 
     replica_id: ReplicaId
     requests: int = 0
@@ -169,7 +167,7 @@ class RequestCounts:
 
 
 def outliers(seen: Sequence[RequestCounts], pool_replicas: int, out_already: int) -> list[ReplicaId]:
-    """Who is to be ejected, the worst first; `out_already` are out for being outliers."""
+    """Return the replicas to eject, the worst first; `out_already` is the number already ejected as outliers."""
     room = max(1, floor(CAP_RATIO * pool_replicas)) - out_already
     found = dict.fromkeys([*_failing(seen), *_slow(seen)])
     return list(found)[: max(0, room)]

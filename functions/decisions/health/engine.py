@@ -1,18 +1,17 @@
-"""Engine health: starting, ready, hung or dead, judged once a second from what it answers.
+"""Engine health: starting, ready, hung or dead, judged once a second.
 
-Evidence is what /health said, what the counters in /metrics did, and one-token probes of ours. The law:
+Evidence is the answer of /health, the counters in /metrics, and shoal's own one-token probes. The rules:
 
-* dead: nobody listens (connection refused), or /health answers 503 (vLLM's API server outlived its engine core). *
-hung: it listens, but for `silent_after_s` neither /health nor /metrics nor a probe answered; or work is pending and
-for
-  `stalled_after_s` no counter moved; or its one-token probes fail. vLLM's /health answers 200 for a hung core, so
-  without traffic only a probe can tell.
-* slow is not hung: as long as one counter moves while work is pending, the engine stays ready. Neither is one that
-  warms up: it compiles, and its step loop stands still for as long as that takes.
-* from starting, hung and dead the way back to ready is a probe that was answered since.
+* dead: the connection is refused, or /health answers 503 (vLLM's API server outlived its engine core).
+* hung: the port is open, but for `silent_after_s` neither /health nor /metrics nor a probe answered; or work is
+  pending and for `stalled_after_s` no counter moved; or the one-token probes fail. vLLM's /health answers 200 for a
+  hung core, so without traffic only a probe can tell.
+* slow is not hung: as long as one counter moves while work is pending, the engine stays ready. So does an engine that
+  warms up: it compiles, and its step loop stands still for that time.
+* starting, hung and dead engines become ready when a probe is answered afterwards.
 
-Worked example (test_worked_example_of_a_stopped_engine): ready and idle, probed every 3 s; stopped at t=0.5 s. At
-t=3 the probe goes unanswered, /health times out from t=1, and at t=4 nothing was heard for 4 s: hung. Continued at
+Worked example (test_worked_example_of_a_stopped_engine): ready and idle, probed every 3 s; stopped at t=0.5 s. At t=3
+the probe goes unanswered, /health times out from t=1, and at t=4 there was no answer for 4 s: hung. Continued at
 t=20, the pending probe is answered: ready at the next tick.
 """
 
@@ -28,30 +27,30 @@ ProbeState = Literal["none", "pending", "answered", "busy", "failed", "timed_out
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
     silent_after_s: float = 4.0
-    """Four unanswered one-second checks in a row: a collection pause or one long tokenisation passes in less."""
+    """Four unanswered one-second checks in a row: longer than a garbage collection or one long tokenisation."""
     stalled_after_s: float = 6.0
     """Longer than any one step: 2,048 prompt tokens take 2-4 s on a busy CPU, a tenth of that on a GPU."""
     suspect_after_s: float = 2.0
-    """Work without progress for this long is worth a probe of our own."""
+    """Time of pending work without progress after which a probe is sent."""
     idle_probe_interval_s: float = 3.0
-    """An idle engine shows nothing; one token every 3 s is under 2 % of a CPU replica."""
+    """An idle engine gives no evidence; one token every 3 s is under 2 % of a CPU replica."""
     recovery_probe_interval_s: float = 1.0
-    """While it is starting or hung, each second until it answers is a second of lost capacity."""
+    """Interval while the engine is starting or hung: each second until it answers is lost capacity."""
     probe_failures: int = 2
-    """One failed probe may be bad luck of the moment; two in a row are an engine that cannot generate."""
+    """One failed probe may be chance; after two in a row the engine cannot generate."""
     start_timeout_s: float = 600.0
-    """vLLM's own VLLM_ENGINE_READY_TIMEOUT_S: nothing that loads may be killed earlier."""
+    """vLLM's own VLLM_ENGINE_READY_TIMEOUT_S: an engine that is loading must not be killed earlier."""
     condemn_hung_after_s: float = 30.0
-    """A stopped process that continues within this time costs nothing; restarting one costs its start time."""
+    """A stopped process that continues within this time costs nothing; a restart costs its start time."""
     condemn_unwell_after_s: float = 8.0
-    """vLLM's watchdog ends a server whose core died within 5 s; past that it needs to be killed."""
+    """vLLM's watchdog ends a server with a dead core within 5 s; after that the server must be killed."""
     verdict_s: float = 15.0
-    """How long an engine that never came up stays condemned, before the clock starts again for its successor."""
+    """Time for which an engine that never started stays condemned, before its successor gets a full start timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What moves when the engine works. They fall to zero with a restart, which counts as movement."""
+    """Counters that move when the engine works. They fall to zero with a restart, which counts as movement."""
 
     prompt_tokens: float
     generation_tokens: float
@@ -60,7 +59,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The newest one-token request of ours. Times are monotonic seconds."""
+    """The latest one-token probe. Times are monotonic seconds."""
 
     state: ProbeState = "none"
     started_s: float = 0.0
@@ -70,37 +69,37 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one tick found. `counters` is None where /metrics did not answer."""
+    """Evidence of one tick. `counters` is None if /metrics did not answer."""
 
     health: HealthAnswer
     counters: Counters | None
-    outstanding: int  # running + waiting, as the last readable metrics say
+    outstanding: int  # running + waiting, from the last readable metrics
     probe: Probe
-    warming: bool = False  # it is asked for what it compiles first: that nothing moves meanwhile says nothing
+    warming: bool = False  # the engine runs requests that make it compile: counters that stand still mean nothing
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """The judgement, and what the next one needs to know. Evolve it with `judge`."""
+    """Health of one engine, and the state for the next tick. Updated by `judge`."""
 
     phase: EnginePhase
-    cause: Cause  # why it is hung or dead; a metric label
-    reason: str  # the same in words
-    since_s: float  # when this phase, for this cause, began
-    heard_s: float  # when anything last answered
-    moved_s: float  # when progress was last seen, or nothing was pending
+    cause: Cause  # cause of hung or dead; a metric label
+    reason: str  # the cause as a sentence
+    since_s: float  # start of this phase with this cause
+    heard_s: float  # time of the last answer of any kind
+    moved_s: float  # time of the last progress, or of the last tick without pending work
     counters: Counters | None = None
     probe_failures: int = 0
-    probe_counted_s: float = 0.0  # end of the last probe that was taken into account
+    probe_counted_s: float = 0.0  # end of the last counted probe
 
 
 def begin(now_s: float) -> EngineHealth:
-    """Nothing is known yet."""
+    """Return the health of an engine without evidence."""
     return EngineHealth("starting", "", "the engine has not answered yet", now_s, heard_s=now_s, moved_s=now_s)
 
 
 def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> EngineHealth:
-    """The engine's health after one more tick of evidence."""
+    """Return the engine's health after one more tick of evidence."""
     seen = _take_in(before, evidence, now_s)
     if evidence.health == "unwell":
         return _enter(seen, "dead", "unwell", "/health answers 503: its core has died", now_s)
@@ -118,7 +117,7 @@ def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: Health
 
 
 def probe_due(health: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> bool:
-    """Whether to send a one-token request now."""
+    """Return True if a one-token probe should be sent now."""
     if evidence.probe.state == "none":
         return evidence.health != "refused"
     if evidence.probe.state == "pending" or evidence.health == "refused":
@@ -131,10 +130,10 @@ def probe_due(health: EngineHealth, evidence: Evidence, now_s: float, policy: He
 
 
 def condemned(health: EngineHealth, now_s: float, policy: HealthPolicy) -> str:
-    """Why the engine should be killed and started again, or "" while it should be left alone.
+    """Return why the engine should be killed and restarted, or "" if it should not.
 
-    A process that nobody can connect to is usually gone, which its supervisor sees better than we do; killing on that
-    evidence alone would hit the successor that is still starting.
+    An engine that refuses connections is usually gone, which its supervisor sees better. Killing on that evidence
+    alone would hit a successor that is still starting.
     """
     in_phase_s = now_s - health.since_s
     if health.phase == "hung" and in_phase_s >= policy.condemn_hung_after_s:
@@ -145,7 +144,7 @@ def condemned(health: EngineHealth, now_s: float, policy: HealthPolicy) -> str:
 
 
 def _take_in(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHealth:
-    """Bookkeeping: who answered, what moved, how the newest probe ended."""
+    """Record answers, counters and the end of the latest probe."""
     probe = evidence.probe
     ended = probe.state not in ("none", "pending") and probe.ended_s > before.probe_counted_s
     answered = ended and probe.state == "answered"
@@ -179,12 +178,12 @@ def _still_ready(seen: EngineHealth, evidence: Evidence, now_s: float, policy: H
 
 
 def _proven_since(seen: EngineHealth, evidence: Evidence) -> bool:
-    """A probe was answered after the phase began, and /health answers too."""
+    """Return True if a probe was answered after the phase began, and /health answers too."""
     return evidence.health == "ok" and evidence.probe.state == "answered" and evidence.probe.ended_s > seen.since_s
 
 
 def _start_clock(seen: EngineHealth, now_s: float, policy: HealthPolicy) -> EngineHealth:
-    """A start that takes too long is condemned for a while, then its successor gets the whole time again."""
+    """Condemn a start that takes too long for `verdict_s`, then restart the clock for its successor."""
     in_phase_s = now_s - seen.since_s
     if seen.cause == "start_timed_out":
         return _enter(seen, "starting", "", "given another start", now_s) if in_phase_s >= policy.verdict_s else seen

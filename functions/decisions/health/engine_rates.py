@@ -1,35 +1,35 @@
-"""Engine rates from the growth of its histograms between two looks: routing predicts with them.
+"""Engine rates from the growth of its histograms between two samples; routing predicts with them.
 
     prefill_ms_per_token = prefill seconds gained / prompt tokens computed
     service_ms           = mean end-to-end time / mean number running     (Little's law: time between completions)
 
-Each gain moves the estimate by an exponential average whose weight grows with the number of requests behind it.
+Each sample moves the estimate by an exponential average, with a weight that grows with the number of its requests.
 Worked example (test_worked_example_from_the_prologue): 4 requests finished, 2.0 s end to end in all, 1 or 3 running
-at the two looks: 500 ms / 2 = 250 ms each. From 50 ms with weight 1 - 0.8^4 = 0.59 the estimate becomes 168 ms.
+at the two samples: 500 ms / 2 = 250 ms each. From 50 ms with weight 1 - 0.8^4 = 0.59 the estimate becomes 168 ms.
 
-Prompts of which next to nothing was computed tell nothing about reading: a replica that decodes what others have read
-(`routing.disaggregation`) computes one token of each, in a whole step, and would seem to take ten times as long for
-every token (test_prompts_that_others_have_read_teach_nothing_about_reading).
+Prompts of which almost nothing was computed do not count for prefill. A replica that decodes prompts read elsewhere
+(`routing.disaggregation`) computes one token of each in a whole step, and would seem to take ten times as long per
+token (test_prompts_that_others_have_read_teach_nothing_about_reading).
 
-Who was slow once is asked no more, and so would never be measured again. While nothing runs and nothing ends, the
-prefill estimate goes back to the best that was measured, by a twentieth at each look: an engine that a neighbour on its
-machine held up for a burst is tried again within a minute (test_an_idle_engine_is_given_another_chance). The best
-itself is forgotten by 1 % at each measurement, so that an engine that has become slower for good counts as slower.
+A replica that was slow once receives no requests and would never be measured again. So while an engine is idle, the
+prefill estimate moves back towards the best measured value, by a twentieth at each sample. An engine that another
+process on its machine slowed down is used again within a minute (test_an_idle_engine_is_given_another_chance). The
+best value itself decays by 1 % at each measurement, so that a lasting slowdown is adopted.
 """
 
 from dataclasses import dataclass, replace
 
-_KEEP_RATIO = 0.8  # of the old estimate per finished request: ten requests replace 90 % of it
-_MAX_WEIGHED = 64  # the power underflows long before that matters
-_RELAX_RATIO = 0.05  # of the way back to the best, at each look at an idle engine: half after 14 looks
+_KEEP_RATIO = 0.8  # weight of the old estimate per finished request: ten requests replace 90 % of it
+_MAX_WEIGHED = 64  # the power underflows far beyond this
+_RELAX_RATIO = 0.05  # share of the way to the best per sample of an idle engine: half after 14 samples
 _BEST_FADES = 1.01
-_TELLING_TOKENS = 8  # computed a prompt, on the mean: with fewer, the time is the step's and not the tokens'
+_TELLING_TOKENS = 8  # mean tokens computed per prompt: with fewer, the step dominates the time
 MIN_MS, MAX_MS = 0.001, 600_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class RateCounters:
-    """Sums since the engine started, and how many run now."""
+    """Sums since the engine started, and the number running now."""
 
     finished: float
     e2e_s: float
@@ -43,11 +43,11 @@ class EngineRates:
     service_ms: float = 50.0
     prefill_ms_per_token: float = 0.5
     last: RateCounters | None = None
-    best_prefill_ms: float | None = None  # per token; None before anything was measured
+    best_prefill_ms: float | None = None  # per token; None before the first measurement
 
 
 def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
-    """The rates after another look; counters that fell belong to a restarted engine and teach nothing."""
+    """Return the rates after another sample. Counters that fell mean a restarted engine and change no rate."""
     last = rates.last
     seen = replace(rates, last=counters)
     if last is None or counters.finished < last.finished or counters.e2e_s < last.e2e_s:

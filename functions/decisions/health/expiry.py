@@ -1,18 +1,18 @@
-"""Expiry of replicas whose heartbeats do not come: who is gone, and of whom that is not said yet.
+"""Expiry of replicas whose heartbeats do not arrive: which are gone, and which are only doubted.
 
-A heartbeat that does not come says that its agent is gone, or that the bus does not bring it (agents cut off from it,
-publishing that is refused, a subscription that died), and a bus that answers whoever asks it may bring nothing. So of
-those that have been silent for longer than the limit
+A missing heartbeat means that the agent is gone, or that the bus does not deliver (agents cut off, publishing
+rejected, a dead subscription); a bus that answers commands may still deliver nothing. Replicas that have been silent
+for longer than the limit are
 
-    gone      who said that it drains or is ill; and the others, where most of their pool and of the fleet are heard
-    doubted   where most of its pool, or of the fleet, is silent with it: that is the bus's fault more often than
-              everybody's. A gateway asks each whether it takes connections, and only one that does not is gone
-    serving   whose bytes came within SPOKE_FOR_S, whatever its heartbeats do
+    gone      if they last reported draining or failure; others, if most of their pool and of the fleet report
+    doubted   if most of the pool, or of the fleet, is silent with them: then the bus is the likely cause. A gateway
+              tries a connection to each, and only a replica that accepts none is gone
+    serving   if bytes of their engine came within SPOKE_FOR_S, whatever their heartbeats do
 
-Worked example (test_worked_example_of_the_prologue): of four replicas one is silent: gone. With three silent all three
-are doubted; one of them that streams to us is not even asked.
+Worked example (test_worked_example_of_the_prologue): of four replicas one is silent: gone. With three silent, all
+three are doubted; one that streams to this gateway needs no connection test.
 
-Neighbours: `functions.fleet.view` keeps who is silent; `functions.gateway.unheard` asks.
+Neighbours: `functions.fleet.view` tracks silent replicas; `functions.gateway.unheard` tests connections.
 """
 
 from collections import Counter
@@ -24,17 +24,17 @@ from functions.decisions.routing.replicas import ReplicaPhase
 
 SPOKE_FOR_S = 15.0
 MOST_RATIO = 0.5
-_PRESENT: frozenset[ReplicaPhase] = frozenset({"starting", "ready", "warm"})  # who ought to go on saying so
+_PRESENT: frozenset[ReplicaPhase] = frozenset({"starting", "ready", "warm"})  # phases that must report regularly
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """One whose heartbeats have not come for longer than the limit."""
+    """A replica whose heartbeats have been missing for longer than the limit."""
 
     replica_id: ReplicaId
     pool: PoolName
-    phase: ReplicaPhase  # heard last
-    spoke_s: float  # monotonic: when bytes of its engine came last
+    phase: ReplicaPhase  # phase of the last heartbeat
+    spoke_s: float  # monotonic: last bytes of its engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Expiry:
     gone: frozenset[ReplicaId] = frozenset()
     doubted: frozenset[ReplicaId] = frozenset()
     serving: frozenset[ReplicaId] = frozenset()
-    is_fleets: bool = False  # most of the fleet is silent: heartbeats as such do not come
+    is_fleets: bool = False  # most of the fleet is silent: no heartbeats arrive at all
 
 
 NOTHING = Expiry()
@@ -53,7 +53,7 @@ def is_present(phase: ReplicaPhase) -> bool:
 
 
 def judge(silent: Sequence[Silent], heard: Mapping[PoolName, int], now_s: float) -> Expiry:
-    """`heard`: of each pool, how many that are present are not silent."""
+    """Judge the silent replicas. `heard`: number of present replicas that report, by pool."""
     present = [each for each in silent if is_present(each.phase)]
     by_pool = Counter(each.pool for each in present)
     is_fleets = _is_most(len(present), sum(heard.values()))

@@ -1,30 +1,30 @@
-"""Failure domains: when many agents of a node or of a zone fall silent together, what is left of it is suspected.
+"""Failure domains: if many agents of a node or zone fall silent together, its other replicas are suspected.
 
-A replica alone is out after 15 s of silence, or at the first connection that fails. A node or a zone is understood
-sooner and as a whole. Its members are suspected, which is to say: avoided while any other replica can take the request,
-and never more than that. A suspicion of a domain begins where all of this holds:
+A single replica is out after 15 s of silence, or at the first failed connection. A failed node or zone is detected
+sooner and as a whole. Its members are suspected: they are avoided while any other replica can take the request, and
+nothing more. A suspicion of a domain begins if all of this holds:
 
-    late       MEMBERS_MIN of its members or more, and half of them, have said nothing for LATE_S: three heartbeats
-    together   so many of these fell silent within TOGETHER_S of each other; of a zone, on more than one node
-    lately     BEGINS_WITHIN_S ago at the most: what was the bus's silence then is no domain's when others come back
-    others     of the replicas outside of it, three in five are heard, and were so since: a heartbeat and a half after
-               the last of the silent ones. Else it is the bus, and nobody is suspected
+    late       MEMBERS_MIN of its members or more, and half of them, have been silent for LATE_S: three heartbeats
+    together   so many of these fell silent within TOGETHER_S of each other; in a zone, on more than one node
+    recent     at most BEGINS_WITHIN_S ago: an earlier silence was the bus's, even if other replicas have recovered
+    others     three in five of the replicas outside the domain have sent heartbeats since: a heartbeat and a half
+               after the last of the silent ones. Otherwise the bus is at fault, and no replica is suspected
 
-From then on every member is suspected that has not been heard since: also those whose third heartbeat is not missing
-yet. A heartbeat clears its sender at once; a domain without anybody left to suspect is forgotten.
-Silence counts from when somebody was heard again (`listening_since_s`): after a pause of the bus, or of ourselves, all
-begin anew. Replicas whose node or zone is not known belong to no domain.
+From then on every member without a heartbeat since is suspected, also those that are not late yet. A heartbeat clears
+its sender, and a domain without suspected members is forgotten. Silence counts from `listening_since_s` at the
+earliest: after a pause of the bus, or of this process, all start anew. Replicas without a known node or zone belong
+to no domain.
 
-Nodes that Kubernetes calls NotReady, as the controller tells: those whose kubelet says so itself ("down": no runtime, a
-shutdown) are avoided whole. Those of which the API server has heard nothing ("unknown") lose only members that are not
-heard either: a kubelet that is cut off from the control plane takes no engine with it. Where more than half of the
-known nodes are told, nothing is believed: that is the control plane's trouble, as Kubernetes itself sees it.
+The controller reports nodes that are NotReady in Kubernetes. If the kubelet itself reports it ("down": no runtime, a
+shutdown), the whole node is avoided. If the API server has no report ("unknown"), only silent members are avoided: a
+kubelet without the control plane stops no engine. If more than half of the known nodes are reported, all reports are
+ignored: the control plane is at fault, as Kubernetes itself assumes.
 
 Worked example (test_worked_example_from_the_prologue): three zones with four replicas each, a heartbeat a second, the
-last of zone c between 0.1 and 0.9 s. At 3.5 s two of its four are late: all four are suspected. At 5 s one is heard: it
-is clear, three are left. Had all twelve fallen silent, nobody would be suspected at any time.
+last of zone c between 0.1 and 0.9 s. At 3.5 s two of its four are late: all four are suspected. At 5 s one sends a
+heartbeat: it is clear, three are left. If all twelve fall silent, none is suspected at any time.
 
-Neighbours: `functions.fleet.view` keeps it for gateways, the registry and the simulator.
+Neighbours: `functions.fleet.view` uses this for gateways, the registry and the simulator.
 """
 
 from bisect import bisect_left
@@ -37,12 +37,12 @@ from functions.api.ids import ReplicaId
 
 LATE_S = 3.0
 TOGETHER_S = 2.0
-BEGINS_WITHIN_S = 3.0  # of a domain's being late
+BEGINS_WITHIN_S = 3.0  # since a domain became late
 MEMBERS_MIN = 2
 LOST_RATIO = 0.5
-_NODES_MIN = 2  # of a zone: one alone is that node
+_NODES_MIN = 2  # nodes of a zone: a single one is a node failure
 OTHERS_HEARD_RATIO = 0.6
-MISSED_S = 1.5  # one heartbeat, and a late one
+MISSED_S = 1.5  # one heartbeat, and a margin
 NODES_TOLD_MAX_RATIO = 0.5
 
 NodeTrouble = Literal["down", "unknown"]
@@ -52,17 +52,17 @@ Domain = tuple[Literal["node", "zone"], str]
 @dataclass(frozen=True, slots=True)
 class Member:
     replica_id: ReplicaId
-    node: str  # empty: not known
-    zone: str  # the same
+    node: str  # empty: unknown
+    zone: str  # empty: unknown
     heard_s: float  # monotonic
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicions:
-    """What is suspected now, and what the next judgement needs to know."""
+    """Replicas suspected now, and the state for the next judgement."""
 
-    replicas: Mapping[ReplicaId, Domain] = field(default_factory=dict)  # who, and with which domain
-    since_s: Mapping[Domain, float] = field(default_factory=dict)  # of domains that fell silent
+    replicas: Mapping[ReplicaId, Domain] = field(default_factory=dict)  # suspected replicas and their domain
+    since_s: Mapping[Domain, float] = field(default_factory=dict)  # start, by silent domain
 
     @property
     def domains(self) -> frozenset[Domain]:
@@ -79,7 +79,7 @@ def judge(
     listening_since_s: float,
     now_s: float,
 ) -> Suspicions:
-    """`told`: nodes that are not ready, as the controller has said."""
+    """Judge the members. `told`: nodes that the controller reports as not ready."""
     replicas: dict[ReplicaId, Domain] = {}
     since_s: dict[Domain, float] = {}
     late = {each.replica_id for each in members if _silent_s(each, listening_since_s, now_s) >= LATE_S}
@@ -106,7 +106,7 @@ def _silent_s(member: Member, listening_since_s: float, now_s: float) -> float:
 
 
 def _domains_of(members: Iterable[Member], late: set[ReplicaId]) -> dict[Domain, list[Member]]:
-    """Those with somebody who is late; a zone after its nodes, so that the larger one names who is in both."""
+    """Return the domains with a late member. Zones come after nodes, so a replica in both is listed with its zone."""
     troubled: set[Domain] = set()
     for each in members:
         if each.replica_id in late:
@@ -140,8 +140,10 @@ def _fell_silent(
 def _others_are_heard(
     inside: Sequence[Member], late: set[ReplicaId], heard_s: Sequence[float], outside: int, listening_since_s: float
 ) -> bool:
-    """`heard_s`: in order, of all that are not late. A bus that falls silent takes a second to do so, heartbeat by
-    heartbeat: who was heard last before it is no more there than who was heard first.
+    """Return True if enough replicas outside the domain sent heartbeats after it fell silent.
+
+    `heard_s` has the times of all replicas that are not late, in order. A failing bus loses heartbeats one by one
+    within a second, so a heartbeat from before the domain's silence proves nothing.
     """
     since_s = MISSED_S + max(max(each.heard_s, listening_since_s) for each in inside if each.replica_id in late)
     found = len(heard_s) - bisect_left(heard_s, since_s)

@@ -1,24 +1,25 @@
-"""Pace of an engine: what a unit of its work takes, over the last few seconds, for the comparison with its fellows.
+"""Pace of an engine: the time of a unit of its work over the last seconds, to compare it with its pool.
 
     queue_ms     waiting in the engine's queue, a request
-    prefill_ms   prefill, a prompt token computed; FLOOR_TOKENS more a request stand for what each costs
+    prefill_ms   prefill, a prompt token computed; FLOOR_TOKENS more a request are its fixed cost
     gap_ms       between two tokens of a stream
-    busy_ratio   prefill seconds of the requests that ended / seconds; never less than the share of looks at which the
-                 engine had something to do, and at most 1
+    busy_ratio   prefill seconds of the requests that ended / seconds; never less than the share of samples at which
+                 the engine had work, and at most 1
 
-With how many requests ran and waited meanwhile, on average: more work than others explains a slower pace. The engine's
-sums are read once a second and are of requests that ended, so a pace of a few seconds is of what ended in them.
+The pace includes the mean number of running and waiting requests, since more work explains a slower pace. The
+engine's sums are read once a second and cover requests that ended, so a pace covers the requests that ended in its
+interval.
 
-Worked example (test_worked_example_of_ten_seconds): 40 requests ended, that had waited 2 s and computed 4 s in all, for
-10,000 tokens; 1,000 gaps took 30 s. Queue 50 ms, prefill 4000 / (10,000 + 40 x 256) = 0.198 ms, gap 30 ms.
+Worked example (test_worked_example_of_ten_seconds): 40 requests ended that had waited 2 s and computed 4 s in all,
+for 10,000 tokens; 1,000 gaps took 30 s. Queue 50 ms, prefill 4000 / (10,000 + 40 x 256) = 0.198 ms, gap 30 ms.
 
-How busy an engine is that only reads prompts is told by both together. vLLM's gauges are set at the end of a step, so
-that a prompt which one step reads is at no look seen to run; and a prompt of many seconds counts among the sums only
-when it ends. Prompts that share a step count it once each, so a full engine seems full a little early. Worked example
-(test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks): 20 prompts of 0.3 s ended in 10 s, and no look found
-one running: 0.6. One of 30 s runs at every look: 1.
+Sums and samples together show how busy a prefill-only engine is. vLLM's gauges are set at the end of a step, so a
+prompt read in one step is never seen running; a prompt of many seconds enters the sums only when it ends. Prompts
+that share a step each count it, so a full engine seems full a little early. Worked example
+(test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks): 20 prompts of 0.3 s ended in 10 s, and no sample
+found one running: 0.6. One prompt of 30 s runs at every sample: 1.
 
-Neighbours: the agent measures (`functions.replica.monitor`), heartbeats carry it, `slow_replica` compares.
+Neighbours: the agent measures (`functions.replica.monitor`), heartbeats carry the pace, `slow_replica` compares.
 """
 
 from dataclasses import dataclass, replace
@@ -36,22 +37,22 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Of the last interval; None where nothing was measured."""
+    """Pace of the last interval; None for values that were not measured."""
 
-    number: _Count  # grows by one with each
+    number: _Count  # grows by one with each interval
     requests: _Count
-    tokens: _Count  # gaps between tokens
+    tokens: _Count  # number of gaps between tokens
     running: _Mean
     waiting: _Mean
     queue_ms: _Millis | None = None
     prefill_ms: _Millis | None = None
     gap_ms: _Millis | None = None
-    busy_ratio: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None  # None: an older agent does not say
+    busy_ratio: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None  # None: an older agent
 
 
 @dataclass(frozen=True, slots=True)
 class WorkCounters:
-    """Sums since the engine started, and what runs and waits now."""
+    """Sums since the engine started, and the requests that run and wait now."""
 
     finished: float
     queue_s: float
@@ -65,9 +66,9 @@ class WorkCounters:
 
 @dataclass(frozen=True, slots=True)
 class PaceMeter:
-    """Evolve it with `observe`, about once a second."""
+    """Measurement in progress. Updated by `observe` about once a second."""
 
-    pace: Pace | None = None  # of the last whole interval
+    pace: Pace | None = None  # the last whole interval
     base: WorkCounters | None = None
     base_s: float = 0.0
     looks: int = 0
@@ -77,7 +78,7 @@ class PaceMeter:
 
 
 def observe(meter: PaceMeter, counters: WorkCounters, now_s: float, every_s: float = PACE_EVERY_S) -> PaceMeter:
-    """After another look; sums that fell belong to a restarted engine, which is measured anew."""
+    """Return the meter after another sample. Sums that fell mean a restarted engine: measuring starts anew."""
     base = meter.base
     if base is None or counters.finished < base.finished or counters.gap_s < base.gap_s:
         return PaceMeter(meter.pace if base is None else None, counters, now_s)

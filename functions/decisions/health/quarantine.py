@@ -1,22 +1,22 @@
-"""Requests that were in flight on replicas when these failed: after the second replica such a request is refused.
+"""Quarantine of requests that were in flight when replicas failed: after the second replica they are rejected.
 
-A request that crashes an engine would otherwise walk through its pool, by our retries or by its sender's. One failure
-says nothing: the request may just have been there. Two replicas' do, and then it is held for `HOLD_S`. But a replica
-that dies takes others' requests with it, and those that two dead ones had in common cannot be told apart; so the more
-requests are suspected of one replica's end within a minute, the shorter each is held:
+A request that crashes an engine would otherwise crash one replica after another, by shoal's retries or its client's.
+One failure proves nothing; after two replicas the request is held for `HOLD_S`. But a dead replica takes other
+requests with it, and those that two dead replicas had in common cannot be distinguished. So the more requests are
+suspected of the same replica's failure within a minute, the shorter each is held:
 
     held for HOLD_S / company
 
-Worked example (test_worked_example_of_the_prologue): r0 dies with 8 requests in flight, which are tried again; r1 dies
+Worked example (test_worked_example_of_the_prologue): r0 dies with 8 requests in flight, which are retried; r1 dies
 with 2 of them. Each of the two is held for 600 / 2 = 300 s, the other six not at all.
 
-What is answered is no longer suspected: a request that kills engines never is, one that was only near soon is. One that
-was answered before (a health check, the same each ten seconds) speaks for itself: of the two replicas that fail with it
-in flight it was hardly the end, and nobody is to wait for it for minutes after they are back. It is held only after
-twice as many failures, and for `KNOWN_HOLD_S` (test_what_was_answered_before_is_held_later_and_not_for_long).
+An answered request is no longer suspected: a request that kills engines is never answered. A request that was
+answered before (a health check, the same every ten seconds) is an unlikely cause, and should not be rejected for
+minutes. It is held only after twice as many failures, and for `KNOWN_HOLD_S`
+(test_what_was_answered_before_is_held_later_and_not_for_long).
 
-Bounded: at most `MAX_SUSPECTS` requests by their fingerprints, the one struck longest ago forgotten first, and
-`AnsweredLately` in as many bits whatever comes.
+Memory is bounded: at most `MAX_SUSPECTS` requests by fingerprint, the oldest failure forgotten first, and
+`AnsweredLately` with a fixed number of bits.
 """
 
 from collections import OrderedDict
@@ -29,29 +29,29 @@ _three_words = Struct("<III").unpack_from
 HOLD_S = 600.0
 KNOWN_HOLD_S = 15.0
 MAX_SUSPECTS = 1024
-_KNOWN_FAILURES_RATIO = 2  # of those that hold a request of which nothing is known
+_KNOWN_FAILURES_RATIO = 2  # failures that hold a known request, relative to an unknown one
 _TOGETHER_S = 60.0
 
 
 @dataclass(slots=True)
 class _Suspect:
-    replicas: tuple[ReplicaId, ...]  # distinct, in order
+    replicas: tuple[ReplicaId, ...]  # distinct, in order of failure
     failures: int
     is_known: bool  # answered before
     struck_s: float
 
 
 class Quarantine:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Suspects of one event loop. Times are monotonic seconds."""
 
     def __init__(self, after_replicas: int = 2) -> None:
-        """Held after so many replicas."""
+        """Hold a request after failures of this many replicas."""
         self._after_replicas = after_replicas
         self.suspects: OrderedDict[bytes, _Suspect] = OrderedDict()  # by fingerprint
         self._answered = AnsweredLately()
 
     def struck(self, fingerprint: bytes, replica: ReplicaId, now_s: float) -> None:
-        """A replica failed with this request in flight."""
+        """Record that a replica failed with this request in flight."""
         known = self.suspects.pop(fingerprint, None)
         if known is None or now_s - known.struck_s >= HOLD_S:
             known = _Suspect((), 0, self._answered.has(fingerprint, now_s), now_s)
@@ -64,13 +64,13 @@ class Quarantine:
             self.suspects.popitem(last=False)
 
     def answered(self, fingerprint: bytes, now_s: float) -> None:
-        """A replica has survived it."""
+        """Record that a replica answered this request."""
         self._answered.add(fingerprint, now_s)
         if self.suspects:
             self.suspects.pop(fingerprint, None)
 
     def held_for_s(self, fingerprint: bytes, now_s: float) -> float:
-        """How much longer the request is refused; 0: it is not."""
+        """Return how much longer the request is rejected; 0 if it is not."""
         suspect = self.suspects.get(fingerprint)
         if suspect is None or not self._is_held(suspect):
             return 0.0
@@ -85,7 +85,7 @@ class Quarantine:
         return len(suspect.replicas) >= self._after_replicas and suspect.failures >= enough
 
     def _company(self, suspect: _Suspect) -> int:
-        """How many requests may have been the end of its last replica, itself included."""
+        """Return how many held requests may have caused the failure of its last replica, including itself."""
         return sum(
             self._is_held(other)
             and other.replicas[-1] == suspect.replicas[-1]
@@ -95,11 +95,10 @@ class Quarantine:
 
 
 class AnsweredLately:
-    """Fingerprints of requests that were answered in the last `SPAN_S` to twice that: two Bloom filters, of which the
-    older is thrown away each `SPAN_S`.
+    """Fingerprints of requests answered in the last `SPAN_S` to twice that: two Bloom filters, replaced in turn.
 
-    A quarter of a megabyte each: 100,000 fingerprints in a span, and 1 in 50 of the unknown is taken for known, which
-    costs that one a longer way into quarantine. A fingerprint is a hash already; its words are the places.
+    Each has a quarter of a megabyte: with 100,000 fingerprints in a span, 1 in 50 unknown requests counts as known,
+    which only delays its quarantine. A fingerprint is a hash already; its 32-bit words are the bit positions.
     """
 
     SPAN_S = 300.0

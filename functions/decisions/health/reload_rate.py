@@ -1,14 +1,14 @@
-"""Reload rate of an engine: what fetching a token's KV blocks from host memory takes, declared or learnt.
+"""Reload rate of an engine: time to fetch a token's KV blocks from host memory, declared or measured.
 
-    learnt    load seconds gained x 1000 / tokens found in host memory / accelerators that copy side by side
-    declared  KV bytes per token / bytes per second                  (the pool's annotations), until something is learnt
-    assumed   ASSUMED_MS, where neither is known
+    measured  load seconds gained x 1000 / tokens found in host memory / accelerators that copy side by side
+    declared  KV bytes per token / bytes per second                  (the pool's annotations), until one is measured
+    assumed   ASSUMED_MS, if neither is known
 
-An engine's load seconds are summed over its accelerators, which copy their parts of a block at the same time. Each gain
-moves the estimate with a weight that grows with its tokens: 2,000 of them replace half of it.
+An engine's load seconds are summed over its accelerators, which copy their parts of a block in parallel. Each sample
+moves the estimate with a weight that grows with its tokens: 2,000 tokens replace half of it.
 
 Worked example (test_worked_example_from_the_prologue): 128 KiB a token at 25 GB/s are declared: 0.0052 ms. Then 2,000
-tokens are found in host memory, and 40 ms of loading counted over two accelerators: 0.01 ms measured, 0.0076 believed.
+tokens are found in host memory, with 40 ms of loading over two accelerators: 0.01 ms measured, 0.0076 estimated.
 
 An engine without host memory for blocks (`has_host`) reloads nothing: 0.
 """
@@ -25,12 +25,12 @@ class ReloadCounters:
     """Sums since the engine started."""
 
     load_s: float
-    tokens: float  # of prompts, found in host memory
+    tokens: float  # prompt tokens found in host memory
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredReload:
-    """Of the pool, as its service has it; 0: not said."""
+    """Reload rate that the pool's service declares; 0: not declared."""
 
     kv_bytes_per_token: int = 0
     bytes_per_s: float = 0.0
@@ -45,7 +45,7 @@ class DeclaredReload:
 
 @dataclass(frozen=True, slots=True)
 class ReloadRate:
-    """Evolve it with `observe`, about once a second."""
+    """Estimate of one engine. Updated by `observe` about once a second."""
 
     has_host: bool = False  # the engine keeps blocks in host memory
     learnt_ms: float | None = None
@@ -58,7 +58,7 @@ class ReloadRate:
 
 
 def observe(rate: ReloadRate, counters: ReloadCounters, declared: DeclaredReload, *, has_host: bool) -> ReloadRate:
-    """After another look; sums that fell belong to a restarted engine and teach nothing."""
+    """Return the estimate after another sample. Sums that fell mean a restarted engine and change nothing."""
     last, seen = rate.last, replace(rate, has_host=has_host, last=counters)
     if last is None or counters.tokens <= last.tokens or counters.load_s < last.load_s:
         return seen

@@ -1,27 +1,27 @@
-"""Slow replicas: which one of a pool is to be drained and restarted, because it is slow by itself.
+"""Slow replicas: which replica of a pool to drain and restart because it alone is slow.
 
-A look at a replica is slow where one of its measures (`pace`: queue, prefill, gap between tokens) is over FACTOR times
-what its fellows' work explains:
+A sample of a replica is slow if one of its measures (`pace`: queue, prefill, gap between tokens) is over FACTOR times
+the value that the other replicas explain:
 
-    explained = median over the fellows of: their measure x max(1, its load / their load)      + the measure's floor
+    explained = median over the others of: their measure x max(1, its load / their load)      + the measure's floor
 
-An engine that has more requests makes at least as many tokens a second as one that has fewer, so a pace in proportion
-to the load is the load's, and only what is beyond that is the replica's own. The load is what runs (for the queue: what
-waits), each with one added. The floor keeps microseconds from being compared. The median is the lower one: with one
-fellow its own, with two the quicker one's, so that one of two to four is found as one of many is.
+An engine with more requests makes at least as many tokens a second as one with fewer. So a pace in proportion to the
+load is due to the load, and only the excess is due to the replica. The load is the number running (for the queue:
+waiting) plus one. The floor avoids comparing microseconds. The median is the lower one: with two other replicas it is
+the faster one's, so that a slow one of two to four replicas is found too.
 
-    suspect      from the first slow look on; two looks in a row that are well end it. Looks without enough work
-                 (REQUESTS_MIN, TOKENS_MIN) say nothing: one that is slow is also asked less
-    condemned    suspect for `after_s`, with LOOKS_MIN slow looks, the last of them not older than `after_s`
-    restarted    the slowest of those condemned, and one at a time; not where the pool cannot spare it (`may_spare`),
-                 not within `backoff_s` of any start in its pool, and for twice as long after each restart of the last
-                 FORGET_S, since what is slow again after one has a reason that a restart does not mend
+    suspect      from the first slow sample until two good samples in a row. Samples without enough work
+                 (REQUESTS_MIN, TOKENS_MIN) do not count: a slow replica also receives fewer requests
+    condemned    suspect for `after_s`, with LOOKS_MIN slow samples, the last of them not older than `after_s`
+    restarted    the slowest condemned replica, one at a time; only if the pool can spare it (`may_spare`), not within
+                 `backoff_s` of any start in its pool, and twice as long after each restart of the last FORGET_S: a
+                 restart does not fix a replica that is slow again
 
-Worked example (test_worked_example_of_a_pool_of_two): a makes a token each 20 ms with 3 running, b one each 130 ms with
-4: explained are 20 x 5 / 4 + 5 = 30 ms, and 130 is over three times that. After a minute b is restarted. With 30
-running b's 130 ms were explained: 20 x 31 / 4 = 155.
+Worked example (test_worked_example_of_a_pool_of_two): a makes a token each 20 ms with 3 running, b one each 130 ms
+with 4: explained are 20 x 5 / 4 + 5 = 30 ms, and 130 is over three times that. After a minute b is restarted. With 30
+running, b's 130 ms would be explained: 20 x 31 / 4 = 155.
 
-Neighbours: `functions.controller.health` looks, and does what is decided; the simulator the same.
+Neighbours: `functions.controller.health` supplies the samples and restarts replicas; so does the simulator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +39,8 @@ WELL_LOOKS = 2
 QUEUE_FLOOR_MS, PREFILL_FLOOR_MS, GAP_FLOOR_MS = 200.0, 0.05, 5.0
 FORGET_S = 6 * 3600.0
 BACKOFF_CAP_S = 4 * 3600.0
-KV_MAX_RATIO = 0.85  # of those who stay
-QUEUE_MAX_S = 1.0  # of the pool's requests, at the gateways
+KV_MAX_RATIO = 0.85  # KV usage of the remaining replicas
+QUEUE_MAX_S = 1.0  # expected queue time at the gateways
 UNDER_WAY_MAX_S = 1800.0
 _MAX_DOUBLINGS = 16
 
@@ -53,51 +53,51 @@ class SlowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One replica that is ready."""
+    """One ready replica."""
 
     replica_id: ReplicaId
     pace: Pace | None
     kv_usage_ratio: float
-    began_unix_s: float  # its agent
+    began_unix_s: float  # start of its agent
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What a pool is like now."""
+    """Current state of a pool."""
 
     pool: PoolName
     ready: Sequence[Seen]
-    unsettled: int = 0  # replicas that start, drain, hang or are dead
-    suspected: int = 0  # of those ready, with their node or zone
-    queue_s: float = 0.0  # the longest that a gateway expects
-    overloaded: bool = False  # a rung of the ladder is in force
+    unsettled: int = 0  # replicas that are starting, draining, hung or dead
+    suspected: int = 0  # ready replicas suspected with their node or zone
+    queue_s: float = 0.0  # the longest queue time that a gateway expects
+    overloaded: bool = False  # a step of the overload ladder is active
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """About one replica."""
+    """Suspicion against one replica."""
 
     since_s: float
-    slow_s: float  # of the last slow look
+    slow_s: float  # time of the last slow sample
     slow_looks: int = 1
     well_looks: int = 0  # since the last slow one
-    excess: float = 1.0  # how many times what is explained, at the last slow look
+    excess: float = 1.0  # measure / explained value, at the last slow sample
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolWatch:
-    """What is remembered of a pool. Evolve it with `look` and `restarting`."""
+    """Memory of one pool. Updated by `look` and `restarting`."""
 
-    numbers: Mapping[ReplicaId, int] = field(default_factory=dict)  # of the pace that was looked at last
+    numbers: Mapping[ReplicaId, int] = field(default_factory=dict)  # number of the last pace, by replica
     suspects: Mapping[ReplicaId, Suspect] = field(default_factory=dict)
     restarts_s: tuple[float, ...] = ()
-    under_way: Seen | None = None  # as it was before
+    under_way: Seen | None = None  # the replica being restarted, as it was before
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`held`: why it is not restarted (yet); "" where it is to be restarted now."""
+    """The slowest condemned replica. `held`: why it is not restarted yet; "" to restart it now."""
 
     replica_id: ReplicaId
     why: str
@@ -105,7 +105,7 @@ class Verdict:
 
 
 def look(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
-    """After another report; a pace that was seen before says nothing new."""
+    """Return the watch after another report; a pace that was seen before does not count again."""
     numbers = {each.replica_id: each.pace.number for each in state.ready if each.pace is not None}
     suspects = {
         id_: suspect for id_, suspect in watch.suspects.items() if id_ in {each.replica_id for each in state.ready}
@@ -124,7 +124,7 @@ def look(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
 
 
 def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float, now_unix_s: float) -> Verdict | None:
-    """Of the slowest that is condemned; None where nobody is."""
+    """Return the verdict on the slowest condemned replica; None if none is condemned."""
     condemned = {id_: suspect for id_, suspect in watch.suspects.items() if _is_condemned(suspect, policy, now_s)}
     if not condemned:
         return None
@@ -134,13 +134,13 @@ def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float
 
 
 def restarting(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
-    """It is being drained: its suspects are over, and nobody else's turn comes meanwhile."""
+    """Record that a replica is being drained. No other replica of the pool is restarted meanwhile."""
     suspects = {id_: suspect for id_, suspect in watch.suspects.items() if id_ != replica.replica_id}
     return replace(watch, suspects=suspects, restarts_s=(*watch.restarts_s, now_s), under_way=replica)
 
 
 def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
-    """Why the others cannot do its work for a while; "" where they can."""
+    """Return why the other replicas cannot take over its work; "" if they can."""
     others = [each for each in state.ready if each.replica_id != replica_id]
     kv_usage = sum(each.kv_usage_ratio for each in state.ready)
     reasons = {
@@ -152,9 +152,6 @@ def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
         "the others' KV caches have no room for its requests": kv_usage > KV_MAX_RATIO * len(others),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-# inside
 
 
 def _judged(suspect: Suspect | None, pace: Pace, fellows: Sequence[Pace], now_s: float) -> Suspect | None:
@@ -202,7 +199,7 @@ _MEASURES = (
 
 
 def _excess(measure: _Measure, pace: Pace, fellows: Sequence[Pace]) -> tuple[float, str] | None:
-    """How many times what is explained, and in words; None where there is nothing to compare."""
+    """Return measure / explained value, with a sentence; None if there is nothing to compare."""
     value_ms = measure.value_ms(pace)
     if value_ms is None:
         return None
@@ -238,7 +235,7 @@ def _too_soon(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: flo
 
 
 def _is_back(watch: PoolWatch, state: PoolState, now_s: float) -> bool:
-    """Everybody is ready again, it or whoever came in its place; or that takes too long to wait for."""
+    """Return True if all replicas are ready again, including the restarted one or its successor; or after a timeout."""
     gone = watch.under_way
     since_s = now_s - watch.restarts_s[-1] if watch.restarts_s else float("inf")
     is_there = any(gone is not None and _is_same(gone, each) for each in state.ready)
@@ -249,4 +246,4 @@ def _is_same(former: Seen, now: Seen) -> bool:
     return (former.replica_id, former.began_unix_s) == (now.replica_id, now.began_unix_s)
 
 
-_NOTICED_S = 10.0  # until what was ordered shows in heartbeats
+_NOTICED_S = 10.0  # time until a restart shows in heartbeats

@@ -1,13 +1,13 @@
-"""Rate of an engine's tokens, by its own count: what its accelerators give, whoever asked for them.
+"""Token rate of an engine by its own count: the output of its accelerators, for all clients.
 
     tokens/s = (tokens now - tokens at the oldest mark) / seconds since then, over the last WINDOW_S
 
 Marks are set each MARK_EVERY_S, so there are seven at most. Worked example (test_worked_example_from_the_prologue):
-marks at 0 s with 0 tokens, at 5 s with 1,000 and at 10 s with 4,000 tell of 400 tokens a second; on two accelerators,
-of 200 for each.
+marks at 0 s with 0 tokens, at 5 s with 1,000 and at 10 s with 4,000 give 400 tokens a second; on two accelerators,
+200 for each.
 
-Gateways' counts would do as well, each with its own part; here one process has the whole of one replica, so nothing is
-counted twice and nothing is missing while a gateway is away.
+One process counts all tokens of a replica. With the gateways' counts, tokens would be missing while a gateway is
+away.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TokenRate:
-    """Evolve it with `observe`, about once a second."""
+    """Rate of one engine. Updated by `observe` about once a second."""
 
     per_s: float = 0.0
-    marks: tuple[Mark, ...] = ()  # the oldest first
+    marks: tuple[Mark, ...] = ()  # oldest first
 
 
 def observe(rate: TokenRate, tokens: int, now_s: float) -> TokenRate:
-    """After another look; a sum that fell belongs to a restarted engine, and the rate begins anew."""
+    """Return the rate after another sample. A sum that fell means a restarted engine: the rate starts anew."""
     marks = rate.marks
     if not marks or tokens < marks[-1].tokens or now_s < marks[-1].at_s:
         return TokenRate(0.0, (Mark(now_s, tokens),))
