@@ -1,18 +1,18 @@
-"""Service classes of a pool: guaranteed shares in strict order, lent out while they are idle.
+"""Service classes ("bands") of a pool: guaranteed shares in strict order, lent to other bands while idle.
 
-A band is entitled to its share of the pool, in whichever of the pool's resources it uses most. Below its share it goes
-in strict order, interactive first. Above it, it borrows what others leave, in the same order: of an idle share, a part
-is lent (interactive 50 %, near-real-time 90 %, batch 100 %), and the rest stays free for whoever it belongs to, since
-what runs cannot be taken back.
+A band's use is measured in the pool resource that it uses most. A band below its share is entitled to dispatch.
+Entitled bands go in strict order, interactive first. Above its share, a band may borrow idle shares in the same order.
+Only a part of an idle share is lent (interactive 50 %, near-real-time 90 %, batch 100 %). The rest stays free for its
+owner, because a dispatched request is not preempted.
 
     may borrow:  total use + sum over others of (1 - lent) x (share - use, where positive) < 1
 
-Worked example (test_worked_example_of_lending): shares 0.6, 0.3, 0.1; only batch has work. Kept free for interactive:
-0.5 x 0.6 = 0.3, for near-real-time 0.1 x 0.3 = 0.03. Batch may take 0.67 of the pool.
+Worked example (test_worked_example_of_lending): shares 0.6, 0.3, 0.1; only batch has work. Reserved for interactive:
+0.5 x 0.6 = 0.3, for near-real-time 0.1 x 0.3 = 0.03. Batch may use 0.67 of the pool.
 
-Batch borrows only below 70 % of the pool in all, and while the interactive band is overloaded (`bounds`) it falls
-back to a floor of 5 %. It never starves: below the floor it is entitled, and a band whose first in line has seen
-nothing of the band go for `STARVED_S` goes before all others, once. (A pool with room for one request has no shares.)
+Batch borrows only while total use is below 70 %. While the interactive band is overloaded (`bounds`), batch falls back
+to a floor of 5 %. No band starves: batch is entitled below its floor, and a band that had requests waiting for
+`STARVED_S` without a dispatch goes before all others, once. (In a pool with room for one request, shares do not apply.)
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,23 @@ LENT_RATIO = (0.5, 0.9, 1.0)
 BATCH_BORROWS_BELOW_RATIO = 0.7
 BATCH_FLOOR_RATIO = 0.05
 STARVED_S = 10.0
-_SLO_MS = (2_000, 10_000, None)  # where the policy promises nothing
+_SLO_MS = (2_000, 10_000, None)  # defaults if the policy sets no SLO
 _ENGINE_PATIENCE_MS: dict[ServiceClass, int] = {"interactive": 500, "near-real-time": 2_000, "batch": 60_000}
-_MAX_WAIT_S = (10.0, 30.0, 600.0)  # where the policy promises nothing
+_MAX_WAIT_S = (10.0, 30.0, 600.0)  # defaults if the policy sets neither a maximum wait nor an SLO
 
 
 @dataclass(frozen=True, slots=True)
 class BandRules:
-    """One band under a pool's policy."""
+    """Rules of one band under a pool's policy."""
 
     share_ratio: float
     slo_s: float | None
     max_wait_s: float
-    """How long anyone may wait for room."""
+    """Longest time that a request may wait for room."""
 
 
 def rules_of(policy: AdmissionEntry) -> tuple[BandRules, ...]:
-    """One for each of BANDS; a class that the policy does not name is entitled to nothing."""
+    """Return one rule per entry of BANDS. A class that the policy does not name has share 0 (batch: its floor)."""
     written = {band.name: band for band in policy.bands}
     found = []
     for index, name in enumerate(BANDS):
@@ -61,7 +61,7 @@ def rules_of(policy: AdmissionEntry) -> tuple[BandRules, ...]:
 
 
 def _max_wait_s(band: BandEntry | None, index: int) -> float:
-    """As the policy says; else half of the promised time to first token, since reading the prompt takes the rest."""
+    """Return the policy's maximum wait, or half of its TTFT SLO: the other half is left for the prefill."""
     if band is not None and band.max_wait_ms is not None:
         return band.max_wait_ms / 1000
     if band is not None and band.ttft_slo_ms is not None:
@@ -70,21 +70,22 @@ def _max_wait_s(band: BandEntry | None, index: int) -> float:
 
 
 def engine_priority(service_class: ServiceClass, now_unix_ms: int) -> int:
-    """What engines order by, least first: when the request will have waited long enough. No class starves for good."""
+    """Return the engine's sort key, least first: now plus the patience of the class. Older requests overtake newer ones
+    of a more urgent class in the end, so no class starves."""
     return now_unix_ms + _ENGINE_PATIENCE_MS[service_class]
 
 
 def may_go(
     band: int, use_ratios: Sequence[float], total_ratio: float, rules: Sequence[BandRules], overloaded: bool
 ) -> bool:
-    """Whether the band may have one more request dispatched, within its share or borrowing."""
+    """Return True if the band may dispatch one more request, within its share or by borrowing."""
     return is_entitled(band, use_ratios, rules, overloaded) or _may_borrow(
         band, use_ratios, total_ratio, rules, overloaded
     )
 
 
 def is_entitled(band: int, use_ratios: Sequence[float], rules: Sequence[BandRules], overloaded: bool) -> bool:
-    """Whether the band is below its share."""
+    """Return True if the band uses less than its share."""
     share = BATCH_FLOOR_RATIO if band == BATCH and overloaded else rules[band].share_ratio
     return use_ratios[band] < share
 
@@ -93,7 +94,8 @@ def order(
     waiting: Sequence[bool], starved: Sequence[bool], use_ratios: Sequence[float], rules: Sequence[BandRules], *,
     total_ratio: float, overloaded: bool,
 ) -> list[int]:  # fmt: skip
-    """The bands that wait and may go: the starved, then the entitled, then borrowers; among each, the most urgent."""
+    """Return the waiting bands that may dispatch: starved ones, then entitled ones, then borrowers; each group in order
+    of urgency."""
     ranked = []
     for band, has_work in enumerate(waiting):
         if not has_work:
@@ -108,7 +110,7 @@ def order(
 
 
 def part_of_drain(band: int, waiting: Sequence[bool], rules: Sequence[BandRules], overloaded: bool) -> float:
-    """What part of what the pool dispatches goes to the band, while all that wait go on waiting."""
+    """Return the share of the pool's dispatch rate that goes to the band while the same bands have requests waiting."""
     shares = [
         0.0 if not has_work else BATCH_FLOOR_RATIO if index == BATCH and overloaded else rules[index].share_ratio
         for index, has_work in enumerate(waiting)

@@ -1,10 +1,10 @@
-"""Bounds on a pool's admission queue, by which a request is refused on arrival.
+"""Bounds of a pool's admission queue. A request that would exceed one is rejected on arrival.
 
-size        tokens, requests and bytes that may wait, in all and of one tenant; light tenants lose their headroom first
+size        tokens, requests and bytes that may wait, in all and per tenant; light tenants lose their headroom first
 overload    a band whose oldest request waits too long: the newest go first, batch falls back to its floor
 tolerance   the share of the allowed wait up to which a predicted wait is accepted
 
-Neighbours: `queue` asks for each request that cannot be dispatched at once.
+Neighbours: `queue` checks these for each request that cannot be dispatched on arrival.
 """
 
 from collections.abc import Sequence
@@ -17,34 +17,34 @@ from functions.decisions.admission.ticket import Flow, Ticket
 
 # Overload of a band, and headroom of the queue by weight.
 #
-# A band is overloaded once the one that has waited longest has done so for more than a quarter of the promised time to
-# first token, at every look for one such time; it is over when that was not so at any look for as long. While the
-# interactive band is overloaded, the newest go first (those who have waited long have mostly given up, and serving them
-# makes everyone late; `maxWait` says when they are refused); and batch falls back to its floor (`bands`).
-# Worked example (test_worked_example_of_overload): 500 ms are promised. At 10.0 s, 10.25 s and 10.5 s the first in line
+# A band becomes overloaded if its oldest request had waited more than a quarter of the TTFT SLO at every check for one
+# SLO. The overload ends after one SLO in which no check found that. While the interactive band is overloaded, its
+# newest requests go first: clients of the oldest have mostly given up, and serving them would make all requests late
+# (`maxWait` limits their wait). Batch falls back to its floor (`bands`).
+# Worked example (test_worked_example_of_overload): the SLO is 500 ms. At 10.0 s, 10.25 s and 10.5 s the oldest request
 # has waited for more than 125 ms: overloaded from 10.5 s on.
 #
-# As the queue fills, the room of light tenants shrinks first:
+# As the queue fills, the headroom of light tenants shrinks first:
 #
 #     room ratio = 0.5 + 0.5 x weight / heaviest weight
 #
-# Worked example (test_light_tenants_lose_their_room_first): of 2,000,000 tokens that may wait, a tenant of weight 1
-# beside one of weight 8 is refused from 1,125,000 on, the heavy one only at 2,000,000.
+# Worked example (test_light_tenants_lose_their_room_first): 2,000,000 tokens may wait, and the heaviest tenant has
+# weight 8. A tenant of weight 1 is rejected from 1,125,000 on, the heavy one only at 2,000,000.
 
 
-_LONG_RATIO = 0.25  # of the promised time
-_ALWAYS_RATIO = 0.5  # of the queue, open to every tenant
+_LONG_RATIO = 0.25  # a wait is long above this share of the SLO
+_ALWAYS_RATIO = 0.5  # share of the queue that is open to every tenant
 
 
 @dataclass(slots=True)
 class Strain:
-    """One band, over time."""
+    """Overload state of one band."""
 
     overloaded: bool = False
-    since_s: float | None = None  # since when it has looked other than `overloaded` says
+    since_s: float | None = None  # start of the checks that contradict `overloaded`; None if the last one agreed
 
     def look(self, waited_s: float, slo_s: float, now_s: float) -> bool:
-        """The longest wait as of now; returns whether the band is overloaded."""
+        """Record the longest wait at this moment and return True if the band is overloaded."""
         if (waited_s > _LONG_RATIO * slo_s) == self.overloaded:
             self.since_s = None
         elif self.since_s is None:
@@ -55,7 +55,7 @@ class Strain:
 
 
 def queue_headroom_ratio(weight: float, heaviest: float) -> float:
-    """How full the queue may be for a tenant of this weight still to be taken in."""
+    """Return the fill ratio of the queue up to which a tenant of this weight is admitted."""
     return _ALWAYS_RATIO + (1.0 - _ALWAYS_RATIO) * min(1.0, weight / heaviest)
 
 
@@ -71,7 +71,7 @@ def bound_broken(
     ticket: Ticket, flow: Flow, queue: FairQueue, queues: Sequence[FairQueue], *,
     max_queued_tokens: int, heaviest: float,
 ) -> BoundReason | None:  # fmt: skip
-    """Which bound one more of the flow would break, of those on what waits in all of the pool's queues."""
+    """Return the bound that one more request of the flow would exceed, over all queues of the pool, or None."""
     queued_tokens = ticket.kv_tokens + sum(each.queued_kv_tokens for each in queues)
     part = max(PART_RATIO, flow.weight / max(queue.active_weight, flow.weight))
     if (
@@ -93,26 +93,26 @@ def bound_broken(
 
 # Wait tolerance: the share of the allowed wait up to which a predicted wait is accepted, learnt from late requests.
 #
-#     somebody's turn came in time:   ratio + STEP x LATE
-#     somebody was late:              ratio - STEP x (1 - LATE)         between LEAST and MOST
+#     a request was dispatched in time:   ratio + STEP x LATE
+#     a request was late:                 ratio - STEP x (1 - LATE)         between LEAST and MOST
 #
-# A wait foretold is a mean; the turns come sooner or later than that, by how much depends on the pool: sizes of
-# requests, bursts, how steadily engines work. So the bound is moved until LATE of those that wait are late (Robbins
-# and Monro's search for a quantile). Who would be refused late is then refused at once, mostly, and can go elsewhere.
+# A predicted wait is a mean. Real waits scatter around it, depending on request sizes, bursts and the engines'
+# steadiness. The ratio moves until a share LATE of the waiting requests is late (Robbins and Monro's search for a
+# quantile). Most requests that would time out in the queue are then rejected on arrival and can be retried elsewhere.
 # Worked example (test_worked_example_of_tolerance): from 0.9, two are late: 0.9 - 2 x 0.05 x 0.99 = 0.801. With 500 ms
-# to wait, whoever is foretold more than 400 ms is refused. It takes 198 that are in time to be back.
+# to wait, a predicted wait of more than 400 ms is rejected. It takes 198 requests in time to return to 0.9.
 #
-# Only who had the band's whole time and was kept by the pool says something of the pool: not who set a deadline of his
-# own, and not who waited for his own requests (test_deadlines_of_ones_own_say_nothing_of_the_pool).
+# A late request counts only if it could wait the band's whole time and waited for the pool. A deadline set by the
+# caller and a wait for the tenant's own requests do not count (test_deadlines_of_ones_own_say_nothing_of_the_pool).
 
 
-LEAST, MOST = 0.1, 0.9  # of the time that there is
+LEAST, MOST = 0.1, 0.9  # shares of the time until the deadline
 LATE = 0.01
 _STEP = 0.05
 
 
 class WaitTolerance:
-    """One band's of a pool."""
+    """Wait tolerance of one band of a pool."""
 
     __slots__ = ("ratio",)
 
@@ -120,9 +120,9 @@ class WaitTolerance:
         self.ratio = MOST
 
     def in_time(self) -> None:
-        """Somebody waited, and its turn came."""
+        """Record that a waiting request was dispatched in time."""
         self.ratio = min(MOST, self.ratio + _STEP * LATE)
 
     def late(self) -> None:
-        """Somebody waited until it was too late."""
+        """Record that a request waited past its deadline."""
         self.ratio = max(LEAST, self.ratio - _STEP * (1.0 - LATE))

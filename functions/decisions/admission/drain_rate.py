@@ -1,40 +1,41 @@
-"""Drain rate of a pool, and the wait that it predicts for the next request.
+"""Drain rate of a pool, the wait that it predicts for the next request, and return times for rejected requests.
 
     est_wait = cost ahead / (rate per replica x replicas x the band's part)
     ahead    = min(all that waits in the band, own tenant's part of it x weights of all that are active / own weight)
 
-While somebody waits all the time, what passes is what the pool can do, and the rate follows it. While nobody does, what
-passes is a lower bound: it may raise the rate, and until the pool has been full, no wait is foretold from it. A pool
-that was not full for ten seconds may have changed meanwhile (replicas that were slow are not any more): it starts anew.
+While requests wait all the time, the dispatch rate is the pool's capacity, and the estimate follows it. Otherwise the
+dispatch rate is a lower bound, which can only raise the estimate. No wait is predicted from it until the pool has been
+full. If the pool was not full for ten seconds, it may have changed (slow replicas may have recovered), so it must be
+full again before a wait is predicted.
 Worked example (test_worked_example_of_the_wait): 4 replicas at 5,000 tokens a second each, 60,000 tokens wait in the
 band, of them 6,000 of the caller's tenant, weight 1 of 4: ahead is min(60,000, 24,000), so 24,000 / 20,000 = 1.2 s.
 
-Who is refused is told when there will be room. All that are refused would come back at once, so each is given a place
-in a queue that exists only in arithmetic and drains at most of the tenant's part of the real rate. The request that
-comes back in its time (it is known by its content) is not refused again; and while places are due, others of the tenant
-that find no room are sent to the end instead of waiting. Nobody's flood moves another tenant's places. A place that
-nobody comes for is forgotten, and room that is free at the moment is anybody's, but for the last tenth (`queue`).
-Who comes in its time and finds no room all the same is put back, before the others.
-Worked example (test_the_refused_are_asked_back_one_after_the_other): three requests that cost 80 are refused at once,
-the wait is 1 s, the tenant's part of the rate 100 a second. They are told 1, 2 and 3 s: 80 / (0.8 x 100) apart.
+A rejected request receives the time at which there will be room. If all rejected requests returned together, most would
+be rejected again. So each gets a place in a virtual queue, which drains at most of the tenant's part of the real rate.
+A request that returns within its time, recognised by its content, is not rejected for its predicted wait. While places
+are due, other requests of the tenant that find no room go to the end of the virtual queue instead of waiting. Tenants
+do not move each other's places. An unclaimed place expires, and any request may use free room except for the last tenth
+(`queue`). If a request returns in time and there is no room, it gets a new place ahead of the others.
+Worked example (test_the_refused_are_asked_back_one_after_the_other): three requests that cost 80 are rejected together,
+the wait is 1 s, the tenant's part of the rate 100 a second. Their times are 1, 2 and 3 s: 80 / (0.8 x 100) apart.
 """
 
 from itertools import islice
 from zlib import crc32
 
-_FOLLOW = 0.3  # of each new sample: a change shows to two thirds after three seconds
+_FOLLOW = 0.3  # weight of each new sample: two thirds of a change show after three seconds
 _FORGET_S = 10.0
 _SAMPLE_S = 1.0
 _JITTER_RATIO = 0.25
-MAX_RETRY_AFTER_S = 300.0  # who is told this has no place: there is none within sight
-_MAX_PLACES = 1_000  # of a tenant
-_LATE_S = 2.0  # whole seconds are told, and requests travel
-_KEPT_RATIO = 0.8  # of the rate, for those that come back: the rest passes
-_LOOKED_AT = 8  # at most, for what is to be forgotten
+MAX_RETRY_AFTER_S = 300.0  # returned if the request got no place in the virtual queue
+_MAX_PLACES = 1_000  # per tenant
+_LATE_S = 2.0  # Retry-After is in whole seconds, and requests take time to arrive
+_KEPT_RATIO = 0.8  # share of the rate that is planned for returning requests
+_LOOKED_AT = 8  # places checked for expiry per call
 
 
 class Rate:
-    """Of anything counted, per replica and second."""
+    """Rate of a counted amount, per replica and second."""
 
     __slots__ = ("_full_s", "_passed", "_since_s", "has_been_full", "per_replica")
 
@@ -48,18 +49,18 @@ class Rate:
         self._passed += amount
 
     def still_full(self, now_s: float) -> None:
-        """Somebody was refused: nobody may be left to wait, but the pool is no less full for that."""
+        """Record that a request was rejected: the pool is full even if no request waits."""
         self._full_s = now_s
         self.has_been_full = self.per_replica > 0.0
 
     def at_least(self, now_s: float, replicas: int) -> float:
-        """The rate, or what has passed until now: for whoever is sent away before the pool was full for a while."""
+        """Return the rate, or an estimate from this sample so far if there is none yet."""
         if self.per_replica or replicas <= 0:
             return self.per_replica
         return self._passed / max(_SAMPLE_S, now_s - self._since_s) / replicas
 
     def tick(self, now_s: float, replicas: int, full: bool) -> None:
-        """Take a sample; `full`: somebody waited for room since the last one, all the time."""
+        """Add a sample. `full` means that requests have waited for room all the time since the last one."""
         elapsed_s = now_s - self._since_s
         if elapsed_s <= 0.0 or replicas <= 0:
             return
@@ -76,7 +77,7 @@ class Rate:
 
 
 def wait_s(ahead_band: float, ahead_own: float, own_weight: float, active_weight: float, drain_per_s: float) -> float:
-    """The formula of the prologue; 0 where no rate is known, since nobody is refused on a guess."""
+    """Apply the module's formula. Return 0 if no rate is known, so that no request is rejected on a guess."""
     if drain_per_s <= 0.0:
         return 0.0
     ahead = min(ahead_band, ahead_own * max(1.0, active_weight / own_weight))
@@ -84,7 +85,7 @@ def wait_s(ahead_band: float, ahead_own: float, own_weight: float, active_weight
 
 
 class ReturnTimes:
-    """When one tenant's refused requests may come back, one after the other. A request is known by a hash."""
+    """Return times of one tenant's rejected requests, as a virtual queue. A request is known by its hash."""
 
     __slots__ = ("_next_s", "_places")
 
@@ -92,10 +93,10 @@ class ReturnTimes:
         self._next_s = 0.0
         self._places: dict[
             int, tuple[float, float]
-        ] = {}  # from when and until when room is kept; the first is due first
+        ] = {}  # start and end of the time for which room is reserved; the first is due first
 
     def send_away(self, request: int, cost: float, wait_s: float, drain_per_s: float, now_s: float) -> float:
-        """Seconds until there will be room for it; who comes too early keeps the place that he has."""
+        """Return the seconds until there will be room. A request that comes back too early keeps its place."""
         if drain_per_s <= 0.0:
             return wait_s
         self._forget(now_s)
@@ -110,7 +111,7 @@ class ReturnTimes:
         return after_s
 
     def take(self, request: int, now_s: float) -> bool:
-        """It has come back: whether there is a place for it, which it takes."""
+        """Claim the place of a request that has come back; return False if it has none at this time."""
         place = self._places.get(request)
         if place is None or not place[0] <= now_s <= place[1]:
             return False
@@ -118,7 +119,8 @@ class ReturnTimes:
         return True
 
     def put_back(self, request: int, wait_s: float, now_s: float) -> float:
-        """It had a place and came in its time, and there is no room: seconds until it may try again, before others."""
+        """Give a request that came in its time and found no room a new place ahead of the others; return the seconds
+        until then."""
         if wait_s >= MAX_RETRY_AFTER_S:
             return MAX_RETRY_AFTER_S
         if len(self._places) < _MAX_PLACES:
@@ -126,12 +128,12 @@ class ReturnTimes:
         return wait_s
 
     def are_due(self, until_s: float, now_s: float) -> bool:
-        """Whether room is kept for somebody until then: who comes without a place had better not wait."""
+        """Return True if a place is due by then, so that a request without a place should not wait."""
         self._forget(now_s)
         return any(due_s <= until_s for due_s, _ in islice(self._places.values(), 1))
 
     def are_over(self, now_s: float) -> bool:
-        """Whether nobody is expected any more, as far as one look tells."""
+        """Return True if no places are left after expiring a few."""
         self._forget(now_s)
         return not self._places
 
@@ -143,10 +145,11 @@ class ReturnTimes:
         for request in gone:
             del self._places[request]
         if not self._places:
-            self._next_s = 0.0  # whoever was to come will not: the next one need not queue behind them
+            self._next_s = 0.0  # the next request need not queue behind expired places
 
 
 def retry_after_s(after_s: float, request_id: str) -> int:
-    """Whole seconds, at least one, later by up to a quarter: spread by the request's id, the same for each asking."""
+    """Return whole seconds, at least one, with up to a quarter added. The jitter is a hash of the request id, so it is
+    the same for each call."""
     spread = 1.0 + _JITTER_RATIO * (crc32(request_id.encode()) % 1024) / 1024
     return max(1, -int(-after_s * spread // 1))

@@ -1,22 +1,24 @@
-"""Fair queue of a band: virtual token counters between tenants, deadlines inside one.
+"""Fair queue of a band: virtual token counters between tenants, deadlines within one tenant.
 
     counter += cost / weight          at dispatch, with the expected cost; the rest of the true cost when it is known
     next     = the tenant with the least counter among those that wait and may go; ties by name
     inside   = earliest deadline, then first come; newest first while the band is `newest_first` (`bounds`)
 
-A tenant that comes back from having nothing here is lifted to the least counter of those that wait, or to that of the
-last one that went: idle time is no credit (VTC, "Fairness in Serving Large Language Models", OSDI 2024). Two tenants
-of equal weight that both wait all the time get service that differs by at most two of the largest requests,
+When a tenant without waiting requests returns, its counter is raised to the least counter among the waiting tenants, or
+to that of the last dispatched one: idle time is no credit (VTC, "Fairness in Serving Large Language Models", OSDI
+2024). If two tenants of equal weight both wait all the time, their service differs by at most two of the largest
+requests,
 
     |service_a - service_b| <= 2 x max(cost)        (test_backlogged_tenants_differ_by_two_requests_at_most)
 
 Worked example (test_worked_example_of_counters): a (weight 2) and b (weight 1) wait with requests that cost 100. a goes
 (counter 50), b (100), a (100), then a again, since a < b by name (150), b (200): two for one.
 
-A tenant that holds more than its part of what runs is set aside (`park`) until some of it ends: what runs cannot be
-taken back, so that the others' room must not be given away to begin with.
+A tenant that holds more than its part of the running work is parked until some of it ends. Running requests are not
+preempted, so the room of other tenants must not be used in the first place.
 
-Everything is O(log n); a waiting ticket is in two structures, and what left early is swept out once it is half of them.
+Every operation is O(log n). A waiting ticket is in two structures. Entries of tickets that left early are removed once
+they make up half of a structure.
 """
 
 from collections.abc import Iterator
@@ -25,12 +27,12 @@ from heapq import heapify, heappop, heappush
 from functions.api.ids import TenantId
 from functions.decisions.admission.ticket import SLACK, Flow, Ticket
 
-_ACTIVE_S = 10.0  # a tenant that came within this time may come again any moment
+_ACTIVE_S = 10.0  # a tenant counts as active for this long after its last request
 _FORGET_S = 60.0
 
 
 class FairQueue:
-    """One band of one pool."""
+    """Queue of one band of one pool."""
 
     __slots__ = (
         "_floor",
@@ -54,14 +56,14 @@ class FairQueue:
     def __init__(self) -> None:
         self.flows: dict[TenantId, Flow] = {}
         self.waiting = 0  # requests
-        self.arrived = self.arrived_cost = 0  # requests and what they cost, ever: taken in, refused, or sent elsewhere
-        self.refused = 0  # ever, for want of room
+        self.arrived = self.arrived_cost = 0  # total requests and their cost: admitted, rejected, or sent elsewhere
+        self.refused = 0  # total, for lack of room
         self.queued_kv_tokens = self.queued_cost = self.queued_bytes = 0
-        self.running = self.kv_tokens = self.reading_tokens = 0  # of what was dispatched
+        self.running = self.kv_tokens = self.reading_tokens = 0  # totals of dispatched requests
         self.newest_first = False
-        self.active_weight = 0.0  # of the tenants that have come lately
-        self.last_dispatch_s = 0.0  # or since when there has been somebody to dispatch
-        self._floor = 0.0  # the counter of the one that went last, before it went
+        self.active_weight = 0.0  # sum over recently active tenants
+        self.last_dispatch_s = 0.0  # or the time at which the queue last became non-empty
+        self._floor = 0.0  # the counter of the last dispatched tenant, before the dispatch
         self._heap: list[tuple[float, TenantId, int]] = []
 
     def flow(self, tenant: TenantId, weight: float, now_s: float) -> Flow:
@@ -89,7 +91,7 @@ class FairQueue:
         self.queued_bytes += len(ticket.content)
 
     def peek(self) -> Flow | None:
-        """The tenant whose turn it is, of those that are not parked."""
+        """Return the flow whose turn it is, or None if all are parked or empty."""
         while self._heap:
             _, tenant, stamp = self._heap[0]
             flow = self.flows.get(tenant)
@@ -99,7 +101,7 @@ class FairQueue:
         return None
 
     def remove(self, flow: Flow, ticket: Ticket) -> None:
-        """It waits no more, for whatever reason; its state is changed already."""
+        """Remove a ticket that no longer waits. Its state must have changed before."""
         flow.remove(ticket)
         self.waiting -= 1
         self.queued_kv_tokens -= ticket.kv_tokens
@@ -107,7 +109,7 @@ class FairQueue:
         self.queued_bytes -= len(ticket.content)
 
     def charge(self, flow: Flow, cost: float, now_s: float) -> None:
-        """One of its requests goes."""
+        """Charge the flow for the dispatch of one of its requests."""
         if flow.counter < self._floor and not flow.queued_requests:
             flow.counter = self._floor
         self._floor = flow.counter
@@ -117,13 +119,13 @@ class FairQueue:
             self._enter(flow)
 
     def correct(self, flow: Flow, cost: float) -> None:
-        """What one of its requests took more, or less, than was expected."""
+        """Add the difference between true and expected cost of a request."""
         flow.counter += cost / flow.weight
         if flow.queued_requests and not flow.parked:
             self._enter(flow)
 
     def park(self, flow: Flow) -> None:
-        """Set it aside until `unpark`."""
+        """Pass over the flow until `unpark`."""
         flow.parked = True
 
     def unpark(self, flow: Flow) -> None:
@@ -133,17 +135,17 @@ class FairQueue:
                 self._enter(flow)
 
     def oldest_arrived_s(self) -> float | None:
-        """Since when the one that has waited longest waits, of those that are not set aside; None where nobody does."""
+        """Return the arrival time of the oldest waiting request of all flows that are not parked, or None."""
         return min((flow.oldest().arrived_s for flow in self._waiting_flows() if not flow.parked), default=None)
 
     def late(self, now_s: float) -> Iterator[tuple[Flow, Ticket]]:
-        """Whose deadline has passed. Remove each before the next."""
+        """Yield the tickets whose deadline has passed. The caller must remove each before it requests the next."""
         for flow in list(self._waiting_flows()):
             while flow.queued_requests and flow.earliest().deadline_s <= now_s:
                 yield flow, flow.earliest()
 
     def tidy(self, now_s: float) -> None:
-        """Once a second: forget whoever is gone for good, and count anew who is active."""
+        """Forget flows that have been idle for long, and recompute the active weight. Call once a second."""
         gone = [
             flow.tenant
             for flow in self.flows.values()

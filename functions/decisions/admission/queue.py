@@ -1,23 +1,23 @@
 """Admission control of one pool: dispatch, queue or reject.
 
-    arrive(ticket) -> DISPATCH | WAIT | Refuse      next() -> the one to dispatch, while there is one
-    read(ticket), ended(ticket), withdraw(ticket)   what became of it
-    look(replicas)                                  a few times a second: what the pool can take
+    arrive(ticket) -> DISPATCH | WAIT | Refuse      next() -> the next ticket to dispatch, or None
+    first_token(ticket), ended(ticket), withdraw(ticket)   report the progress of a ticket
+    look(replicas)                                  update the pool's capacity, a few times a second
 
-The core of the waiting room: no clock, no I/O, no knowledge of requests beyond their tickets; the gateway and the
-simulator drive the same object, one per pool. Each ticket has exactly one outcome: dispatched, refused on arrival, late
-in the queue, or withdrawn. While nobody waits and each limit is half free, arriving and ending are additions.
+No clock, no I/O, no knowledge of requests beyond their tickets: the gateway and the simulator drive the same object,
+one per pool. Each ticket has exactly one outcome: dispatched, rejected on arrival, late in the queue, or withdrawn.
+While no request waits and each limit is half free, arriving and ending are additions.
 
     is there room (`gate`)? -> which band (`bands`)? -> which tenant, which of its requests (`fair_queue`)?
 
-Nobody overtakes the one whose turn it is because he is smaller: large requests would never go. A tenant that holds more
-of what runs than its part, its weight among the active, is passed over while others are active: what runs cannot be
-taken back, and a long prompt holds its replica for seconds (`gate` says what its part is).
+A small request never overtakes the head of the queue; otherwise large requests would never go. A tenant that holds more
+than its part of the running work, its weight among the active ones, is passed over while others are active: running
+requests are not preempted, and a long prompt occupies its replica for seconds (`gate` defines the part).
 
-Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over what the tolerance (`bounds`)
-allows of the time that there is, when the room is kept for those that were told to come now, or when what may wait is
-waiting already: of tokens, requests and bytes, in all and of one tenant, light tenants first (`bounds`). Nothing that
-was dispatched is ever taken back.
+A request is rejected on arrival in three cases: its predicted wait (`drain_rate`) exceeds the tolerated share of its
+remaining time (`bounds`); room is reserved for requests whose return time has come; or a bound on waiting tokens,
+requests or bytes would be exceeded, in all or per tenant, light tenants first (`bounds`). A dispatched request is never
+preempted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ from functions.decisions.admission.ticket import OVER, RUNNING, WAITING, Flow, T
 from functions.decisions.overload.ladder_formulas import AIM_RATIO, gives_way
 from functions.decisions.routing.replicas import ReplicaView
 
-KEPT_BELOW_RATIO = 0.9  # of the pool: the rest is kept for those that were told to come now
+KEPT_BELOW_RATIO = 0.9  # share of the pool; above it, room is reserved for requests whose return time has come
 _SECOND_S = 1.0
 _FULL = 0.9
 _INTERACTIVE = 0
@@ -49,7 +49,7 @@ Reason = Literal[BoundReason, "saturated", "low_band", "queue_timeout"]
 @dataclass(frozen=True, slots=True)
 class Refuse:
     reason: Reason  # a metric label
-    after_s: float  # until there will be room, as things stand
+    after_s: float  # predicted time until there is room
 
 
 GIVES_WAY: Reason = "low_band"  # the overload ladder's refusal
@@ -57,7 +57,7 @@ Verdict = Literal["dispatch", "wait"] | Refuse
 
 
 class Admission:
-    """One pool's, of one gateway. Owned by one event loop. Times are monotonic seconds."""
+    """Admission control of one pool in one gateway. Owned by one event loop. Times are monotonic seconds."""
 
     __slots__ = (
         "_blocked", "_has_passed", "_second_s", "_strain", "drain", "gate", "heaviest", "kept_ratios",
@@ -71,15 +71,17 @@ class Admission:
         self.waiting = 0  # requests, in all bands
         self.heaviest = 1.0  # weight of an active tenant
         self.tolerance = tuple(WaitTolerance() for _ in self.queues)
-        self.kept_ratios: Sequence[float] | None = None  # of each band's, those let in: the ladder's shed (`ladder`)
+        self.kept_ratios: Sequence[float] | None = (
+            None  # share of each band's requests to admit while the ladder sheds (`ladder`)
+        )
         self._strain = Strain()
-        self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
-        self._has_passed = True  # without waiting, since the last second began
+        self._blocked: int | None = None  # band whose head found no room; -1: the head of a starved band
+        self._has_passed = True  # a request was dispatched without waiting in this second
         self._second_s = now_s
         self.obey(policy)
 
     def obey(self, policy: AdmissionEntry) -> None:
-        """Another policy, from now on."""
+        """Apply another policy from now on."""
         self.rules: tuple[BandRules, ...] = rules_of(policy)
         self.max_queued_tokens = policy.max_queued_tokens
 
@@ -119,7 +121,7 @@ class Admission:
         return "wait"
 
     def next(self, now_s: float) -> Ticket | None:
-        """The one whose turn it is, dispatched; or late, with its state OVER: then it is to be refused."""
+        """Dispatch and return the next ticket. A late one is returned with state OVER and must be rejected."""
         if not self.waiting:
             return None
         self._blocked = None
@@ -144,19 +146,19 @@ class Admission:
         return None
 
     def late(self, now_s: float) -> Iterator[Ticket]:
-        """Those whose time has passed while they waited, each to be refused."""
+        """Remove and yield the waiting tickets whose deadline has passed. The caller must reject each."""
         for queue in self.queues:
             for flow, ticket in queue.late(now_s):
                 self._too_late(flow, ticket, now_s)
                 yield ticket
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
-        """What to tell one that `next` or `late` gave up."""
+        """Return the refusal for a ticket that `next` or `late` returned as late."""
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
         return Refuse("queue_timeout", self._send_away(ticket, flow, now_s))
 
     def _too_late(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
-        """It says that waits are longer than foretold if it had the band's own time, and the pool kept it waiting."""
+        """End a late ticket. It lowers the wait tolerance if it had the band's whole time and waited for the pool."""
         if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
             self.tolerance[ticket.band].late()
             self.drain.still_full(now_s)
@@ -164,18 +166,19 @@ class Admission:
         self.queues[ticket.band].refused += 1
 
     def withdraw(self, ticket: Ticket) -> None:
-        """It left, or was stopped, while it waited."""
+        """Remove a ticket whose client left, or that was stopped, while it waited."""
         if ticket.state == WAITING:
             self._unqueue(ticket, OVER)
 
     def first_token(self, ticket: Ticket, took_s: float | None = None) -> None:
-        """Its first token came, `took_s` after it was dispatched."""
+        """Record the first token of a ticket, `took_s` after its dispatch."""
         if ticket.reading_tokens:
             self.gate.window.read(ticket, took_s)
             self.defer(ticket)
 
     def defer(self, ticket: Ticket) -> None:
-        """Nobody reads its prompt any more, or for now: it waits for its adapter."""
+        """Release the ticket's prefill tokens: its prompt is read, or its engine does not read it while its adapter
+        loads."""
         tokens = ticket.reading_tokens
         if not tokens or ticket.flow is None:
             return
@@ -187,7 +190,7 @@ class Admission:
             self.queues[ticket.band].unpark(ticket.flow)
 
     def ended(self, ticket: Ticket, cost: int | None) -> None:
-        """What was dispatched is over; `cost` is what it really took, None where that is not known."""
+        """Record the end of a dispatched ticket; `cost` is its true cost, or None if unknown."""
         if ticket.state != RUNNING or ticket.flow is None:
             return
         if ticket.reading_tokens:
@@ -207,7 +210,7 @@ class Admission:
             queue.unpark(flow)
 
     def look(self, ready: Sequence[ReplicaView], now_s: float) -> None:
-        """What the pool can take, as far as is known; then ask for `late` and `next`."""
+        """Update capacity and overload from the pool's ready replicas. Call `late` and `next` afterwards."""
         interactive = self.queues[_INTERACTIVE]
         slo_s = self.rules[_INTERACTIVE].slo_s or _SECOND_S
         self.gate.look(ready, slo_s, now_s)
@@ -223,14 +226,14 @@ class Admission:
             self._second_passed(now_s)
 
     def expected_wait_s(self, band: int, flow: Flow, cost: int) -> float:
-        """For one more request of a tenant; 0 where nothing is known."""
+        """Return the predicted wait of one more request of a tenant; 0 if no rate is known."""
         queue = self.queues[band]
         ahead, own = cost + queue.queued_cost, cost + flow.queued_cost
         drain_per_s = self._per_s(self.drain.per_replica, band) if self.drain.has_been_full else 0.0
         return wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
 
     def band_wait_s(self, band: int, now_s: float) -> float:
-        """What the band's next request would wait, as far as is known; at least what its oldest one has waited."""
+        """Return the predicted wait of the band's next request, at least the wait so far of its oldest one."""
         since_s = self.queues[band].oldest_arrived_s()
         per_s = self._per_s(self.drain.per_replica, band)
         ahead_s = self.queues[band].queued_cost / per_s if per_s > 0.0 else 0.0
@@ -238,7 +241,7 @@ class Admission:
 
     @property
     def used_ratio(self) -> float:
-        """Of the pool, by what of it is scarcest."""
+        """Share of the pool in use, in its scarcest resource."""
         return self._use_ratios()[1]
 
     @property
@@ -250,7 +253,8 @@ class Admission:
         return self._strain.overloaded or (self.kept_ratios is not None and self.kept_ratios[bands.BATCH] < 1.0)
 
     def _gives_way(self, ticket: Ticket, kept_ratios: Sequence[float], now_s: float) -> bool:
-        """Whether the ladder refuses it: its band has enough waiting, and the lot falls on it."""
+        """Return True if the overload ladder rejects the ticket: its band's queue is long enough, and the spread over
+        ticket numbers selects it."""
         enough_s = AIM_RATIO * self.rules[ticket.band].max_wait_s
         return self.band_wait_s(ticket.band, now_s) > enough_s and gives_way(kept_ratios[ticket.band], ticket.number)
 
@@ -263,7 +267,7 @@ class Admission:
         if reading_tokens > gate.window.per_replica_tokens:
             reading_tokens = ceil(gate.window.per_replica_tokens)
         ticket.state, ticket.flow, ticket.reading_tokens = RUNNING, flow, reading_tokens
-        ticket.content = b""  # it comes back here no more, and may run for minutes
+        ticket.content = b""  # free it: the ticket may run for minutes and is not queued again
         gate.running += 1
         gate.kv_tokens += kv_tokens
         gate.reading_tokens += reading_tokens
@@ -280,7 +284,7 @@ class Admission:
             gate.window.entered(ticket, now_s)
 
     def _may_pass(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool) -> bool:
-        """Whether it goes at once although the pool is not empty: nobody waits whom it would overtake."""
+        """Return True if a ticket may be dispatched on arrival without overtaking a waiting request."""
         if self._blocked is not None and ticket.band >= self._blocked:
             return False
         if flow.queued_requests or self._is_over_its_part(ticket, flow, queue, now_s):
@@ -302,7 +306,7 @@ class Admission:
         return None
 
     def _is_over_its_part(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> bool:
-        """Whether its next request has to wait for one of its own to end."""
+        """Return True if the ticket must wait for another request of its tenant to end."""
         if not flow.running or queue.active_weight <= flow.weight:
             return False
         return self.gate.has_its_part(flow, ticket, flow.weight / queue.active_weight, now_s)
@@ -346,7 +350,7 @@ class Admission:
         return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s, is_expected=is_expected))
 
     def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
-        """Whether it would be late, or the room is kept for those that were told to come now."""
+        """Return True if the ticket would be late, or if room is reserved for requests whose return time has come."""
         if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
@@ -367,13 +371,13 @@ class Admission:
         return flow.returns.send_away(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
 
     def _per_s(self, per_replica: float, band: int) -> float:
-        """Of what the pool does at this rate, the band's part while all wait that wait now."""
+        """Return the band's part of the pool's drain rate while the same bands have requests waiting."""
         waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
         part = bands.part_of_drain(band, waiting, self.rules, self._floors_batch)
         return per_replica * self.gate.replicas * part
 
     def _is_full(self) -> bool:
-        """Whether somebody waits because the pool is full, not because he has his part."""
+        """Return True if requests wait because the pool is full, not because their tenants hold their parts."""
         gate = self.gate
         full = self._blocked is not None or gate.use_ratio(gate.running, gate.kv_tokens, gate.reading_tokens) >= _FULL
         return full and self.waiting > 0

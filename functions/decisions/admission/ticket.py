@@ -1,10 +1,10 @@
 """A request in the admission queue (`Ticket`), and one tenant's requests in a band (`Flow`).
 
     new -> waiting -> running -> over
-      |_______|__________________^      refused, withdrawn, or too late
+      |_______|__________________^      rejected, withdrawn, or too late
 
-What it asks for is fixed; the rest of the fields are `queue`'s alone. One object for both, and a struct, because
-one is made per request: two objects, or a frozen dataclass, would cost more than all the rest of the fast path.
+The description of the request is fixed. The rest of the fields belong to `queue`. Both are in one struct, because one
+is made per request: two objects, or a frozen dataclass, would cost more than the rest of the fast path.
 """
 
 from collections import deque
@@ -18,26 +18,26 @@ from functions.api.snapshot import ServiceClass
 from functions.decisions.admission.drain_rate import ReturnTimes
 
 NEW, WAITING, RUNNING, OVER = range(4)
-BANDS: tuple[ServiceClass, ...] = ("interactive", "near-real-time", "batch")  # in the order of their urgency
-SLACK = 16  # entries of tickets that left, before looking at the share they make up
-OUTPUT_WEIGHT = 2  # a token generated costs a step of the engine, one read is one of thousands in a step
+BANDS: tuple[ServiceClass, ...] = ("interactive", "near-real-time", "batch")  # most urgent first
+SLACK = 16  # stale entries that are tolerated before their share counts
+OUTPUT_WEIGHT = 2  # a generated token costs an engine step; a prompt token is one of thousands in a step
 
 
 def cost_tokens(uncached_prompt_tokens: int, output_tokens: int) -> int:
-    """What a request takes out of a pool, in tokens read: the VTC paper's prices, 1 read and 2 generated."""
+    """Return the cost of a request in prompt tokens: 1 per token read, 2 per token generated (prices of VTC)."""
     return uncached_prompt_tokens + OUTPUT_WEIGHT * output_tokens
 
 
 def uncounted_cost_tokens(prompt_tokens: int, delivered_tokens: int, *, at_work: bool, begun: bool) -> int | None:
-    """The same of a request that ended before its engine had counted; None: as much as was expected.
+    """Return the cost of a request that ended without its engine's usage; None means the expected cost.
 
-        no engine had it, or all that had it failed    0                           that is not its tenant's doing
-        it ended in its stream                         prompt + 2 x delivered      however short it was expected to be
-        it ended before anything came                  None                        its prompt is being read for it
+        no engine has it, or all that had it failed    0                           not caused by the tenant
+        its stream was cut                             prompt + 2 x delivered      even if less was expected
+        it ended before the first token                None                        its prompt is being read
 
-    `at_work`: an engine has it and has not failed. So whoever leaves early gains nothing by it. Worked example
-    (test_what_a_request_costs_its_tenant_in_the_end): 1,000 tokens of prompt, 50 expected, gone after 300: 1,600, not
-    the 1,100 that were charged when it went.
+    `at_work`: an engine has it and has not failed. A client that leaves early gains nothing. Worked example
+    (test_what_a_request_costs_its_tenant_in_the_end): 1,000 tokens of prompt, 50 expected, cut after 300: 1,600, not
+    the 1,100 that were charged at dispatch.
     """
     if begun:
         return cost_tokens(prompt_tokens, delivered_tokens)
@@ -50,22 +50,22 @@ class Ticket(msgspec.Struct, eq=False):  # a ticket equals itself alone
     weight: float
     band: int  # index into BANDS
     prompt_tokens: int
-    kv_tokens: int  # held at the end: prompt and expected output
+    kv_tokens: int  # reserved: prompt and expected output
     cost: int  # expected (`cost_tokens`)
-    deadline_s: float  # the last moment at which it makes sense to dispatch it
+    deadline_s: float  # latest time for its dispatch
     arrived_s: float
-    streams: bool = True  # its first token is seen
-    content: bytes = b""  # what it holds of memory while it waits, and is known by when it comes back
+    streams: bool = True  # the gateway sees its first token
+    content: bytes = b""  # its body, held while it waits; a rejected request is recognised by it when it returns
 
-    # how far it has come
+    # progress
     state: int = NEW
     dispatched_s: float = 0.0
-    reading_tokens: int = 0  # of the pool's prefill window, while its prompt is read
+    reading_tokens: int = 0  # its use of the pool's prefill window while its prompt is read
     flow: Optional["Flow"] = None
 
 
 class Flow:
-    """One tenant in one band: what of it waits, what of it runs, and what it has had."""
+    """One tenant's requests in one band: waiting, running, and the service received."""
 
     __slots__ = (
         "_by_age",
@@ -92,8 +92,8 @@ class Flow:
         self.counter = 0.0
         self.last_s = 0.0
         self.queued_requests = self.queued_kv_tokens = self.queued_cost = self.queued_bytes = 0
-        self.running = self.kv_tokens = self.reading_tokens = 0  # of what was dispatched
-        self.stamp = 0  # of its entry in the queue's heap; an older entry means nothing
+        self.running = self.kv_tokens = self.reading_tokens = 0  # totals of dispatched requests
+        self.stamp = 0  # version of its entry in the queue's heap; entries with an older stamp are ignored
         self.parked = False
         self.returns = ReturnTimes()
         self._by_deadline: list[tuple[float, float, int, Ticket]] = []
@@ -108,7 +108,7 @@ class Flow:
         self.queued_bytes += len(ticket.content)
 
     def head(self, newest_first: bool) -> Ticket:
-        """The next one; there is one."""
+        """Return the next ticket. The flow must have one waiting."""
         if newest_first:
             while self._by_age[-1].state != WAITING:
                 self._by_age.pop()
@@ -118,7 +118,7 @@ class Flow:
         return self._by_deadline[0][3]
 
     def oldest(self) -> Ticket:
-        """The one that has waited longest; there is one."""
+        """Return the ticket that has waited longest. The flow must have one waiting."""
         while self._by_age[0].state != WAITING:
             self._by_age.popleft()
         return self._by_age[0]
@@ -127,7 +127,7 @@ class Flow:
         return self.head(newest_first=False)
 
     def remove(self, ticket: Ticket) -> None:
-        """It waits no more; its state is changed already."""
+        """Remove a ticket that no longer waits. Its state must have changed before."""
         self.queued_requests -= 1
         self.queued_kv_tokens -= ticket.kv_tokens
         self.queued_cost -= ticket.cost

@@ -1,20 +1,21 @@
-"""Prefill window of a pool: the prompt tokens in prefill at once that keep the time to first token short.
+"""Prefill window of a pool: the number of prompt tokens in prefill that keeps the time to first token short.
 
     window per replica = rate x target            rate: prompt tokens read per second, the best that was seen lately
     target             = max(SLO / 4, 3 x least time to first token)
 
-By Little's law, what is being read divided by the rate is how long reading takes. An engine reads prompts in the order
-in which they came; what waits there cannot be overtaken any more, so what does not fit waits here. The window may be
-passed once over by tenants that read less than their part (`queue`): together, half of the promised time.
-Worked example (test_worked_example_of_the_window): 20,000 tokens a second, 500 ms promised, first tokens after 30 ms at
-best: target max(0.125, 0.09) = 0.125 s, so 2,500 tokens per replica, and 20,000 for a pool of 8.
+By Little's law, tokens in prefill divided by the rate is the time that reading takes. An engine reads prompts in the
+order of arrival, and a prompt in its queue cannot be overtaken. So what exceeds the window waits in the gateway.
+Tenants that read less than their part may exceed the window once over (`queue`): in all, half of the SLO.
+Worked example (test_worked_example_of_the_window): 20,000 tokens a second, an SLO of 500 ms, first tokens after 30 ms
+at best: target max(0.125, 0.09) = 0.125 s, so 2,500 tokens per replica, and 20,000 for a pool of 8.
 
-A prompt counts for at most the window of one replica: a longer one keeps one replica busy, not two. The rate is what
-the agents measured, or what passed here where that was more; while the window is full it follows what passes. The least
-time (over a minute or so) keeps a slow engine from looking full with one request: BBR's reason for the same.
+A prompt counts for at most the window of one replica: a longer one occupies one replica, not two. The rate is the one
+that the agents measured, or the one seen here if that is higher. While the window is full, the rate seen here follows
+its samples. The least time (over a minute or so) prevents that a slow engine looks full with one request; BBR does the
+same.
 
-First tokens of answers that are not streamed are not seen; such a prompt counts as read after the time that reading
-takes by the agents' rates.
+The gateway does not see first tokens of answers that are not streamed. Such a prompt counts as read after the time that
+reading takes at the agents' rates.
 """
 
 from heapq import heappop, heappush
@@ -25,11 +26,11 @@ from functions.decisions.admission.ticket import Ticket
 _SLO_RATIO = 0.25
 _OVER_LEAST = 3.0
 _FOLLOW = 0.3
-_LEAST_OVER_S = 30.0  # the least of this time and of the one before
+_LEAST_OVER_S = 30.0  # one period; the least is taken over this period and the one before
 
 
 class ReadingWindow:
-    """Of one pool."""
+    """Prefill window of one pool."""
 
     __slots__ = (
         "_due",
@@ -45,29 +46,31 @@ class ReadingWindow:
 
     def __init__(self, now_s: float) -> None:
         self.per_replica_tokens = inf
-        self._rate = 0.0  # tokens per second and replica, as passed here
+        self._rate = 0.0  # tokens per second and replica, as seen here
         self._reported_rate = 0.0  # the same, as the agents measured it
         self._passed_tokens = 0
         self._since_s = self._least_since_s = now_s
         self._least_s = self._least_before_s = inf
-        self._due: list[tuple[float, int, Ticket]] = []  # not streamed, until they count as read
+        self._due: list[
+            tuple[float, int, Ticket]
+        ] = []  # requests without streaming, with the time from which they count as read
 
     def entered(self, ticket: Ticket, now_s: float) -> None:
         if not ticket.streams and self._reported_rate > 0.0:
             heappush(self._due, (now_s + ticket.prompt_tokens / self._reported_rate, ticket.number, ticket))
 
     def read(self, ticket: Ticket, took_s: float | None) -> None:
-        """Its prompt has been read; `took_s` where that is known."""
+        """Record that a prompt has been read, in `took_s` if known."""
         self._passed_tokens += ticket.prompt_tokens
         if took_s is not None and took_s < self._least_s:
             self._least_s = took_s
 
     def due(self, now_s: float) -> Ticket | None:
-        """The next of those that count as read by now."""
+        """Remove and return the next ticket that counts as read by now, or None."""
         return heappop(self._due)[2] if self._due and self._due[0][0] <= now_s else None
 
     def tick(self, now_s: float, replicas: int, reported_rate: float, slo_s: float, full: bool) -> None:
-        """Once a second. `full`: the window was, at some moment since the last time."""
+        """Update rate and window. Call once a second. `full`: the window was full at some time since the last call."""
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0.0:
             sample = self._passed_tokens / elapsed_s / replicas
