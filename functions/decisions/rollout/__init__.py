@@ -1,1 +1,1 @@
-"""Rollouts: their life, evidence, evaluation and traffic split."""
+"""Rollouts: lifecycle, evidence, evaluation and traffic split."""

@@ -1,7 +1,7 @@
-"""JSON codec of rollouts, their specifications and events. Strict and bounded: it crosses process borders.
+"""JSON codec of rollouts, their specifications and events. Strict and bounded, since it crosses process borders.
 
-    {"id":"ro-…","model":"acme/bot","state":"running","stage":1,…}    a rollout, as the registry's row and as it travels
-    {"event":{"is":"breached","reason":"…"},"lock_version":3}         what somebody concluded, about that very row
+    {"id":"ro-…","model":"acme/bot","state":"running","stage":1,…}    a rollout, in the registry's row and in messages
+    {"event":{"is":"breached","reason":"…"},"lock_version":3}         an event for exactly that version of the row
 
 Neighbours: `lifecycle` and `events` have the types.
 """
@@ -14,15 +14,15 @@ import msgspec
 from functions.decisions.rollout.events import AnyEvent
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec
 
-DOCUMENT_MAX_BYTES = 256 * 1024  # a policy of 100 stages with 20 conditions each
+DOCUMENT_MAX_BYTES = 256 * 1024  # enough for a policy of 100 stages with 20 conditions each
 
 
 class RolloutInvalid(Exception):
-    """Not what it should be; the message says where."""
+    """The document is invalid; the message says where."""
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event for the row that has this lock version; another one means that somebody was faster."""
+    """An event for the row with this lock version. Another version means that the row has changed since."""
 
     event: AnyEvent
     lock_version: Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -36,7 +36,7 @@ _command = msgspec.json.Decoder(Command)
 
 
 def encode(value: Rollout | RolloutSpec | AnyEvent | Command) -> bytes:
-    """Canonical: equal values have equal bytes."""
+    """Encode canonically: equal values have equal bytes."""
     return _encoder.encode(value)
 
 

@@ -1,24 +1,25 @@
-"""Halt condition of a rollout: whether it holds between two groups, beyond doubt. Pure.
+"""Halt condition of a rollout: whether it holds for the candidate, compared with the control. Pure functions.
 
-`is_suspected`: it holds by the plain estimate. Such a stage does not pass.
-`is_proven`: a version that does not meet the condition would show this with a chance of at most alpha, however often
-somebody looks (`sequential_test`). Such a stage is halted.
+`is_suspected`: the condition holds by the plain estimates. The stage does not pass. `is_proven`: a good version would
+show this evidence with a probability of at most alpha, however often it is tested
+ (`sequential_test`). The stage is halted.
 
-Each test has half of alpha; the other half is for a bound that the control group's own value does not pass:
-    error_rate > 2%       k errors of n, against "at most max(2 %, U) fail", where the control's rate is at most U
+Each test uses half of alpha; the other half is for a bound on the control's own value:
+    error_rate > 2%       k errors of n, against "at most max(2 %, U) fail"; the control's rate is at most U
     p99_ttft > 800ms      k first tokens above 800 ms, against "at most max(1 %, U)", U for the control as well
     error_rate > 2x       against "at most 2 U fail"
-    p99_latency > 1.5x    k above 1.5 U, against "at most 1 %", where the control's 99th percentile is at most U
-So a version that is as good as the control is not halted, neither where both keep a limit nor where both miss it; and
-one that misses a limit, and is worse than the control, is. A control with nothing at all bounds nothing: then an
-absolute limit stands alone, for a candidate of `FEW` values or more. Before that the two may differ only in who was
-heard first (test_equal_groups_prove_nothing_however_few_they_are).
-Worked example (test_worked_example_of_the_prologue), `p99_latency > 1.5x`: the control's p99 is 646 ms, after 5,000
-requests surely at most U = 813 ms. Of 500 requests of the candidate 22 took more than 1.5 U = 1,219 ms: 4.4 % where 1 %
-is allowed weighs 980,000, and 2 x 600 is enough where 1 % is shared by 6 conditions.
+    p99_latency > 1.5x    k above 1.5 U, against "at most 1 %"; the control's 99th percentile is at most U
+So a version as good as the control is not halted, whether both meet a limit or both miss it. A version that misses a
+limit and is worse than the control is halted. A control without values gives no bound: then an absolute limit applies
+alone, to a candidate with at least `FEW` values. With fewer, equal groups may differ only in which one reported first
+(test_equal_groups_prove_nothing_however_few_they_are).
 
-Values in one bucket of a sketch count as what speaks for the candidate.
-Neighbours: `evaluation` asks for all conditions of a stage; `functions.api.expressions` has the grammar.
+Worked example (test_worked_example_of_the_prologue), `p99_latency > 1.5x`: the control's p99 is 646 ms, after 5,000
+requests surely at most U = 813 ms. Of 500 requests of the candidate 22 took more than 1.5 U = 1,219 ms. 4.4 % against
+an allowed 1 % weighs 980,000; 2 x 600 is enough if 6 conditions share an alpha of 1 %.
+
+Values in one bucket of a sketch count in favour of the candidate. Neighbours: `evaluation` tests all conditions of a
+stage; `functions.api.expressions` has the grammar.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.rollout import sequential_test
 from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats
 
-FEW = 20  # values; a quantile or a rate of fewer is not looked at
+FEW = 20  # values; a quantile or a rate of fewer is ignored
 
 _QUANTILES: dict[str, tuple[str, float]] = {
     "p50_latency": ("total_ms", 0.5),
@@ -48,18 +49,18 @@ Unit = Literal["ratio", "ms"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One condition with its figures, for the decision and for people."""
+    """One condition with its figures, for the decision and for display."""
 
     text: str
     unit: Unit
-    candidate: float | None  # the plain estimates; None: too few values
+    candidate: float | None  # plain estimates; None: too few values
     control: float | None
-    limit: float | None  # what the candidate's estimate is compared with
-    log_weight: float  # of the evidence against the candidate
+    limit: float | None  # limit for the candidate's estimate
+    log_weight: float  # weight of the evidence against the candidate
     log_needed: float
     is_suspected: bool
-    is_shared: bool = False  # the old version misses it too
-    missing: str = ""  # what there is too little of
+    is_shared: bool = False  # the condition holds for the control too
+    missing: str = ""  # the kind of value that is too few
 
     @property
     def is_proven(self) -> bool:
@@ -67,7 +68,7 @@ class Finding:
 
 
 def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, few: int = FEW) -> Finding:
-    """`text` is a canonical condition of a RolloutEntry; alpha its share of the rollout's false alarms."""
+    """Test one condition. `text` is canonical, from a RolloutEntry; alpha is its share of the false-alarm rate."""
     condition = parse_halt(text)
     if condition.metric == "error_rate":
         return _judge_errors(condition, candidate, control, alpha, few)
@@ -86,12 +87,12 @@ def _judge_errors(
     bound = (sequential_test.upper_bound if is_above else sequential_test.lower_bound)(k[1], n[1], alpha / 2)
     is_relative, is_shared = isinstance(threshold, TimesControl), False
     if isinstance(threshold, TimesControl):
-        smoothed = (k[1] + 1) / (n[1] + 1)  # one error more: a control without any forbids nothing absolutely
+        smoothed = (k[1] + 1) / (n[1] + 1)  # one error more: a control without errors still allows some
         limit, tested = threshold.factor * smoothed, min(1.0, threshold.factor * bound)
     else:
         limit = tested = _ratio(threshold)
         is_shared = other is not None and _holds(condition, other, limit)
-        if n[1] and (limit > 0 or is_shared):  # "> 0%" means: not a single one, unless the old one has some
+        if n[1] and (limit > 0 or is_shared):  # "> 0%" allows no error, unless the control has some
             tested = max(limit, bound) if is_above else min(limit, bound)
     weight = (
         sequential_test.log_weight(k[0], n[0], tested)
@@ -123,11 +124,11 @@ def _judge_quantile(
     few: int,
     grain: int,
 ) -> Finding:
-    """`grain`: what one request adds to the count of a sketch."""
+    """Test a condition on a quantile. `grain`: amount that one request adds to a sketch's count."""
     threshold = condition.threshold
     own, other = candidate.quantile(q), control.quantile(q)
     is_relative, is_shared = isinstance(threshold, TimesControl), False
-    edge: float | None  # what the candidate's values are counted against
+    edge: float | None  # threshold for the candidate's values
     if isinstance(threshold, TimesControl):
         limit = threshold.factor * other if other is not None else None
         bound = _quantile_bound(condition, control, q, alpha / 2, grain)
@@ -173,7 +174,7 @@ def _quantile_weight(
     alpha: float,
     grain: int,
 ) -> float:
-    """`control` is given where the candidate must be worse than that as well."""
+    """Return the log weight. With `control`, the candidate must also be worse than the control."""
     if edge is None or candidate.count == 0:
         return 0.0
     if condition.comparison[0] == ">":

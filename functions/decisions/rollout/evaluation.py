@@ -1,30 +1,30 @@
-"""Evaluation of a rollout: wait, pass its stage, roll back; or, while it loads, begin. Pure.
+"""Evaluation of a rollout: hold, pass its stage, or roll back; while it loads, start it. Pure functions.
 
-A stage passes when all of this holds, and is held as long as one of it does not:
+A stage passes when all of this is true, and is held until then:
   1. it has lasted its duration,
   2. the new version ended at least `minRequests` requests in it, and each condition has enough values,
-  3. gateways were heard of within `fresh_s`,
-  4. no condition holds even by its plain estimate (`Finding.is_suspected`).
-It is halted as soon as one condition is proven. Between halt and pass lies hold: a 1 % stage with 60 requests neither
-halts on noise nor passes on silence.
+  3. gateways have reported within `fresh_s`,
+  4. no condition is suspected by its plain estimate (`Finding.is_suspected`).
+A stage is halted when one condition is proven. In between it is held: a 1 % stage with 60 requests neither halts on
+noise nor passes without evidence.
 
-False alarms: a policy's `falseAlarmRate` is for the whole rollout, so each of its conditions, over all stages, gets its
-part (Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1 % and 6 conditions make alpha =
-1/600; with two tests each, a weight of 1,200 halts.
+A policy's `falseAlarmRate` is for the whole rollout, so it is divided among the conditions of all stages
+(Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1 % and 6 conditions make alpha = 1/600;
+with two tests each, a weight of 1,200 halts.
 
-A base's stage needs the replicas of the next one besides (`replica_shares`). While adapters that the old version has do
-not load on the new one, it neither begins nor passes a stage: their share of requests would be refused there.
+A base's stage also needs the replicas of the next stage (`replica_shares`). If an adapter of the old version does not
+load on the new one, no stage begins or passes: its share of requests would be rejected there.
 
-A replica of a base's new version that is lost is one failure (`losses`). While no replica has the version its requests
-are answered by the old one, which proves nothing: the stage is held, and halted when that lasts for `deadline_s`.
-Worked example (test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline): the only replica
-with v2 is killed; held for 599 s, halted at 600 s.
+A lost replica of a base's new version is one failure (`losses`). While no replica has the new version, the old one
+answers its requests, which proves nothing: the stage is held, and halted after `deadline_s`. Worked example
+(test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline): the only replica with v2 is
+killed; held for 599 s, halted at 600 s.
 
-Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones; a
-base's, when as many replicas have it as its first stage needs. It
-has failed when nobody has it and all ready replicas say why for `patience_s`, or when `deadline_s` is over.
+Loading ends when the new version is on every ready replica that has the old one, and on half of the ready ones. For a
+base, it ends when the new version has as many replicas as its first stage needs. Loading fails if no replica has the
+new version and all ready ones report failures for `patience_s`, or after `deadline_s`.
 
-Neighbours: `conditions` judges one condition; `lifecycle` does what the verdict's event says.
+Neighbours: `conditions` tests one condition; `lifecycle` applies the verdict's event.
 """
 
 from collections.abc import Iterator
@@ -43,33 +43,33 @@ VerdictKind = Literal["hold", "advance", "halt", "loaded", "load_failed"]
 
 @dataclass(frozen=True, slots=True)
 class RolloutTimeouts:
-    """How long a rollout waits for what, in seconds."""
+    """Time limits of a rollout, in seconds."""
 
     fresh_s: float = 45.0
-    """Evidence that is older is none. Three of the gateways' whole reports, which come every 15 s."""
+    """Older evidence is ignored. Three of the gateways' full reports, which come every 15 s."""
     deadline_s: float = 600.0
-    """For loading: an adapter takes seconds, a slow store minutes. A base's lost version is waited for as long."""
+    """Limit for loading: an adapter takes seconds, a slow store minutes. Also the limit for a base's lost version."""
     patience_s: float = 20.0
-    """For replicas that all say that they cannot load it: a store that was away for a moment is tried again."""
+    """Time for which all replicas must report load failures: a store that was briefly down is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where the two versions are: counts of the pool's ready replicas."""
+    """Location of the two versions: counts of the pool's ready replicas."""
 
     ready: int = 0
     with_control: int = 0
     with_candidate: int = 0
     with_both: int = 0
-    refusing: int = 0  # that say why they cannot load the candidate; of a base, an adapter on the candidate
-    refusal: str = ""  # what one of them says
-    aim: int = 1  # of a base: how many replicas of the candidate are to come; 1 while that is not known
-    since_unix_s: float = 0.0  # when the oldest of them was started: a pool that slept could load nothing before
-    without_s: float = 0.0  # of a base: for how long none of them has had the candidate, though some were ready
+    refusing: int = 0  # replicas that cannot load the candidate; for a base, an adapter on the candidate
+    refusal: str = ""  # the reason from one of them
+    aim: int = 1  # for a base: planned replicas of the candidate; 1 while unknown
+    since_unix_s: float = 0.0  # start of the oldest replica: a pool that slept could not load before
+    without_s: float = 0.0  # for a base: time without the candidate while some replicas were ready
 
     @property
     def lacks_candidate(self) -> bool:
-        """Where none is ready, that is nothing about a version."""
+        """True if some replicas are ready and none has the candidate."""
         return self.ready > 0 and self.with_candidate == 0
 
 
@@ -78,11 +78,11 @@ class Verdict:
     kind: VerdictKind
     reason: str
     findings: tuple[Finding, ...] = ()
-    widens: bool = False  # a base's stage has passed, and waits for replicas of the new version
+    widens: bool = False  # a base's stage has passed and waits for replicas of the new version
 
     @property
     def event(self) -> AnyEvent | None:
-        """What to tell the registry; None: nothing."""
+        """Event to send to the registry; None if there is none."""
         match self.kind:
             case "advance":
                 return StagePassed()
@@ -103,7 +103,7 @@ def evaluate(
     now_unix_s: float,
     patience: RolloutTimeouts | None = None,
 ) -> Verdict:
-    """For any rollout; one that is over, or paused before it was loaded, is held."""
+    """Evaluate any rollout. One that is over, or paused before it was loaded, is held."""
     patience = patience or RolloutTimeouts()
     if rollout.state == "loading":
         began_unix_s = max(rollout.stage_began_unix_s, residency.since_unix_s)
@@ -136,7 +136,7 @@ def _is_borne(percent: int, where: Residency) -> bool:
 
 
 def alpha_of(rollout: Rollout) -> float:
-    """Each condition's part of the rollout's false alarms."""
+    """Return each condition's share of the rollout's false-alarm rate."""
     conditions = sum(len(stage.auto_halt) for stage in rollout.policy.stages)
     return max(1e-12, rollout.policy.false_alarm_ratio / max(1, conditions))
 
@@ -154,7 +154,7 @@ def _lost_for_good(rollout: Rollout, where: Residency, patience: RolloutTimeouts
 
 
 def _unborne(rollout: Rollout, where: Residency) -> str:
-    """Why replicas do not bear what a base's stage sends them; nothing where they do."""
+    """Return why replicas cannot serve the share of a base's stage; "" if they can."""
     if not rollout.is_of_base:
         return ""
     if where.lacks_candidate:
@@ -166,7 +166,7 @@ def _unborne(rollout: Rollout, where: Residency) -> str:
 def _obstacles(
     rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: RolloutTimeouts
 ) -> Iterator[str]:
-    """Why the stage does not pass, what matters most first; nothing where it does."""
+    """Yield the reasons why the stage does not pass, the most important first."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
     if heard is None:
         yield "no gateway has told of it yet"

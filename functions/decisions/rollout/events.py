@@ -1,7 +1,7 @@
-"""Events of a rollout: one type each, in the past participle, as they travel and as they are kept.
+"""Events of a rollout: one type each, named by a past participle, used in messages and in storage.
 
-`{"is":"breached","reason":"error_rate > 2%: …"}` is one of them on the wire.
-Neighbours: `lifecycle` says what each of them does, `codec` reads and writes them.
+Example in JSON: `{"is":"breached","reason":"error_rate > 2%: …"}`. Neighbours: `lifecycle` applies them, `codec`
+reads and writes them.
 """
 
 from typing import Annotated
@@ -13,19 +13,19 @@ Actor = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is"):
-    """Something that has happened."""
+    """An event of a rollout."""
 
 
 class Loaded(Event, frozen=True, tag="loaded"):
-    """The new version is where the old one is."""
+    """The new version is loaded on all replicas that have the old one."""
 
 
 class StagePassed(Event, frozen=True, tag="stage_passed"):
-    """It has lasted its time, on enough evidence, without a breach."""
+    """The stage lasted its duration, with enough evidence and no breach."""
 
 
 class Breached(Event, frozen=True, tag="breached"):
-    """A condition of the stage holds, beyond doubt."""
+    """A halt condition of the stage is proven."""
 
     reason: Words
 
@@ -43,7 +43,7 @@ class Resumed(Event, frozen=True, tag="resumed"):
 
 
 class Promoted(Event, frozen=True, tag="promoted"):
-    """Somebody wants all of it now."""
+    """A user requested all traffic for the new version."""
 
     by: Actor
 
@@ -54,13 +54,13 @@ class RolledBack(Event, frozen=True, tag="rolled_back"):
 
 
 class Superseded(Event, frozen=True, tag="superseded"):
-    """The channel is to go somewhere else."""
+    """The channel has another target now."""
 
     by_rollout: Annotated[str, msgspec.Meta(max_length=64)] = ""  # empty: a flip without a rollout
 
 
 class Withdrawn(Event, frozen=True, tag="withdrawn"):
-    """Whoever declared it has taken it back."""
+    """The declaration of this target was withdrawn."""
 
     reason: Words = ""
 

@@ -1,14 +1,14 @@
-"""Evidence on a rollout's two groups: counts and three distributions each, and when it was last updated.
+"""Evidence on a rollout's two groups: counts and three distributions each, and the time of the last update.
 
-Between tokens every gap of a stream counts, and every stream as much as any other: its gaps share `STREAM_SHARES`, so
-that one long stream proves no more than one request can (`conditions`).
-Worked example (test_a_stall_in_a_stream_is_a_share_of_it): of 500 gaps one of 5 s has 2 of the 1,000.
+Between tokens every gap of a stream counts, and every stream has the same weight: its gaps share `STREAM_SHARES`. So
+one long stream proves no more than one request can (`conditions`). Worked example
+(test_a_stall_in_a_stream_is_a_share_of_it): one gap of 5 s among 500 gets 2 of the 1,000 shares.
 
-Everything is cumulative over one trial (one stage of one attempt), so that a message that is lost loses nothing.
-What an error is, and which requests count at all, is the gateway's to say.
+All values are cumulative over one trial (one stage of one attempt), so a lost message loses no data. The gateway
+decides what an error is, and which requests count.
 
-On the wire a distribution is the counts of its buckets; `decode` and `group_of` believe nothing that is out of bounds.
-Neighbours: gateways gather it, the registry adds it up, `evaluation` judges it.
+In messages a distribution is the counts of its buckets; `decode` and `group_of` reject values out of bounds.
+Neighbours: gateways gather evidence, the registry adds it up, `evaluation` judges it.
 """
 
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ Buckets = Annotated[dict[Bucket, Annotated[int, msgspec.Meta(ge=1, le=10**12)]],
 
 
 class EvidenceInvalid(Exception):
-    """Not evidence; drop it and count it."""
+    """The message is no valid evidence; drop it and count it."""
 
 
 @dataclass(slots=True)
 class GroupStats:
-    """Owned by whoever adds to it. Requests that failed have no latencies unless they got that far."""
+    """Values of one group, with a single writer. A failed request has only the latencies that it reached."""
 
-    requests: int = 0  # that ended
-    errors: int = 0  # of them
+    requests: int = 0  # requests that ended
+    errors: int = 0  # failed ones among them
     ttft_ms: QuantileSketch = field(default_factory=QuantileSketch)
     inter_token_ms: QuantileSketch = field(default_factory=QuantileSketch)  # in shares of streams
     total_ms: QuantileSketch = field(default_factory=QuantileSketch)
@@ -49,7 +49,7 @@ class GroupStats:
         self.total_ms.merge(other.total_ms)
 
     def add_gaps(self, gaps: Sequence[tuple[int, int]]) -> None:
-        """One stream's, ascending: (bucket of a sketch, gaps in it)."""
+        """Add one stream's gaps, ascending: (bucket of a sketch, gaps in it)."""
         total = sum(count for _, count in gaps)
         passed = shared = 0
         for bucket, count in gaps:
@@ -68,7 +68,7 @@ class GroupStats:
 class Evidence:
     candidate: GroupStats = field(default_factory=GroupStats)
     control: GroupStats = field(default_factory=GroupStats)
-    heard_unix_s: float | None = None  # the last word of any gateway about this trial; None: none yet
+    heard_unix_s: float | None = None  # last report of any gateway on this trial; None: none yet
 
 
 class EncodedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class EncodedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: Count = 0
     errors: Count = 0
     ttft_ms: Buckets = {}
-    inter_token_ms: Buckets = {}  # a mean for each stream: of gateways up to 0.10
+    inter_token_ms: Buckets = {}  # one mean per stream: gateways up to 0.10
     total_ms: Buckets = {}
     gap_shares: Buckets = {}
 
@@ -99,7 +99,7 @@ def encoded_group(group: GroupStats) -> EncodedGroup:
 
 
 def group_of(encoded: EncodedGroup) -> GroupStats:
-    """EvidenceInvalid where the numbers contradict each other."""
+    """Return the group. EvidenceInvalid if the numbers contradict each other."""
     if encoded.errors > encoded.requests:
         raise EvidenceInvalid(f"{encoded.errors} errors among {encoded.requests} requests")
     group = GroupStats(
@@ -123,12 +123,12 @@ def encode(evidence: Evidence) -> bytes:
 
 
 def to_builtins(evidence: Evidence) -> Any:
-    """The same as plain values, for a route that makes its own JSON."""
+    """Return the evidence as plain values, for a route that encodes JSON itself."""
     return msgspec.json.decode(encode(evidence))
 
 
 def decode(document: bytes) -> Evidence:
-    """EvidenceInvalid where the bytes are none."""
+    """Return the evidence. EvidenceInvalid if the bytes are none."""
     if len(document) > EVIDENCE_MAX_BYTES:
         raise EvidenceInvalid(f"{len(document)} bytes is over the limit of {EVIDENCE_MAX_BYTES}")
     try:

@@ -1,4 +1,4 @@
-"""Lifecycle of a rollout: its states, and what each event does to it. Pure.
+"""Lifecycle of a rollout: its states, and the effect of each event. Pure functions.
 
               Loaded                    StagePassed (the last one)
     loading ─────────► running ───────────────────────────────────► completed
@@ -8,16 +8,15 @@
        │  └───► paused ───┘                                 │
        └────────────────────────────────────────────────────┘      each but completed ── Superseded ──► superseded
 
-Paused means that it does not advance; the share stays as it is, and its guard stays on duty. It goes on where it was:
-`loaded` tells whether the new version had been loaded before. Rolled back means that it stays back for as long as its
-target is declared; once it is not, the rollout is superseded, and declaring the same target again begins another one.
-A policy with one stage completes with Loaded.
+A paused rollout does not advance; its share of traffic stays, and its conditions still halt it. Resuming continues in
+the former state: `loaded` is True if the new version was loaded before. A rolled-back rollout stays so while its
+target is declared. After that it is superseded, and declaring the same target again starts another rollout. A policy
+with one stage completes with Loaded.
 
-Laws (tests/decisions/rollout/test_rollout.py): `TABLE` has a line for every state and event; what is not allowed raises
-IllegalTransition and changes nothing; stages only grow within an attempt; what is completed or superseded stays so; the
-same events make the same rollout, whoever applies them.
-Neighbours: `evaluation` says which event is due, `steering` what gateways see of it; the registry
-applies events in one transaction, and is the only one that does.
+Laws (tests/decisions/rollout/test_rollout.py): `TABLE` has a line for every state and event; an illegal event raises
+IllegalTransition and changes nothing; stages only grow within an attempt; completed and superseded are final; the
+same events make the same rollout. Neighbours: `evaluation` decides which event is due, `steering` derives the
+gateways' view; only the registry applies events, in one transaction.
 """
 
 import base64
@@ -79,12 +78,12 @@ State = Literal["loading", "running", "paused", "completed", "rolled_back", "sup
 Origin = Literal["git", "api"]
 
 ACTIVE: frozenset[State] = frozenset({"loading", "running", "paused"})
-MAX_STAGES = 100  # as many as a RolloutPolicy may have
+MAX_STAGES = 100  # the maximum of a RolloutPolicy
 MAX_ATTEMPTS = 1000
 
 
 class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rollout is to do; the same for its whole life."""
+    """Goal of a rollout; constant for its whole life."""
 
     model: AnyModelId
     channel: Name
@@ -97,7 +96,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to_artifact_uri: Annotated[str, msgspec.Meta(max_length=1000)]
     policy: RolloutEntry
     origin: Origin
-    previous: Annotated[str, msgspec.Meta(max_length=64)] = ""  # the channel's rollout before it
+    previous: Annotated[str, msgspec.Meta(max_length=64)] = ""  # previous rollout of the channel
 
 
 class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,16 +110,16 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to_version: Name
     to_digest: AnyDigest
     to_artifact_uri: Annotated[str, msgspec.Meta(max_length=1000)]
-    policy: RolloutEntry  # a copy: changing the policy changes no rollout under way
+    policy: RolloutEntry  # a copy: a changed policy does not affect running rollouts
     origin: Origin
     state: State = "loading"
     stage: Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)] = 0
     stage_began_unix_s: float = 0.0
     created_unix_s: float = 0.0
-    reason: Words = ""  # why the state is what it is, for people
+    reason: Words = ""  # reason of the state, for display
     attempt: Annotated[int, msgspec.Meta(ge=1, le=MAX_ATTEMPTS)] = 1
     lock_version: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0  # grows by one with every event
-    loaded: bool = False  # in this attempt
+    loaded: bool = False  # True if loaded in this attempt
     previous: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
     @property
@@ -129,12 +128,12 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_of_base(self) -> bool:
-        """Its versions are weights of the pool's base, each on replicas of its own."""
+        """True if the versions are weights of the pool's base, each on its own replicas."""
         return self.model == self.pool
 
     @property
     def trial(self) -> int:
-        """One stage of one attempt: evidence is gathered for each apart. Stage 2 of attempt 3 is 202."""
+        """Number of one stage of one attempt, for which evidence is gathered. Stage 2 of attempt 3 is 202."""
         return (self.attempt - 1) * MAX_STAGES + self.stage
 
     @property
@@ -143,18 +142,18 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def percent(self) -> int:
-        """What gateways send to the new version now."""
+        """Share of requests that gateways send to the new version now."""
         if self.state == "completed":
             return 100
         return self.current.percent if self.loaded and self.state in {"running", "paused"} else 0
 
 
 class IllegalTransition(Exception):
-    """The rollout is in no state for that; the message says which one it is in."""
+    """The rollout's state does not allow the event; the message names the state."""
 
 
 def rollout_id(model: ModelId, channel: str, from_digest: Digest, to_digest: Digest, previous_id: str) -> RolloutId:
-    """The same for everybody who wants the same step from the same place: two controllers create one row."""
+    """Return an id that depends only on the step and its start: two controllers create the same row."""
     text = "\n".join((model, channel, from_digest, to_digest, previous_id))
     digest = hashlib.blake2b(text.encode(), digest_size=10).digest()
     return RolloutId("ro-" + base64.b32encode(digest).decode().lower())
@@ -165,7 +164,7 @@ def id_of(spec: RolloutSpec) -> RolloutId:
 
 
 def begun(spec: RolloutSpec, now_unix_s: float) -> Rollout:
-    """The rollout as it is created."""
+    """Return a new rollout."""
     fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return Rollout(
         id=id_of(spec), created_unix_s=now_unix_s, stage_began_unix_s=now_unix_s, reason="is being loaded", **fields
@@ -173,7 +172,7 @@ def begun(spec: RolloutSpec, now_unix_s: float) -> Rollout:
 
 
 def transition(rollout: Rollout, event: AnyEvent, now_unix_s: float) -> Rollout:
-    """The rollout after the event; IllegalTransition where the table has none."""
+    """Return the rollout after the event. IllegalTransition if `TABLE` does not allow it."""
     step = TABLE[rollout.state, type(event)]
     if step is None:
         raise IllegalTransition(f"the rollout is {rollout.state.replace('_', ' ')}: {_CANNOT[type(event)]}")
@@ -190,7 +189,7 @@ def _loaded(rollout: Rollout, _: Loaded, now_unix_s: float) -> Rollout:
 
 
 def _stage_passed(rollout: Rollout, _: StagePassed, now_unix_s: float) -> Rollout:
-    """The last stage is all of the traffic: there is nothing left to compare with, so reaching it completes."""
+    """Go to the next stage. The last stage is all traffic, without a control to compare, so reaching it completes."""
     if rollout.stage + 2 >= len(rollout.policy.stages):
         return _completed(rollout, "every stage passed")
     return replace(rollout, stage=rollout.stage + 1, stage_began_unix_s=now_unix_s, reason="")
@@ -246,7 +245,7 @@ def _superseded(rollout: Rollout, event: Superseded, _: float) -> Rollout:
 
 
 def _given_up(rollout: Rollout, _: Superseded, __: float) -> Rollout:
-    """What it was taken back for is what people want to know of it."""
+    """Supersede a rolled-back rollout. Its reason stays, since users need to see it."""
     return replace(rollout, state="superseded")
 
 
@@ -288,7 +287,7 @@ _LINES: Mapping[State, Mapping[type[AnyEvent], Step]] = {
 
 EVENTS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 
-# Every state with every event: what it does, or None where it may not happen.
+# Transition for every state and event; None if the event is not allowed.
 TABLE: Mapping[tuple[State, type[AnyEvent]], Step | None] = MappingProxyType(
     {(state, event): _LINES[state].get(event) for state in get_args(State) for event in EVENTS}
 )

@@ -1,23 +1,22 @@
-"""Losses of replicas: how many of the requests that failed at one replica are failures of their version. Pure.
+"""Losses of replicas: how many failed requests of one replica count as failures of its version.
 
-A replica that is killed, preempted or hung takes all with it that it has in hand, and says nothing. That is one thing
-that has happened, however many streams were under way; the sequential test takes failures as independent
-(`sequential_test`), so it gets
+A replica that is killed, preempted or hung fails all its requests without an error message. That is one incident,
+however many streams were running. The sequential test assumes independent failures (`sequential_test`), so it counts
 
-    one failure     of each group of requests, for all that failed within BURST_S of the first
-    each of them    where the replica lived: it has ended an answer whole meanwhile, begun one that was sent there after
-                    the first failure, or still speaks after half of BURST_S
-    none            of what was sent there before the first and fails later: streams that fall silent with the replica
+    one failure     for each group of requests, for all that failed within BURST_S of the first
+    each of them    if the replica lived: since the first failure it completed an answer, or began one that was sent
+                    there later, or still sent bytes after half of BURST_S
+    none            of those sent before the first failure that fail later: streams that fell silent with the replica
 
-Who sends there after that believes it back, so that the next failure begins another loss. A version whose engine dies
-of what it is sent loses a replica each time, and one that breaks some of its streams fails each time. An engine that
-says that it has failed is not lost.
-Worked example (test_worked_example_of_the_prologue): twelve streams break at 10.0 s and nothing is heard: 1 failure. Of
-ten, two break at 20.0 s, and eight end whole at 20.3 s: 2 failures.
+A request sent there after that means that the replica counts as healthy again, so the next failure starts another
+loss. A version that crashes its engine loses a replica each time, and one that breaks some of its streams fails each
+time. An engine that reports its failure is not lost. Worked example (test_worked_example_of_the_prologue): twelve
+streams break at 10.0 s, and no bytes follow: 1 failure. Two of ten streams break at 20.0 s, and eight complete at
+20.3 s: 2 failures.
 
-What the gateway reads when a replica is killed may have been sent before: what was under way and ends within DYING_S of
-the first failure is no sign of life. A loss is one failure at each gateway that had requests there.
-Neighbour: the gateway's evidence asks.
+Bytes that arrive after a kill may have been sent before it: a request in flight that ends within DYING_S of the first
+failure is no sign of life. A loss is one failure at each gateway with requests there. Neighbour: the gateway's
+evidence uses this.
 """
 
 from collections import OrderedDict
@@ -31,9 +30,9 @@ from functions.decisions.routing.retry import Failure
 LOST = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.REPLICA_LOST})
 BURST_S = 1.0
 DYING_S = 0.2
-FORGET_AFTER_S = 120.0  # twice what may be waited for at a replica that hangs: 60 s for a first byte
-MAX_LOST = 256  # replicas at a time; the longest lost is forgotten
-MAX_UNDECIDED = 2048  # failures of one replica within BURST_S; more than an engine runs at once
+FORGET_AFTER_S = 120.0  # twice the longest wait at a hung replica: 60 s for a first byte
+MAX_LOST = 256  # replicas at a time; the oldest loss is dropped
+MAX_UNDECIDED = 2048  # failures of one replica within BURST_S; more than an engine runs in parallel
 
 Group = TypeVar("Group", bound=Hashable)
 Failed = TypeVar("Failed")
@@ -42,22 +41,22 @@ Failed = TypeVar("Failed")
 @dataclass(slots=True)
 class _Loss(Generic[Group, Failed]):
     began_s: float
-    groups: set[Group] = field(default_factory=set)  # that have counted it
+    groups: set[Group] = field(default_factory=set)  # groups that have counted the loss
     undecided: list[tuple[Group, Failed]] = field(default_factory=list)
 
 
 class Losses(Generic[Group, Failed]):
-    """Owned by one event loop. Times are monotonic seconds, arguments; what is returned is to be counted now."""
+    """Losses seen by one event loop. Times are monotonic seconds; methods return the failures to count now."""
 
     __slots__ = ("_losses",)
 
     def __init__(self) -> None:
-        self._losses: OrderedDict[ReplicaId, _Loss[Group, Failed]] = OrderedDict()  # the longest lost first
+        self._losses: OrderedDict[ReplicaId, _Loss[Group, Failed]] = OrderedDict()  # oldest loss first
 
     def failed(
         self, replica_id: ReplicaId, sent_s: float, group: Group, failed: Failed, now_s: float, *, begun: bool
     ) -> list[tuple[Group, Failed]]:
-        """A request that was sent there at `sent_s` has failed, `begun` or not; after `decided`."""
+        """Record a failed request, sent at `sent_s`; `begun` is True if its answer had begun. Call `decided` first."""
         counted: list[tuple[Group, Failed]] = []
         loss = self._losses.get(replica_id)
         if loss is not None and begun and sent_s > loss.began_s:
@@ -74,7 +73,7 @@ class Losses(Generic[Group, Failed]):
         return []
 
     def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> list[tuple[Group, Failed]]:
-        """It has given a whole answer to what was sent there at `sent_s`: does it live?"""
+        """Record a complete answer to a request sent at `sent_s`; as a sign of life it counts the undecided failures."""
         loss = self._losses.get(replica_id)
         if loss is None or (sent_s <= loss.began_s and now_s < loss.began_s + DYING_S):
             return []
@@ -82,7 +81,7 @@ class Losses(Generic[Group, Failed]):
         return loss.undecided
 
     def decided(self, now_s: float, heard_s: Callable[[ReplicaId], float]) -> list[tuple[Group, Failed]]:
-        """What is known of those whose time is over. `heard_s`: when bytes came from a replica last."""
+        """Settle the losses whose time is over. `heard_s` returns the time of a replica's last bytes."""
         counted: list[tuple[Group, Failed]] = []
         for replica_id, loss in list(self._losses.items()):
             if now_s < loss.began_s + BURST_S:

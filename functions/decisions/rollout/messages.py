@@ -1,4 +1,4 @@
-"""Messages about rollouts: the sentences that status, the audit and the command line show. Pure."""
+"""Messages about rollouts for status, audit and command line. Pure functions."""
 
 from math import exp, log
 
@@ -7,7 +7,7 @@ from functions.decisions.rollout.lifecycle import Rollout
 
 
 def finding_text(finding: Finding) -> str:
-    """Such as `error_rate > 2%: 5.2% against 0.3% (weight 1310, 1200 halts)`."""
+    """Return a sentence such as `error_rate > 2%: 5.2% against 0.3% (weight 1310, 1200 halts)`."""
     shared = "; the old version misses it as well" if finding.is_shared else ""
     figures = f"{amount(finding.candidate, finding.unit)} against {amount(finding.control, finding.unit)}"
     weight = "over 1e6" if finding.log_weight > log(1e6) else f"{exp(finding.log_weight):.3g}"
@@ -21,7 +21,7 @@ def amount(value: float | None, unit: Unit) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """`45 s`, `5m 0s`, `2h 5m`."""
+    """Format as `45 s`, `5m 0s`, `2h 5m`."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"
@@ -29,7 +29,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def rollout_text(rollout: Rollout) -> str:
-    """Such as `acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)`."""
+    """Return a sentence such as `acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)`."""
     move = f"{rollout.model}:{rollout.channel} goes from {rollout.from_version} to {rollout.to_version}"
     stage = f"stage {rollout.stage + 1} of {len(rollout.policy.stages)} ({rollout.current.percent}%)"
     match rollout.state:

@@ -1,7 +1,7 @@
-"""Report on a rollout's evidence: both groups side by side, and each condition with its weight. Pure.
+"""Report on a rollout's evidence: both groups side by side, and each condition with its weight.
 
-The same sketches that the controller judges by, and its own evaluation: what is shown is what decides.
-Neighbours: `shoal rollout watch` and the registry's console draw it.
+It uses the controller's own sketches and evaluation, so it shows the values that decide. Neighbours: `shoal rollout
+watch` and the registry's console display it.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ QUANTILES = (0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measure of both groups; None where nothing was measured."""
+    """One measure of both groups; None if nothing was measured."""
 
     name: str
     unit: Unit
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def factor(self) -> float | None:
-        """How many times the old version's duration the new one's is."""
+        """Ratio of the new version's duration to the old one's."""
         if self.unit != "ms" or not self.control or self.candidate is None:
             return None
         return self.candidate / self.control
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What would halt this stage, and how near it is."""
+    """One halt condition of the stage, and how near it is to halting."""
 
     text: str
     mood: Mood
@@ -51,11 +51,11 @@ class Condition:
 class Figures:
     rows: tuple[Row, ...]
     conditions: tuple[Condition, ...]
-    why: str  # it is where it is, in words
+    why: str  # reason of the state
 
 
 def stages_of(rollouts: Iterable[Rollout]) -> dict[str, int]:
-    """By model, of what is under way: 0 while it loads, then its stage; the furthest of a model's channels."""
+    """Return by model: 0 while a rollout loads, then its stage; the furthest of the model's channels."""
     stages: dict[str, int] = {}
     for row in rollouts:
         if row.is_active:

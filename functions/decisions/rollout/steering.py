@@ -1,29 +1,26 @@
-"""From what is declared and where the rollouts are to what gateways see: channels, splits, and what to tell the
-registry. Pure.
+"""Steering of rollouts: from declarations and rollout rows to the gateways' channels and splits. Pure functions.
 
-For each channel there are three answers to "which version": T, where it should end (declared); R, the
-last rollout of the channel with its state; P, where it is (the snapshot before). The first line that fits holds:
+It also returns the commands for the registry. Three values decide each channel's version: T, its declared target; R,
+the channel's last rollout with its state; P, its version in the previous snapshot. The first matching line applies:
 
-    R active, of the API                    R's place
+    R active, created by the API            R's place
     R active, T is its target               R's place
-    R active, T is where it came from       from, and R is withdrawn
-    R active, T is something else           R is superseded; a move from P (if that is R's, from its start) to T
-    R rolled back, T is its target          from: it stays halted until T changes or somebody resumes it
-    R rolled back, T is something else      R is superseded; then as if it had never been
+    R active, T is its start                its start, and R is withdrawn
+    R active, T is another version          R is superseded; a move from P (if that is R's, from its start) to T
+    R rolled back, T is its target          its start: it stays halted until T changes or R is resumed
+    R rolled back, T is another version     R is superseded; then as without R
     R completed, T is its target            T
     P is T, or there is no P and no R       T
-    otherwise                               a move from P (without P: from where R ended) to T
+    otherwise                               a move from P (without P: from R's end) to T
 
-R's place: the channel points at R's start. While the new version loads, `incoming` names it; when it is loaded, the
-split sends R's share to it. Versions that R needs stay, although nobody declares them any more. One that is paused
-before its version was loaded serves nobody and asks for no place in an engine: `incoming` names it again when it is
-resumed.
-A move is a new rollout where the policy has several stages: until its row is there, nothing flips. With one stage it is
-a plain flip, which `functions.controller.snapshot.holding` holds until the version is loaded.
+R's place: the channel points at R's start. While the new version loads, `incoming` names it; once loaded, the split
+sends R's share to it. Versions that R needs stay, even if they are no longer declared. A rollout that was paused
+before its version was loaded serves no requests and needs no engine memory: `incoming` names the version again when
+it is resumed. A move is a new rollout if the policy has several stages: until its row exists, nothing changes. With
+one stage it is a plain flip, which `functions.controller.snapshot.holding` delays until the version is loaded.
 
-Laws (tests/decisions/rollout/test_rollout_steering.py): no split that no row says; where rows are not known nothing
-that has stages moves; a model or channel that nobody declares withdraws its rollouts, one whose artifact is only
-missing does not.
+Laws (tests/decisions/rollout/test_rollout_steering.py): no split without a row; if rows are unknown, no channel with
+stages moves; a model or channel that is no longer declared withdraws its rollouts, but a missing artifact does not.
 Neighbours: `lifecycle` has the rows' states; the controller carries out the commands and publishes the snapshot.
 """
 
@@ -48,7 +45,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class PostEvent:
-    """An event for a row; nothing happens where the row has moved on."""
+    """An event for a row; ignored if the row has changed since."""
 
     rollout: RolloutId
     lock_version: int
@@ -60,7 +57,7 @@ Command = Create | PostEvent
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The last rollout of each channel, as the registry told; `are_known` is False before it ever did."""
+    """Last rollout of each channel, from the registry; `are_known` is False before the first answer."""
 
     latest: Mapping[ChannelOf, Rollout] = field(default_factory=dict)
     are_known: bool = True
@@ -70,18 +67,18 @@ class Rows:
 class Steered:
     snapshot: Snapshot
     commands: tuple[Command, ...] = ()
-    rollouts: tuple[Rollout, ...] = ()  # under way or halted
-    held: tuple[str, ...] = ()  # moves that wait for the registry, in words
+    rollouts: tuple[Rollout, ...] = ()  # active or rolled back
+    held: tuple[str, ...] = ()  # moves that wait for the registry, as sentences
 
 
 @dataclass(slots=True)
 class _ChannelState:
-    """What one channel shows."""
+    """Versions and split that one channel shows."""
 
     version: VersionEntry
     split: SplitEntry | None = None
     incoming: VersionEntry | None = None
-    is_loading: bool = True  # else `incoming` is only kept
+    is_loading: bool = True  # otherwise `incoming` is only kept available
     commands: tuple[Command, ...] = ()
     held: str = ""
 
@@ -100,9 +97,12 @@ def steer(
     *,
     bases: Collection[ModelId] | None = None,
 ) -> Steered:
-    """`wanted` is what was compiled; `declared` the channels of each model in git, whether their artifacts are there
-    or not. `bases`: those whose versions have replicas of their own, so that they go by stages as adapters do; None:
-    all of them. One that is on its way stays there in any case."""
+    """Return the snapshot to publish, with commands for the registry.
+
+    `wanted` is the compiled snapshot; `declared` has each model's channels in git, with or without artifacts.
+    `bases`: base models whose versions have their own replicas, so that they move by stages as adapters do; None:
+    all. A base with an active rollout always moves by stages.
+    """
     under_way = {model for (model, _), row in rows.latest.items() if row.is_active}
     before = {model.id: model for model in (previous.models if previous is not None else ())}
     policies = {entry.name: entry for entry in wanted.rollouts}
@@ -126,10 +126,10 @@ def steer(
 
 
 def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
-    """What is published, with the channels where their rollouts are by now, and nothing else that anybody declared
-    since: a version is taken back whatever is suspended, refused or away.
+    """Return the published snapshot with channels moved to their rollouts' places, and no other declared changes.
 
-    Only a channel that stands where its rollout began moves; one that was flipped since is the declaration's.
+    So a version is rolled back even if its declaration is suspended, rejected or unavailable. A channel moves only if
+    it is at its rollout's start; one that was flipped since belongs to the declaration.
     """
     models = tuple(_moved_with(model, rows) for model in current.models)
     return msgspec.structs.replace(current, models=models)
@@ -146,7 +146,7 @@ def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
         if row.is_active and here.digest == row.from_digest:
             place = places[channel] = _at(row)
             if split is None and row.to_version in named:
-                place.incoming = None  # it is named already
+                place.incoming = None  # a channel names it already
         elif split is not None and not row.is_active:
             is_through = row.state == "completed" and split.rollout == row.id
             places[channel] = _ChannelState(_end_of(row) if is_through else here)
@@ -155,7 +155,7 @@ def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """One model's channels, each on its own."""
+    """Channels of one model, each decided on its own."""
 
     entry: ModelEntry
     before: ModelEntry | None
@@ -173,7 +173,7 @@ class _Model:
         return places
 
     def _where_it_was(self, channel: str) -> _ChannelState | None:
-        """Of a channel whose declared version has no artifact: it stays where it is."""
+        """Return the present place of a channel whose declared version has no artifact."""
         row = self.rows.latest.get((self.entry.id, channel))
         if row is not None and row.is_active:
             return _at(row)
@@ -189,7 +189,7 @@ class _Model:
             return self._under_way(channel, target, row)
         previous_id = row.id if row is not None else ""
         if row is not None and was is not None and was.digest not in {row.from_digest, row.to_digest}:
-            row = None  # it was flipped without a rollout since
+            row = None  # flipped without a rollout since
         if row is not None and row.to_digest == target.digest and row.to_version == target.name:
             if row.state == "rolled_back" and not self._is_another(_start_of(row)):
                 return _ChannelState(_start_of(row))
@@ -216,7 +216,7 @@ class _Model:
         return _after_superseding(row, place)
 
     def _moved(self, channel: str, start: VersionEntry | None, target: VersionEntry, previous_id: str) -> _ChannelState:
-        """On the way from `start` to `target`, or there already."""
+        """Return the place on the way from `start` to `target`, or at the target."""
         if start is None or start.digest == target.digest or self._is_another(start):
             return _ChannelState(target)
         if len(self.policy.stages) == 1 or self.declared is None:
@@ -242,18 +242,18 @@ class _Model:
         return _ChannelState(start, commands=(Create(spec),), held=words)
 
     def _previous(self, channel: str) -> VersionEntry | None:
-        """Where the channel was, if the model was in this pool."""
+        """Return the channel's previous version, if the model was in this pool."""
         if self.before is None or self.before.pool != self.entry.pool or channel not in self.before.channels:
             return None
         return _named(self.before, self.before.channels[channel])
 
     def _is_another(self, version: VersionEntry) -> bool:
-        """Whether its name means another artifact now: a workshop's, and followed at once."""
+        """Return True if the version's name now has another artifact: a workshop's, which is followed directly."""
         return _has_another(self.entry, version)
 
 
 def _at(row: Rollout) -> _ChannelState:
-    """The rollout's place."""
+    """Return the place of an active rollout."""
     place = _ChannelState(_start_of(row), incoming=_end_of(row), is_loading=row.state == "loading")
     if row.percent:
         place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
@@ -265,7 +265,7 @@ def _has_another(model: ModelEntry, *versions: VersionEntry) -> bool:
 
 
 def _shown(model: ModelEntry, places: Mapping[str, _ChannelState]) -> ModelEntry:
-    """The model with its channels where they are; the others as they were."""
+    """Return the model with its channels at their places; other channels stay."""
     is_still = all(place.split is None and place.incoming is None for place in places.values())
     is_there = all(model.channels.get(channel) == place.version.name for channel, place in places.items())
     if is_still and is_there and not model.splits:
@@ -289,13 +289,13 @@ def _shown(model: ModelEntry, places: Mapping[str, _ChannelState]) -> ModelEntry
 
 
 def _incoming_name(channels: Mapping[str, str]) -> str:
-    """`incoming`, or the next that is free: two channels may load at once."""
+    """Return `incoming`, or the next free name: two channels may load together."""
     names = [INCOMING, *(f"{INCOMING}-{number}" for number in range(2, len(channels) + 3))]
     return next(name for name in names if name not in channels)
 
 
 def _withdrawn(declared: Mapping[ModelId, Mapping[str, str]], rows: Rows) -> Iterator[Command]:
-    """Rollouts of git's whose model or channel nobody declares any more."""
+    """Yield commands that end git's rollouts of models or channels that are no longer declared."""
     for (model_id, channel), row in sorted(rows.latest.items()):
         if row.origin == "git" and channel not in declared.get(model_id, {}):
             if row.is_active:
@@ -312,7 +312,7 @@ def _to_tell(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
 
 
 def _after_superseding(row: Rollout, place: _ChannelState) -> _ChannelState:
-    """The channel goes elsewhere than the rollout: one is over before the other begins."""
+    """Supersede the rollout before the channel's next one begins."""
     created = next((id_of(command.spec) for command in place.commands if isinstance(command, Create)), "")
     return replace(place, commands=(_post(row, Superseded(created)), *place.commands))
 
@@ -330,7 +330,7 @@ def _end_of(row: Rollout) -> VersionEntry:
 
 
 def _called(row: Rollout, digest: Digest) -> EngineName:
-    """By its engines: all versions of a base are called as their pool is."""
+    """Return the engine's model name: all versions of a base have their pool's name."""
     return EngineName(row.pool) if row.model == row.pool else engine_name(row.model, digest)
 
 
