@@ -1,7 +1,7 @@
-"""An engine's answer, whatever its shape: what it says of its tokens, whose name it bears, and a whole one of it.
+"""Parse an engine's answer: its token usage, its model name, and its error.
 
-Pure. Streams pass through `relay` (and `named_events`), which uses the same counts, names and errors. Nothing that an
-engine writes is believed: counts are clamped, a body that is no JSON object is a `BadAnswer`.
+This module is pure. `relay` and `named_events` pass streams on with the same usage, renaming and errors. Engine
+output is not trusted: counts are clamped, and a body that is not a JSON object is a `BadAnswer`.
 """
 
 from functools import lru_cache
@@ -16,21 +16,27 @@ _RENAMINGS = 4096
 
 
 class BadAnswer(Exception):
-    """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
+    """The engine's answer is malformed. The request may be retried on another replica if nothing was sent to the
+    client."""
 
 
 class AnswerTooLarge(BadAnswer):
-    """It is as large as was asked for, and larger than is passed on: another replica's would be no smaller."""
+    """The answer is well-formed and exceeds the size limit. Another replica's answer would be as large, so no retry
+    helps."""
 
 
 def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
-    """What to raise where something without an end is over the bound: what begins as no event is no answer at all."""
+    """Return the error for an unfinished event over the bound.
+
+    `is_event` is True if the bytes start like an event. Otherwise they are not an answer at all, and the error is a
+    plain `BadAnswer`.
+    """
     why = f"an event of over {bound_bytes} bytes"
     return AnswerTooLarge(why) if is_event else BadAnswer(why)
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
+    """Token counts of the engine, clamped so that an absurd count cannot reach an account."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -42,7 +48,8 @@ class _WithUsage(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A large answer, of which no objects are made: they would take eight times its size, and the loop as long."""
+    """A large answer, decoded without objects for its contents, which would need eight times its size and block the
+    loop."""
 
     usage: Any = None
     choices: msgspec.Raw = msgspec.Raw(b"null")
@@ -58,7 +65,7 @@ _usage_decoder = msgspec.json.Decoder(_WithUsage)
 
 
 def read_usage(document: bytes) -> Usage | None:
-    """The usage of a JSON answer or event, or None where it has none."""
+    """Return the usage of a JSON answer or event, or None if it has none."""
     try:
         return usage_in(_usage_decoder.decode(document).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -66,7 +73,7 @@ def read_usage(document: bytes) -> Usage | None:
 
 
 def usage_in(usage: Any) -> Usage | None:
-    """Of the `usage` field, whatever it is."""
+    """Return the usage in the value of a `usage` field, or None if the value is not an object."""
     if type(usage) is not dict:
         return None
     details = usage.get("prompt_tokens_details")
@@ -75,7 +82,7 @@ def usage_in(usage: Any) -> Usage | None:
 
 
 def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
-    """Counts as an engine wrote them, whatever they are."""
+    """Return a `Usage` of an engine's raw counts, which may have any type or value."""
     if (
         type(prompt) is type(completion) is type(cached) is int
         and 0 <= prompt <= _MAX_TOKENS
@@ -91,7 +98,7 @@ def _clamped(tokens: Any) -> int:
 
 
 class Renaming:
-    """The engine's name for a model, replaced by the name that the client asked for."""
+    """Replacement of the engine's model name by the name that the client requested."""
 
     __slots__ = ("_engine_field", "_engine_name", "_public_field", "_requested", "needed")
 
@@ -105,24 +112,24 @@ class Renaming:
         return data.replace(self._engine_field, self._public_field) if self.needed else data
 
     def everywhere(self, data: bytes) -> bytes:
-        """For error texts, which name the model in prose."""
+        """Replace the name anywhere in the text. Error messages contain the model's name in prose."""
         return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
 
 
 @lru_cache(_RENAMINGS)
 def renaming_of(engine_name: str, requested: str) -> Renaming:
-    """One for all requests for a model."""
+    """Return the renaming for a model, shared by all of its requests."""
     return Renaming(engine_name, requested)
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
     body: bytes
     usage: Usage | None
-    aborted: bool  # finish_reason abort (or error) and no token: the engine was draining
+    aborted: bool  # finish_reason is abort or error and no token came: the engine was draining
 
 
 def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
+    """Return a non-streamed answer. Raise BadAnswer if it is not one JSON object."""
     if len(body) > _LARGE_BYTES:
         return _large_answer(body, renaming)
     try:
@@ -155,7 +162,7 @@ def _all_aborted(choices: msgspec.Raw) -> bool:
 
 
 def engine_error(body: bytes) -> tuple[str, str | None]:
-    """Message and param of an engine's error body, whatever its shape."""
+    """Return the message and the param of an engine's error body of any shape."""
     try:
         error: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

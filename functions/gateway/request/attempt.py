@@ -1,16 +1,16 @@
-"""Attempt of a request on one replica: dial, send, read what comes, and report to the owner.
+"""Attempt of a request on one replica: connect, send, read the answer and report to the owner.
 
     begin -> connecting -> waiting -> (a stream) passing -> over
                  |            |            |
                  `---------- failed ----- broke off
 
-A connection that was idle may be closed by the engine just as it is taken: that is no failure, and the same replica is
-dialled. But not where the engine had the request for longer than a closing takes, or takes no new connection either:
-then it broke with the request in its hands, which is what quarantine has to know.
+An engine may close an idle connection just as the attempt reuses it. That is not a failure: the attempt connects to
+the same replica again. It does count as a failure if the engine had the request for longer than such a close takes,
+or if the new connection fails too. Quarantine needs to know that the engine broke while it processed the request.
 
-Nothing goes to a client from here: the owner (the exchange) is notified of an opening worth passing on, of what comes
-then, and of exactly one end, after which the attempt holds neither a connection nor a slot at its replica. `drop` ends
-it silently, at any time. An owner may have two attempts at once, so an attempt uses nothing of its owner but `Owner`.
+An attempt sends nothing to the client. It notifies its owner (the exchange) of a stream's opening, of further events,
+and of exactly one end. After the end it holds neither a connection nor a slot at its replica. `drop` ends it silently
+at any time. An owner may have two attempts at once, so an attempt uses only the `Owner` methods of its owner.
 """
 
 from typing import Protocol
@@ -29,34 +29,35 @@ from functions.gateway.request.upstream import Connection
 from functions.gateway.services import Services
 from functions.telemetry.gap_histogram import Gaps
 
-_SAYS_WHY_BYTES = 4096  # of the end of what the engine said, which has its finish_reason
-_OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it begins
-_CLOSING_S = 1.0  # what was under way when we wrote: a round trip, on a busy machine
+_SAYS_WHY_BYTES = 4096  # length of the tail that is kept of the engine's output; it contains finish_reason
+_OPENING_MAX_BYTES = 64 * 1024  # limit on the opening of a stream that is held back until it contains an answer
+_CLOSING_S = 1.0  # time for a close to arrive that crosses our write: a round trip, on a busy machine
 
 
 class Owner(Protocol):
-    """Who has the attempt made. Of the last five exactly one is called, after which nothing more comes."""
+    """Receiver of an attempt's reports. Exactly one of the last five methods is called, and no report follows it."""
 
     def attempt_began(self, attempt: "Attempt", first: bytes) -> None:
-        """A stream's first events that are an answer."""
+        """Receive the first events of a stream that contain an answer."""
 
     def attempt_streamed(self, attempt: "Attempt", out: bytes) -> None:
-        """Further events."""
+        """Receive further events."""
 
     def attempt_finished(self, attempt: "Attempt") -> None:
-        """`[DONE]` has passed and the stream has ended."""
+        """Note that the stream has ended after `[DONE]`."""
 
     def attempt_answered(self, attempt: "Attempt", answer: WholeAnswer) -> None:
-        """A whole answer, not streamed."""
+        """Receive a whole answer, not streamed."""
 
     def attempt_refused(self, attempt: "Attempt", answer: ErrorAnswer) -> None:
-        """The engine says that the request is wrong."""
+        """Receive the error answer for a request that the engine rejects as invalid."""
 
     def attempt_failed(self, attempt: "Attempt", failure: Failure, detail: str) -> None:
-        """No answer, and nothing of one was passed on: it may be tried elsewhere."""
+        """Note that the attempt failed before any of its answer was passed on, so that the request may be retried
+        elsewhere."""
 
     def attempt_broke(self, attempt: "Attempt", answer: ErrorAnswer, failure: Failure, detail: str) -> None:
-        """A stream that had begun cannot go on; `answer` is for the client."""
+        """Note that a stream that had begun cannot continue. `answer` is for the client."""
 
 
 class Attempt:
@@ -73,32 +74,32 @@ class Attempt:
         self._owner = owner
         self._admitted = admitted
         self._renaming = renaming
-        self.prediction = prediction  # why this replica
+        self.prediction = prediction  # the routing decision that chose the replica
         self.replica = prediction.replica
-        self._slot: InFlightSlot | None = None  # at the replica
+        self._slot: InFlightSlot | None = None  # the slot at the replica
         self._connection: Connection | None = None
         self._relay: Relay | None = None
         self._status = 0
         self._content_type = self._opening = b""
         self._parts: list[bytes] | None = None
         self._parts_bytes = 0
-        self._bound_bytes = services.limits.error_body_bytes  # of an answer that is collected
-        self._hold: Hold | None = None  # of a large answer
-        self._was_reset = False  # an idle connection broke as it was used
-        self.begun = self.over = False  # begun: the owner has the opening of the stream
-        self.sent_s = self.connected_s = self.waiting_since_s = 0.0  # monotonic; sent: when it began
-        self.retry_after_s = 0.0  # by an engine that is full
-        self.gaps: Gaps | None = None  # between the pieces of a stream
-        self._before_last = self._last = b""  # pieces that were passed on
+        self._bound_bytes = services.limits.error_body_bytes  # largest answer that is collected
+        self._hold: Hold | None = None  # memory reserved for a large answer
+        self._was_reset = False  # a reused idle connection broke
+        self.begun = self.over = False  # begun: the owner has received the opening of the stream
+        self.sent_s = self.connected_s = self.waiting_since_s = 0.0  # monotonic; sent_s: when the attempt began
+        self.retry_after_s = 0.0  # requested by an engine that is full
+        self.gaps: Gaps | None = None  # time between the pieces of a stream
+        self._before_last = self._last = b""  # the last two pieces passed on
 
     def begin(self) -> None:
-        """Take a slot at the replica, and send the request."""
+        """Reserve a slot at the replica and send the request."""
         self._slot = self._services.router.sent(self._admitted, self.prediction)
         self.sent_s = self._slot.sent_s
         self._connect()
 
     def drop(self) -> None:
-        """It is over: the engine stops at once, and the owner is not notified. Does nothing where it is."""
+        """End the attempt: abort the engine's work and do not notify the owner. Does nothing if the attempt is over."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
@@ -106,42 +107,43 @@ class Attempt:
 
     @property
     def admitted(self) -> Admitted:
-        """What was sent."""
+        """The request that was sent."""
         return self._admitted
 
     @property
     def done(self) -> bool:
-        """`[DONE]` has passed: the answer is whole, whatever becomes of the connection."""
+        """True if `[DONE]` has passed: the answer is complete even if the connection breaks now."""
         return self._relay is not None and self._relay.done
 
     @property
     def usage(self) -> Usage | None:
-        """As a stream has told it up to now."""
+        """Usage that the stream has reported so far."""
         return self._relay.usage if self._relay is not None else None
 
     @property
     def events(self) -> int:
-        """Of the stream, with choices."""
+        """Number of stream events with choices."""
         return self._relay.events if self._relay is not None else 0
 
     @property
     def tokens(self) -> int:
-        """Of these events, with about one more for that with which a chat begins; no fewer than there are events."""
+        """Number of tokens in these events, at least one per event. The event that begins a chat adds about one."""
         return self._relay.tokens if self._relay is not None else 0
 
     @property
     def is_counted(self) -> bool:
-        """Whether `usage` is all that was passed on."""
+        """True if `usage` covers everything that was passed on."""
         return self._relay is not None and self._relay.is_counted
 
     @property
     def passed(self) -> int:
-        """Of the stream, events of all kinds."""
+        """Number of stream events of all kinds that were passed on."""
         return self._relay.passed if self._relay is not None else 0
 
     @property
     def last(self) -> tuple[bytes, ...]:
-        """What the engine said last, in which it says why it ended; pieces may be large, their ends are not."""
+        """Tails of the last two pieces of the engine's output, which contain the finish reason. Pieces may be large;
+        tails are not."""
         return (self._before_last[-_SAYS_WHY_BYTES:], self._last[-_SAYS_WHY_BYTES:])
 
     def pause(self) -> None:
@@ -158,19 +160,23 @@ class Attempt:
             self._services.router.silence.speaks(self._slot, self.waiting_since_s)
 
     def fail(self, failure: Failure, detail: str) -> None:
-        """It has not begun and is given up: by what it saw itself, or by the clock or the fleet."""
+        """Fail an attempt that has not begun to answer: it failed by itself, by a timeout or by a report of the
+        fleet."""
         self.drop()
         self._owner.attempt_failed(self, failure, detail)
 
     def break_off(self, failure: Failure, detail: str) -> None:
-        """It has begun and cannot go on: what was passed on stands, and is all there is, unless it was whole."""
+        """End an attempt that has begun to answer and cannot continue.
+
+        The client keeps what was passed on and gets no more. If the answer was complete, it counts as finished.
+        """
         self._break_off(errors.upstream_lost(), failure, detail)
 
-    # to the engine
+    # sending to the engine
 
     def _connect(self) -> None:
         self.waiting_since_s = self._services.clock()
-        # After one that had been closed the others are likely to be, too: each would cost the client its round trip.
+        # If one idle connection was closed, the others probably were too: each would cost the client a round trip.
         pooled = self._services.upstreams.take(self.replica.id) if not self._was_reset else None
         if pooled is not None:
             self._send(pooled)
@@ -181,7 +187,7 @@ class Attempt:
         upstreams, replica = self._services.upstreams, self.replica
         try:
             connection = await upstreams.dial(replica.id, replica.host, replica.port, self._services.limits.connect_s)
-        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
+        except (OSError, ValueError) as error:  # ValueError: an invalid host name
             if not self.over:
                 self.fail(Failure.RESET if self._was_reset else Failure.CONNECT, str(error))
             return
@@ -195,7 +201,7 @@ class Attempt:
         self.connected_s = self.waiting_since_s = self._services.clock()
         connection.send(self, replies.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
 
-    # what the engine says
+    # the engine's answer
 
     def on_head(self, status: int, content_type: bytes) -> None:
         self._status, self._content_type = status, content_type
@@ -244,7 +250,7 @@ class Attempt:
             self.fail(failure, detail)
 
     def _was_stale(self, connection: Connection) -> bool:
-        """Whether the engine closed an idle connection as we took it: then it never saw the request."""
+        """Return True if the engine closed an idle connection as we reused it, before it saw the request."""
         is_early = self._services.clock() - self.connected_s <= _CLOSING_S
         return not connection.fresh and self._status == 0 and is_early
 
@@ -270,7 +276,7 @@ class Attempt:
             self._consider(self._opening + out)
 
     def _consider(self, opening: bytes) -> None:
-        """Nothing was passed on yet: is this an answer?"""
+        """Hold back the opening of a stream until it contains an answer, then notify the owner."""
         sign = self._admitted.route.dialect.first_sign(opening)
         if sign == "dropped":
             self.fail(Failure.ABORTED, "the engine is draining")
@@ -284,12 +290,12 @@ class Attempt:
             self._opening = opening
 
     def _stream_failed(self, out: bytes, error_body: bytes) -> None:
-        """The engine put an error into its stream: before the first event it is an answer, after it the end."""
+        """Handle an error in the engine's stream: a rejection before the first event, the end of the stream after it."""
         if self.begun:
             if out:
                 self._owner.attempt_streamed(self, out)
             if self.over:
-                return  # the owner wants no more of it
+                return  # the owner has dropped the attempt
             self._break_off(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
         else:
             self._engine_refused(replies.status_in_error(error_body), error_body)
@@ -315,12 +321,12 @@ class Attempt:
             self._parts.append(data)
 
     def _joined(self) -> bytes:
-        """All that was collected, which is then held once and not twice."""
+        """Return all collected parts as one body and release the parts, so that the body is in memory once."""
         parts, self._parts = self._parts, None
         return b"".join(parts or ())
 
     def _has_room(self) -> bool:
-        """Whether the gateway can hold what has come; else it is over."""
+        """Return True if the gateway can hold what has arrived. Otherwise end the attempt with a rejection."""
         if self._hold is None:
             self._hold = self._services.held.answer(self._admitted.caller.tenant, self._admitted.request_id)
         try:
@@ -340,7 +346,8 @@ class Attempt:
             self.fail(Failure.BAD_ANSWER, detail)
 
     def _too_large(self, detail: str) -> None:
-        """Not the replica's fault, and no other one's answer would be smaller: the request is told to ask for less."""
+        """End the attempt with an error that tells the client to request less: no other replica's answer would be
+        smaller."""
         answer = errors.answer_too_large(detail)
         if self.begun:
             self._break_off(answer, Failure.TOO_LARGE, detail)

@@ -1,11 +1,11 @@
-"""Dialects of the route families: what passes of a stream, what a whole answer is, what an error looks like.
+"""Dialects of the route families: how to relay a stream, read a whole answer and write an error.
 
     OPENAI      chat and plain completions: `data:` events to `[DONE]`; tokenize and detokenize
-    RESPONSES   named events to `response.completed`; the error event is flat, as OpenAI's SDK reads it
-    ANTHROPIC   named events to `message_stop`; errors as Anthropic's SDK reads them
-    POOLING     whole answers only, which are large and not searched for choices
+    RESPONSES   named events to `response.completed`; a flat error event, as OpenAI's SDK expects
+    ANTHROPIC   named events to `message_stop`; errors as Anthropic's SDK expects them
+    POOLING     whole answers only; they are large and are not searched for choices
 
-Neighbours: `relay` and `named_events` read streams; `attempt` and `exchange` ask the dialect of their route.
+`relay` and `named_events` read streams. `attempt` and `exchange` use the dialect of their route.
 """
 
 from collections.abc import Callable
@@ -43,34 +43,36 @@ _ANTHROPIC_TYPES = {
 
 
 class Relay(Protocol):
-    """One streamed answer on its way."""
+    """A streamed answer on its way from the engine to the client."""
 
     done: bool
     error: bytes | None
     events: int
-    tokens: int  # of these: as the engine told, or the fewest that there may be
+    tokens: int  # tokens in these events: the engine's count, or the smallest possible number
 
     @property
     def usage(self) -> Usage | None: ...
 
     @property
     def is_counted(self) -> bool:
-        """Whether the engine has told how many up to the last event."""
+        """True if the engine has reported usage up to the last event."""
 
     @property
     def passed(self) -> int:
-        """Events of all kinds that went to the client."""
+        """Number of events of all kinds that went to the client."""
 
     def feed(self, data: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    relay: Callable[[Renaming, bool, bool, int], Relay]  # keep the usage event?, of each event?, most bytes of one
+    # Arguments: renaming, keep the usage event, keep each event's usage, largest event in bytes
+    relay: Callable[[Renaming, bool, bool, int], Relay]
     first_sign: Callable[[bytes], Sign]
     whole: Callable[[bytes, Renaming], WholeAnswer]
-    error_body: Callable[[ErrorAnswer, str], bytes]  # with the request's id
-    error_event: Callable[[ErrorAnswer, str, int], bytes]  # and how many events came before it
+    error_body: Callable[[ErrorAnswer, str], bytes]  # arguments: answer, request id
+    # Arguments: answer, request id, number of events before
+    error_event: Callable[[ErrorAnswer, str, int], bytes]
 
 
 class _Nested(msgspec.Struct):
@@ -78,7 +80,7 @@ class _Nested(msgspec.Struct):
 
 
 class _Reported(msgspec.Struct):
-    """Usage stands at the top, in a response, or in a message."""
+    """Usage at the top level, in a response, or in a message."""
 
     usage: dict[str, Any] | None = None
     response: _Nested | None = None
@@ -98,14 +100,14 @@ def _counts(data: bytes) -> dict[str, Any] | None:
 
 
 def generated_nothing(data: bytes) -> bool:
-    """Of an answer that is whole: who generates has made one token at least, unless the engine was draining."""
+    """Return True if a complete answer has no token. Only an engine that is draining produces such an answer."""
     counts = _counts(data)
     made = counts.get("output_tokens") if counts is not None else None
     return type(made) is int and made == 0
 
 
 def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
-    """`input_tokens`, `output_tokens`, and of the former what was cached."""
+    """Return the usage of a Responses event: `input_tokens` with the cached part, and `output_tokens`."""
     counts = _counts(data)
     if counts is None:
         return known
@@ -115,9 +117,11 @@ def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
 
 
 def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
-    """Anthropic counts what was read from and written to the cache beside `input_tokens`, not within it.
+    """Return the usage of an Anthropic event. Tokens read from and written to the cache are not part of
+    `input_tokens`.
 
-    Worked example (test_cached_tokens_are_part_of_the_prompt): 10 in, 90 read, 28 written are a prompt of 128 tokens.
+    Worked example (test_cached_tokens_are_part_of_the_prompt): 10 input tokens, 90 read and 28 written are a prompt
+    of 128 tokens.
     """
     counts = _counts(data)
     if counts is None:
@@ -125,7 +129,7 @@ def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
     read = counts.get("cache_read_input_tokens")
     parts = (counts.get("input_tokens"), read, counts.get("cache_creation_input_tokens"))
     prompt = sum(part for part in parts if type(part) is int and part > 0)
-    if prompt == 0 and known is not None:  # an event that only counts what was written
+    if prompt == 0 and known is not None:  # an event that counts only the output
         return usage_of(known.prompt_tokens, counts.get("output_tokens"), known.cached_tokens)
     return usage_of(prompt, counts.get("output_tokens"), read)
 
@@ -138,7 +142,7 @@ _RESPONSES_GRAMMAR = Grammar(
             b"response.queued",
             b"response.output_item.added",
             b"response.content_part.added",
-            b"response.output_text.done",  # these three end what had no delta: nothing
+            b"response.output_text.done",  # these three end an item without deltas, so they contain no output
             b"response.content_part.done",
             b"response.output_item.done",
         )
@@ -184,7 +188,7 @@ def _whole_with(
 
 
 def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """Megabytes of numbers: looked through once, and no object is made of them."""
+    """Return a whole answer with megabytes of numbers. The body is scanned once and no objects are built."""
     _check_object(body)
     return WholeAnswer(renaming.fields(body), read_usage(body), aborted=False)
 
@@ -205,7 +209,7 @@ def _openai_event(answer: ErrorAnswer, _request_id: str, _passed: int) -> bytes:
 
 
 def _responses_event(answer: ErrorAnswer, _request_id: str, passed: int) -> bytes:
-    """Events are numbered from 0, and clients hold who repeats a number for a stream that began again."""
+    """Return the error event. Events are numbered from 0, and clients treat a repeated number as a restarted stream."""
     content = {"type": "error", "code": answer.code, "message": answer.message, "param": answer.param}
     return b"event: error\ndata: %b\n\n" % orjson.dumps(content | {"sequence_number": passed})
 

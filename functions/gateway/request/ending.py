@@ -1,11 +1,11 @@
-"""End of a request: what its client gets last, the one `Ended` that it is summed up in, and all that account for it.
+"""End of a request: the client's last bytes, one `Ended` record, and the listeners that receive it.
 
     nothing sent yet        a whole error                        `give_up`
     in mid-stream           an error event, no `[DONE]`          `lose`
     all of it sent          nothing more                         `finish`
 
-What it used is `settlement`'s to say. Listeners are notified in their order (`assembly`); where one fails, the others
-are notified all the same.
+`settlement` decides what the request used. Listeners are notified in the order of `assembly`. If one fails, the
+others are still notified.
 """
 
 import logging
@@ -32,7 +32,7 @@ CLIENT_LEFT = 499
 
 
 class Ending(Served, OpenRequest, Protocol):
-    """An exchange, as far as its end goes."""
+    """The part of an exchange that is needed to end it."""
 
     services: Services
     sink: Sink
@@ -48,7 +48,7 @@ class Ending(Served, OpenRequest, Protocol):
 
 
 def stop(exchange: Ending, answer: ErrorAnswer) -> None:
-    """It ends with this answer, or with a whole one that has just passed."""
+    """End the request with this answer, or as finished if a complete answer has just passed."""
     exchange.tries.drop()
     attempt = exchange.tries.attempt
     if attempt is None or not exchange.begun:
@@ -60,21 +60,22 @@ def stop(exchange: Ending, answer: ErrorAnswer) -> None:
 
 
 def finish(exchange: Ending, attempt: Attempt) -> None:
-    """Its stream is whole."""
+    """End a request whose stream is complete."""
     exchange.usage = attempt.usage
     exchange.sink.end(b"")
     end(exchange, 200)
 
 
 def lose(exchange: Ending, attempt: Attempt, answer: ErrorAnswer) -> None:
-    """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
+    """End a stream after its first byte: send an error event, no `[DONE]`, and a clean end of the body."""
     admitted = exchange.admitted
     exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, attempt.passed))
     end(exchange, answer.status, answer.code)
 
 
 def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
-    """Before the first byte of an engine's."""
+    """End a request before the engine's first byte, with a whole error or, if wake comments were sent, an error
+    event."""
     admitted = exchange.admitted
     if exchange.wake is not None and exchange.wake.told:
         exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, 0))
@@ -86,7 +87,7 @@ def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
 
 
 def settle_cascade(exchange: Ending) -> None:
-    """It ends while a small model answers: what that has generated is paid for."""
+    """Record what the small model has generated so far, because the tenant pays for it."""
     services, plan = exchange.services, exchange.plan
     judge = plan.judge(exchange.admitted) if plan is not None else None
     exchange.cascade_spend = settlement.cascade_spend(
@@ -95,7 +96,7 @@ def settle_cascade(exchange: Ending) -> None:
 
 
 def end(exchange: Ending, status: int, code: str = "") -> None:
-    """Once, whatever happened: it leaves all that it waits for, and all listeners are notified."""
+    """End the request once: leave all waits, drop all attempts and notify all listeners."""
     if exchange.ended:
         return
     exchange.ended = True
@@ -109,12 +110,14 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
         exchange.split.drop()
     if attempt is not None:
         exchange.timeline.connected_s = attempt.connected_s
-        if exchange.begun and exchange.usage is None:  # it was cut off; its engine may have counted before
+        # A stream that was cut off; the engine may have reported usage before
+        if exchange.begun and exchange.usage is None:
             exchange.usage = settlement.counted(exchange, attempt)
     exchange.timeline.ended_s = services.clock()
     services.open_requests.pop(exchange, None)
     ended = ended_of(services, exchange, status, code)
-    # It lets go of its attempt, split and ticket, which know it: else only the collector would free them, and a body.
+    # Drop the references to attempt, split and ticket, which refer back to the exchange. Otherwise the cycle, and a
+    # body, would stay in memory until garbage collection.
     exchange.tries.attempt = exchange.ticket = None
     if exchange.split is not None:
         exchange.split.leave()
@@ -129,7 +132,7 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
 
 
 def ended_of(services: Services, exchange: Ending, status: int, code: str) -> Ended:
-    """All that is to be known of it."""
+    """Return the complete record of the request."""
     admitted, attempt, plan = exchange.admitted, exchange.tries.attempt, exchange.plan
     gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)
@@ -180,7 +183,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
 
 
 def _is_past_own_deadline(services: Services, exchange: Ending) -> bool:
-    """Whether its caller's deadline ended it, rather than a clock of the platform's."""
+    """Return True if the caller's deadline ended the request, not a timeout of the platform."""
     deadline_ms, timeline = exchange.admitted.deadline_ms, exchange.timeline
     if deadline_ms is None or deadline_ms / 1000 >= services.limits.answer_s:
         return False

@@ -1,11 +1,11 @@
-"""Tokens of an event: what its engine counted, or the fewest that its text may be.
+"""Tokens of an event: the engine's count, or the smallest number that its text can have.
 
-Engines tell with each event the usage of its choice so far; `relay` cuts that off and keeps it here as bytes. Where an
-engine does not tell, an event is a token, unless it is longer than an event of one: then eight bytes of its text are
-one, which is no more than there are (text under common vocabularies has four bytes a token).
-Worked example (test_without_counts_long_events_are_counted_by_their_text): two events of 4,000 bytes are 1,000 tokens.
+Engines report the usage of a choice so far with each event. `relay` removes it from the event and keeps it here as
+bytes. If an engine reports none, an event counts as one token. An event that is longer than one token counts one
+token per eight bytes of text, which is a lower bound: text under common vocabularies has four bytes a token. Worked
+example (test_without_counts_long_events_are_counted_by_their_text): two events of 4,000 bytes are 1,000 tokens.
 
-Neighbours: `relay` and `named_events` ask; `functions.gateway.quota.settlement` charges by it.
+`relay` and `named_events` use this module; `functions.gateway.quota.settlement` charges by its counts.
 """
 
 from typing import Any
@@ -14,16 +14,16 @@ import msgspec
 import orjson
 
 COUNTS = b',"usage":{'
-COUNTS_ENDS = (b"}}\n\n", b"}}}\n\n")  # as the last field of an event, with details at its own end or without
+COUNTS_ENDS = (b"}}\n\n", b"}}}\n\n")  # for usage as the last field of an event, with or without details at its own end
 LONG_TOKEN_BYTES = 16
 _BYTES_PER_TOKEN_AT_MOST = 8
 _DATA_BYTES = len(b"data: ")
 _NOT_SAID = frozenset(("role", "type", "id"))
-_DEPTH = 6  # of a call's arguments in a delta: four
+_DEPTH = 6  # a call's arguments are at depth four of a delta
 
 
 class Counts(msgspec.Struct):
-    """Of one choice, so far; `total_tokens` and the rest are not read."""
+    """Usage of one choice so far; `total_tokens` and other fields are not read."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -33,7 +33,7 @@ _counts_decoder = msgspec.json.Decoder(Counts)
 
 
 def counts_in(counts: bytes) -> Counts:
-    """Of the end of an event, from `,"usage":` on."""
+    """Return the counts in the end of an event, from `,"usage":` on."""
     try:
         return _counts_decoder.decode(counts[len(COUNTS) - 1 : -len(b"}\n\n")])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -41,19 +41,19 @@ def counts_in(counts: bytes) -> Counts:
 
 
 def taken_apart(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
-    """The usage of an event with choices, and the event without it; JSONDecodeError where it is no JSON."""
+    """Return the usage of an event with choices, and the event without it. Raise JSONDecodeError if it is not JSON."""
     document = orjson.loads(event[_DATA_BYTES:])
     usage = document.pop("usage", None)
     return (usage, b"data: " + orjson.dumps(document)) if type(usage) is dict else (None, event)
 
 
 def tokens_of_text(text_bytes: int) -> int:
-    """Of one event: the fewest that there may be."""
+    """Return the smallest number of tokens that an event with this much text can have."""
     return text_bytes // _BYTES_PER_TOKEN_AT_MOST if text_bytes > LONG_TOKEN_BYTES else 1
 
 
 def text_bytes_in(event: bytes) -> int:
-    """Of the texts of an event's choices, as they are written there; 0 where it is not an event as they should be."""
+    """Return the length of the texts in an event's choices as written there, or 0 if the event is malformed."""
     try:
         document = orjson.loads(event[_DATA_BYTES:])
     except orjson.JSONDecodeError:
@@ -71,7 +71,7 @@ def _text_bytes_of(choice: Any) -> int:
 
 
 def said_bytes(delta: Any, depth: int = _DEPTH) -> int:
-    """All text in a delta: content, reasoning, arguments of calls."""
+    """Return the length of all text in a delta: content, reasoning and arguments of calls."""
     if type(delta) is str:
         return len(orjson.dumps(delta)) - 2
     if depth == 0:

@@ -1,21 +1,21 @@
-"""Exchange: one admitted request, from its start to its one outcome.
+"""Exchange: one admitted request, from its start to its single outcome.
 
     start -> admission queue -> dispatched -> decide -> attempt -> outcome
-                   ^                            ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take
+                   ^                            ^  |___ no replica has the adapter: wait for it (`cold_wait`), or use
                    |                            |       the rollout's control version
                    |                            |_______ the attempt failed, nothing sent yet
-                   |____________________________________ its pool cannot: another one (`fallback_plan`); or, where
-                                                         it is at zero, the same once it serves (`wake_wait`)
+                   |____________________________________ the pool cannot serve it: use another pool (`fallback_plan`),
+                                                         or wait for a pool at zero to start (`wake_wait`)
 
-Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
-failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
-error event and without `[DONE]`. However it ends, it ends once, and is accounted for (`ending`).
+The client receives nothing before the engine's first event or, if not streamed, its whole answer. Until then any
+failure can be retried on another replica without the client noticing. After that, a failure ends the stream with an
+error event and without `[DONE]`. Every request ends once and is accounted for (`ending`).
 
-An exchange has four counterparts, each with a section here: the admission queue and the router, its attempts (`tries`),
-the client's connection (it is an `Answering`), and the sweep, which looks again at `due_s`.
+An exchange has a section for each of its four counterparts: the admission queue and the router, its attempts
+(`tries`), the client's connection (the exchange is an `Answering`), and the sweep, which checks the exchange at
+`due_s`.
 
-Neighbours: `unserved` says what becomes of it where no replica can answer it, `second_tries` after a failed attempt or
-beside a late one, `ending` at its end.
+`unserved` handles a request that no replica can answer, `second_tries` retries and hedges, and `ending` ends it.
 """
 
 import logging
@@ -66,7 +66,7 @@ class Exchange:
         limits = services.limits
         self.services = services
         self.sink = sink
-        self.catalogue = catalogue  # the snapshot that it began with, to its end
+        self.catalogue = catalogue  # the snapshot at the start of the request, used to its end
         self.admitted = admitted
         self.tenant = admitted.caller.tenant
         self.timeline = timeline
@@ -78,16 +78,16 @@ class Exchange:
         self.tries = Tries(services)
         self.cold: ColdWait | None = None
         self.wake: WakeWait | None = None
-        self.plan: FallbackPlan | None = None  # where there are other ways than its own pool
-        self.split: Split | None = None  # where its pool has a prefill pool
+        self.plan: FallbackPlan | None = None  # set if other pools may answer
+        self.split: Split | None = None  # set if the pool has a prefill pool
         self._paused_at_s: float | None = None
-        self.due_s = 0.0  # before this `check` has nothing to do; 0: not known
-        self.usage: Usage | None = None  # of the answer
+        self.due_s = 0.0  # time before which `check` has nothing to do; 0: unknown
+        self.usage: Usage | None = None  # usage of the answer
         self.cascade_spend: CascadeSpend | None = None
-        self.ticket: PoolTicket | None = None  # in the admission queue, or among those dispatched
+        self.ticket: PoolTicket | None = None  # ticket of the queued or dispatched request
         self.begun = self.ended = False
 
-    # to a pool
+    # choosing a pool
 
     def start(self) -> None:
         services, admitted = self.services, self.admitted
@@ -104,7 +104,7 @@ class Exchange:
         services.admission.submit(self)
 
     def move(self, moved: Admitted) -> None:
-        """To another pool, through its admission queue."""
+        """Move the request to another pool, through that pool's admission queue."""
         self.services.admission.released(self, settlement.fair_cost_tokens(self, self.tries.attempt))
         self.tries.leave_pool()
         self.take(moved)
@@ -116,18 +116,20 @@ class Exchange:
         self.renaming = renaming_of(other.model.engine_name, other.model.requested)
 
     def fingerprint(self) -> bytes:
-        """Of the request as it came: taken before its body changes, or goes."""
+        """Return the fingerprint of the original request. It is computed before the body changes or is dropped."""
         if self._fingerprint is None:
             self._fingerprint = self.services.quarantine.fingerprint(self.admitted)
         return self._fingerprint
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
-        """The pool has no capacity for it, now or in time; `reason` is a metric label."""
+        """Handle a rejection by the pool's admission queue. `reason` is a metric label."""
         unserved.cannot(self, "saturated", answer, reason)
 
     def escalate(self, judge: CascadeJudge, attempt: Attempt) -> bool:
-        """The small model was not sure of its answer: the larger one is asked, if it is there. One at zero is started
-        for those who come next."""
+        """Move to the larger model because the small model was unsure. Return False if the larger pool cannot serve.
+
+        A larger pool at zero is started for later requests.
+        """
         decision = self.decide(judge.larger)
         if isinstance(decision, NoReplica) and decision.reason in NOBODY_SERVES:
             self.services.pool_wakes.ask(self.catalogue, judge.larger.model.pool)
@@ -138,10 +140,10 @@ class Exchange:
         self.move(judge.larger)
         return True
 
-    # to a replica
+    # choosing a replica
 
     def dispatched(self) -> None:
-        """Its turn has come: to a replica. Those who wait behind it have theirs, whatever becomes of it."""
+        """Route the request to a replica. An error here must not block the requests behind it in the queue."""
         try:
             self.route()
         except Exception:
@@ -165,15 +167,17 @@ class Exchange:
             self.tries.begin(judge or self, self.admitted, decision, self.renaming)
 
     def _split(self, decision: Prediction) -> None:
-        """Its pool has a prefill pool: where that pays, it computes the prompt first, and `split_over` is called."""
+        """Start the prefill in the prefill pool if that pays; `split_over` continues the request. Otherwise start the
+        attempt."""
         split = self.split = Split(self.services, self, self.catalogue)
         if split.begin(self.admitted, decision):
-            self.services.admission.defer(self)  # the prompts that its pool reads meanwhile are others'
+            self.services.admission.defer(self)  # the request does not use its pool's prefill capacity meanwhile
         else:
             self.tries.begin(self, self.admitted, decision, self.renaming)
 
     def _decode(self, split: Split, judge: CascadeJudge | None, decision: Prediction) -> None:
-        """On with the answer, by the blocks that a prefill replica has, if any are of use."""
+        """Start the attempt that generates the answer, with the KV blocks of the prefill replica if they can be
+        used."""
         handed = split.handed_to(self.admitted, decision) if judge is None else None
         if handed is None:
             self.tries.begin(judge or self, self.admitted, decision, self.renaming)
@@ -181,19 +185,19 @@ class Exchange:
             self.tries.begin(self, *handed, self.renaming, begins=split.handed)
 
     def decide(self, admitted: Admitted) -> Prediction | NoReplica:
-        """The one place that asks for a replica."""
+        """Return the router's choice of a replica. No other method requests one."""
         return self.services.router.decide(admitted, self.tries.tried)
 
     def split_over(self) -> None:
-        """The prompt is computed, or is not going to be by that pool."""
+        """Continue after the prefill, which has finished or failed."""
         try:
-            self.check(self.services.clock())  # its deadline may have passed
+            self.check(self.services.clock())  # the deadline may have passed
             if not self.ended:
                 self.route()
         except Exception:
             self.failed_here()
 
-    # what its attempts report: this is their Owner
+    # reports of the attempts: the exchange is their Owner
 
     def attempt_held(self, attempt: Attempt) -> float:
         self.services.admission.first_token(self)
@@ -209,7 +213,7 @@ class Exchange:
             self.sink.more(first)
         else:
             self.sink.begin(self._headers(attempt, b"text/event-stream"), first)
-        self.entry.headers = ()  # they are sent once: 1 KiB less for as long as it streams
+        self.entry.headers = ()  # the headers are sent; saves 1 KiB for the rest of the stream
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
         self.entry.progress(attempt.tokens, attempt.waiting_since_s)
@@ -227,7 +231,8 @@ class Exchange:
 
     def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
         if self.plan is not None and self.plan.is_away:
-            unserved.cannot(self, "unavailable", answer)  # not the model that the caller chose: none of its mistakes
+            # The caller did not choose this model, so the error is not the caller's
+            unserved.cannot(self, "unavailable", answer)
         else:
             if answer.code in errors.MADE_IN_VAIN:
                 self.usage = settlement.unread(self.admitted)
@@ -246,7 +251,7 @@ class Exchange:
         self.tries.failed(attempt, self.admitted, failure, detail)
 
     def _let_go_of_body(self) -> None:
-        """A stream that has begun is sent nowhere else, and may run for minutes."""
+        """Drop the body: a stream that has begun is not sent again and may run for minutes."""
         if self.services.quarantine.on:
             self.fingerprint()
         self.admitted.let_go_of_body()
@@ -258,7 +263,8 @@ class Exchange:
     def _first_token(self, attempt: Attempt) -> None:
         services = self.services
         services.admission.first_token(self)
-        if self.plan is not None and self.plan.degraded is not None:  # another pool answers in its own's place
+        # Another pool answers instead of the requested one
+        if self.plan is not None and self.plan.degraded is not None:
             requested = self.plan.degraded.requested.model.pool
             services.metrics.degraded(
                 requested, self.admitted.model.pool, is_same_model=self.plan.degraded.is_same_model
@@ -279,10 +285,11 @@ class Exchange:
             more = self.split.header(), *more
         return replies.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
-    # what the sweep, the fleet and the snapshots bring: this is an OpenRequest
+    # calls of the sweep, the fleet and the snapshots: the exchange is an OpenRequest
 
     def check(self, now_s: float) -> None:
-        """Is anything waiting for too long?"""
+        """End or hedge whatever has waited too long: deadline, paused client, silent engine, late attempt, slow
+        prefill."""
         limits = self.services.limits
         if now_s >= self.deadline_s:
             ending.settle_cascade(self)
@@ -300,22 +307,22 @@ class Exchange:
                 second_tries.look_at_split(self, self.split, now_s)
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
-        """The fleet says that the replica is dead or hung."""
+        """Handle the fleet's report that the replica is dead or hung."""
         second_tries.replica_lost(self, replica_id)
 
     def snapshot_swapped(self) -> None:
-        """A request that waits for a version that was rolled back meanwhile waits no more."""
+        """Stop waiting for a candidate version that was rolled back, and use the control version."""
         if self.cold is not None and self.cold.waiting and self.services.rollouts.may_fall_back(self.admitted):
             self.cold.leave()
             unserved.take_control(self)
 
     def cut_short(self, answer: ErrorAnswer) -> None:
-        """It cannot go on, through no fault of its own: the process stops, say."""
+        """End the request with an error that is not its own fault, for example because the process stops."""
         if not self.ended:
             ending.stop(self, answer)
 
     def failed_here(self) -> None:
-        """A step of it has raised: our own mistake, which is logged, and which it alone ends by."""
+        """Log an exception of the gateway itself and end only this request with an internal error."""
         _log.exception("request %s failed in the gateway", self.admitted.request_id)
         try:
             self.cut_short(errors.internal_error())
@@ -323,21 +330,21 @@ class Exchange:
             _log.exception("request %s cannot be told so", self.admitted.request_id)
             self.cut_off()
 
-    # what the client does: this is an Answering
+    # calls of the client's connection: the exchange is an Answering
 
     def client_left(self) -> None:
-        """Abort the engine at once; whatever comes from it now has no reader."""
+        """End the request and abort the engine's work, which nothing reads any more."""
         if not self.ended:
             ending.settle_cascade(self)
             ending.end(self, ending.CLIENT_LEFT)
 
     def cut_off(self) -> None:
-        """It cannot even be given an error."""
+        """Drop the client's connection if not even an error can be sent."""
         self.sink.cut()
         ending.end(self, 500, "internal_error")
 
     def pause(self) -> None:
-        """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
+        """Stop reading from the engine because the client reads more slowly than the engine writes."""
         self._paused_at_s = self.services.clock()
         self.due_s = 0.0
         if self.tries.attempt is not None:

@@ -1,10 +1,10 @@
-"""Retry budgets of the pools, and hedging: second attempts beside first ones that are slow, or whose replica is mute.
+"""Retry budgets of the pools, and hedging: a second attempt beside a slow one or one whose replica is silent.
 
-Beside a slow one, a second begins only where the pool's policy says `hedgeAfter`, and only for interactive streams (a
-whole answer has no first byte before its end). Beside one whose replica says nothing to anybody (`routing.silence`) it
-begins under any policy, for whole answers too, and for all but batches. Either way one at a time, and out of the retry
-budget, so that a slow pool is not asked twice for everything. The exchange runs the two; the first that begins to
-answer is kept and the other one aborted at once. The tenant is charged for the one that it got.
+A slow attempt is hedged only if the pool's policy sets `hedgeAfter`, and only for interactive streams, because a
+whole answer has no early first byte. An attempt on a replica that sends nothing at all (`routing.silence`) is hedged
+under any policy, for whole answers too, except for batch requests. There is one hedge at a time, paid from the retry
+budget, so that a slow pool does not get every request twice. The exchange runs both attempts. It keeps the first that
+begins to answer and aborts the other. The tenant pays for the attempt that answered.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ _MAX_POOLS = 1024
 
 
 class SentAttempt(Protocol):
-    """An attempt, as far as it is late."""
+    """The part of an attempt that is needed to judge whether it is late."""
 
     prediction: Prediction
     replica: ReplicaView
@@ -29,14 +29,15 @@ class SentAttempt(Protocol):
 
 
 class RetryBudgets:
-    """Of the snapshot's pools: attempts after the first are a part of the requests that come (`retry.RetryBudget`)."""
+    """Retry budgets of the snapshot's pools: retries are limited to a share of the incoming requests
+    (`retry.RetryBudget`)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pools: dict[PoolName, RetryBudget] = {}
 
     def swap(self, pools: Iterable[PoolName]) -> None:
-        """A new snapshot; what was saved stays saved."""
+        """Apply a new snapshot. Pools that remain keep their budget."""
         now_s = self._clock()
         self._pools = {pool: self._pools.get(pool) or RetryBudget(updated_s=now_s) for pool in pools}
 
@@ -46,13 +47,15 @@ class RetryBudgets:
             budget.on_request(admitted.routing.retry_budget_ratio, now_s)
 
     def try_spend(self, admitted: Admitted, now_s: float) -> bool:
-        """Take one retry out of the budget, where there is one; a pool that is gone has none."""
+        """Spend one retry from the pool's budget and return True if it was available. A pool that is gone has no
+        budget."""
         budget = self._pools.get(admitted.model.pool) or RetryBudget(tokens=0.0, updated_s=now_s)
         return budget.try_spend(admitted.routing.retry_budget_ratio, now_s)
 
 
 class Hedging:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Late first attempts, judged by the pool's recent times to first token. Owned by one event loop; times are
+    monotonic seconds."""
 
     def __init__(self, silence: Silence) -> None:
         self.begun_total = self.won_total = 0
@@ -60,7 +63,7 @@ class Hedging:
         self._pools: dict[PoolName, FirstTokens] = {}
 
     def is_late(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
-        """Whether a first attempt that has not begun to answer should have, or will not soon."""
+        """Return True if a first attempt should have begun to answer by now, or will not begin soon."""
         if attempt.begun:
             return False
         if self._is_in_vain(admitted, attempt, now_s):
@@ -72,14 +75,14 @@ class Hedging:
         return now_s - attempt.sent_s >= self._wait_s(admitted, attempt, after_s)
 
     def look_again_s(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> float:
-        """Before this its replica cannot be found mute."""
+        """Return the time before which the attempt's replica cannot be found silent."""
         if not admitted.stream:
             return now_s + MUTE_AFTER_S
         quiet_s = self._silence.quiet_s(attempt.replica.id, attempt.sent_s, now_s)
         return now_s - quiet_s + self._wait_s(admitted, attempt, MUTE_AFTER_S)
 
     def first_token(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> None:
-        """What a stream's first token took."""
+        """Record the time to first token of a stream."""
         self._pool(admitted.model.pool).took(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
 
     def _is_in_vain(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:

@@ -1,12 +1,12 @@
-"""Streams whose events have names: `event: response.output_text.delta`, then `data: {…}`.
+"""Relay of streams with named events: `event: response.output_text.delta`, then `data: {…}`.
 
-`/v1/responses` and `/v1/messages` speak so. As in `relay`, events pass whole and as they came, but for the model's
-name, and an event that arrives in pieces waits for its end. A `Grammar` says which names end the stream, which are
-failures, and where usage stands; nothing else differs between the two.
+`/v1/responses` and `/v1/messages` use this format. As in `relay`, whole events pass unchanged except for the model's
+name, and a partial event waits for its end. A `Grammar` lists the names that end the stream, report a failure or
+carry usage. The two routes differ in nothing else.
 
-No engine counts as it goes here, so an event is a token, and a long one as many as its text has at least
-(`event_counts`).
-Neighbours: `relay` is the same for `data:`-only streams; `dialects` has the grammars.
+Engines do not report usage per event here. An event counts as one token, and a long event as the smallest number of
+tokens that its text can have (`event_counts`). `relay` handles streams with `data:` lines only; `dialects` defines
+the grammars.
 """
 
 from collections.abc import Callable
@@ -37,17 +37,17 @@ _delta_decoder = msgspec.json.Decoder(_Delta)
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    openings: frozenset[bytes]  # say that a stream begins, and nothing of its answer
-    ends: frozenset[bytes]  # after one of these the answer is whole
+    openings: frozenset[bytes]  # events at the beginning of a stream that contain no answer
+    ends: frozenset[bytes]  # events after which the answer is complete
     failures: frozenset[bytes]
-    reports: frozenset[bytes]  # carry usage, which the later one completes
-    totals: frozenset[bytes]  # of these, those that come when all was generated
-    read_usage: Callable[[bytes, Usage | None], Usage | None]  # an event's data, and what was known before
-    is_empty: Callable[[bytes], bool]  # whether a total says that nothing was generated
+    reports: frozenset[bytes]  # events with usage; a later one completes an earlier one
+    totals: frozenset[bytes]  # the reports that come after all was generated
+    read_usage: Callable[[bytes, Usage | None], Usage | None]  # arguments: an event's data, the usage known before
+    is_empty: Callable[[bytes], bool]  # returns True if a total reports no generated token
 
 
 class NamedEventRelay:
-    """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
+    """One streamed answer: `feed` receives the engine's bytes and returns the client's."""
 
     __slots__ = (
         "_grammar",
@@ -67,20 +67,20 @@ class NamedEventRelay:
         self._renaming = renaming
         self._max_event_bytes = max_event_bytes
         self._held = b""
-        self.events = 0  # with output
-        self.tokens = 0  # of these, at least
-        self.passed = 0  # of all kinds: the number that an event of ours would have
+        self.events = 0  # events with output
+        self.tokens = 0  # smallest number of tokens in these events
+        self.passed = 0  # events of all kinds; also the number of an event that we would add
         self.usage: Usage | None = None
         self.done = False
-        self.error: bytes | None = None  # the JSON of an error event, which is not passed on
+        self.error: bytes | None = None  # JSON of an error event, which is not passed on
 
     @property
     def is_counted(self) -> bool:
-        """Never by the engine, until all was generated."""
+        """False: engines report usage only at the end."""
         return False
 
     def feed(self, data: bytes) -> bytes:
-        """What may go out now; BadAnswer when an event outgrows its bound or is none."""
+        """Return the bytes that may be sent now. Raise BadAnswer if an event is malformed or over the bound."""
         data = self._held + data
         whole = data.rfind(_EVENT_END) + len(_EVENT_END) if _EVENT_END in data else 0
         self._held = data[whole:]
@@ -89,20 +89,20 @@ class NamedEventRelay:
         passed = []
         for event in data[:whole].split(_EVENT_END)[:-1]:
             if self.done or self.error is not None:
-                break  # nothing belongs after the end
+                break  # ignore everything after the end
             if self._take(event):
                 passed.append(event + _EVENT_END)
         return self._renaming.fields(b"".join(passed))
 
     def _take(self, event: bytes) -> bool:
-        """Whether the event passes on."""
+        """Return True if the event is passed on."""
         if event.startswith(_ERROR):
             self.error = event[len(b"data: ") :]
             return False
         if event.startswith(_COMMENT):
             return True
         if event == _DONE:
-            return False  # neither grammar has it
+            return False  # `[DONE]` is in neither grammar
         name, separator, data = event.partition(b"\n")
         if not (separator and name.startswith(_NAME) and data.startswith(_DATA) and data.endswith(b"}")):
             raise BadAnswer("an event that is no named JSON object")
@@ -131,9 +131,10 @@ def _tokens_in(data: bytes) -> int:
 
 
 def first_sign(opening: bytes, grammar: Grammar) -> Sign:
-    """What the first events say: an engine that only began to speak may still be left for another.
+    """Return whether the first events contain an answer. A request without an answer can still move to another
+    replica.
 
-    One that comes to its end without a single token was draining: it has dropped the request.
+    A stream that ends without a token is "dropped": the engine was draining.
     """
     for event in opening.split(_EVENT_END):
         name, _, data = event.partition(b"\n")

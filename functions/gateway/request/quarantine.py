@@ -1,13 +1,13 @@
-"""Quarantine of requests: their fingerprint, and the refusal of one that has failed two replicas.
+"""Quarantine of requests: their fingerprint, and the rejection of a request on which two replicas failed.
 
-The fingerprint is that of the whole request as an engine would get it from the pool that was asked, its route among it:
-the same words are harmless as a chat and deadly with `echo` and `logprobs`. The hashes of a prompt's blocks would not
-do, since two that begin alike must not be taken for each other either. Wherever the request goes then (another pool, a
-small model under judgement), it keeps the fingerprint with which it came.
+The fingerprint covers the whole request as the requested pool's engine would receive it, including the route. The
+same text is harmless as a chat and fatal with `echo` and `logprobs`. Hashes of prompt blocks would not do, because
+two prompts with the same beginning must not be confused. A request keeps its first fingerprint when it moves to
+another pool or to a small model under judgement.
 
-It is taken before a stream lets go of its body, so of nearly every request: XXH3 takes 0.2 us for 1 KB. That hash alone
-could be forged; its seed comes from the platform's pepper, so that no sender can write a prompt that is taken for
-another's.
+The fingerprint is computed before a stream drops its body, so for nearly every request: XXH3 takes 0.2 us for 1 KB.
+That hash alone could be forged. Its seed comes from the platform's pepper, so that no sender can construct a prompt
+with another prompt's fingerprint.
 """
 
 from hashlib import blake2b
@@ -23,21 +23,21 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.request.request import Admitted, Ended
 
-# How a replica fails that a prompt has killed or broken.
+# Failures of a replica that a prompt may have caused.
 _DEADLY = frozenset({Failure.RESET, Failure.REPLICA_LOST, Failure.ENGINE_ERROR})
 
 
 class SentRequest(Protocol):
-    """A request that replicas have had in their hands."""
+    """A request that was sent to replicas."""
 
     def fingerprint(self) -> bytes: ...
 
 
 class PromptQuarantine:
-    """Owned by one event loop."""
+    """Fingerprints of requests on which replicas failed. Owned by one event loop."""
 
     def __init__(self, after_replicas: int, secret: bytes) -> None:
-        """0: nothing is ever held."""
+        """Quarantine a request after failures on this many replicas; 0 disables the quarantine."""
         self.refused_total = 0
         self.on = after_replicas > 0
         self._seed = int.from_bytes(blake2b(b"quarantine\0" + secret, digest_size=8).digest())
@@ -56,12 +56,12 @@ class PromptQuarantine:
             self._table.struck(sent.fingerprint(), replica, now_s)
 
     def ended(self, ended: Ended) -> None:
-        """A prompt that was answered whole is none that replicas fail by."""
+        """Clear a prompt that was answered completely."""
         if self.on and ended.status == 200 and ended.prediction is not None:
             self._table.answered(ended.fingerprint(), ended.timeline.ended_s)
 
     def check(self, admitted: Admitted, now_s: float) -> None:
-        """Raises Refused (400) where the prompt is held."""
+        """Raise Refused (400) if the prompt is quarantined."""
         if not self._table.suspects:
             return
         held_s = self._table.held_for_s(self.fingerprint(admitted), now_s)
@@ -70,7 +70,7 @@ class PromptQuarantine:
             raise Refused(_held(held_s))
 
     def after_failures(self, sent: SentRequest, now_s: float) -> ErrorAnswer | None:
-        """For the request whose last replica has just failed, where it is held from now on."""
+        """Return the error for a request whose last replica has just failed, if it is quarantined from now on."""
         held_s = self._table.held_for_s(sent.fingerprint(), now_s) if self._table.suspects else 0.0
         if held_s <= 0.0:
             return None

@@ -1,19 +1,19 @@
-"""Relay of an engine's streamed answer to the client: pure, bytes in, bytes out. (`answers`: whole ones.)
+"""Relay of an engine's streamed answer to the client: pure, bytes in, bytes out. `answers` handles whole answers.
 
-A stream passes event by event and is never parsed: what arrives as whole events goes out as the same bytes, but for
-the model's name, which every event carries and which the client knows by another name. An event that arrives in
-pieces waits for its end, so that a replica lost in mid-event leaves no half event behind.
+A stream passes event by event and is not parsed. Whole events are passed on as the same bytes except for the model's
+name, which every event contains and which is different for the client. A partial event waits for its end, so that a
+replica lost in the middle of an event leaves no partial event behind.
 
-Why a plain replacement is safe: inside a JSON string every quote is escaped, so the bytes `"model":"<engine name>"`
-cannot come from generated text, only from the field itself.
+Replacing the name as bytes is safe: inside a JSON string every quote is escaped, so the bytes `"model":"<engine
+name>"` can come only from the field, never from generated text.
 
-The events of one answer begin with the same bytes (id, time, model) up to their first choice. So the beginning is read
-once and compared from then on, with one memcmp in place of three searches; an event that begins otherwise is looked at.
+All events of one answer begin with the same bytes (id, time, model) up to their first choice. The beginning is parsed
+once and then compared, which is one memcmp instead of three searches. An event that begins differently is parsed.
 
-Tokens are counted by the engine, not by events, of which one may have any number (`stream_interval`, speculation, an
-engine that is busy): each event tells the usage of its choice so far. That is cut off again, unless the caller wants
-it, and read only now and then and at the end, so that an answer that is broken off is charged as far as it came
-(`event_counts`, also for engines that do not tell).
+The engine counts tokens, because one event may have any number of them (`stream_interval`, speculation, a busy
+engine). Each event reports the usage of its choice so far. The relay removes that usage unless the caller requested
+it. It reads the usage only every few events and at the end, so that an interrupted answer is charged for what was
+generated (`event_counts`, also for engines that report no usage).
 """
 
 from typing import Literal
@@ -40,7 +40,7 @@ _COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
 _CHOICE = b'"choices":[{'
 _ERROR = b'data: {"error"'
-_INDEX_BYTES = 12  # `"index":0,"d`: of a choice, by which the counts of several are kept apart
+_INDEX_BYTES = 12  # `"index":0,"d`: identifies the choice, so that counts of several choices are kept apart
 _COUNTED_EVERY = 16  # events
 _OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
 _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
@@ -50,7 +50,7 @@ Sign = Literal["nothing_yet", "dropped", "answering"]
 
 
 class StreamRelay:
-    """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
+    """One streamed answer: `feed` receives the engine's bytes and returns the client's."""
 
     __slots__ = (
         "_all_counted",
@@ -79,26 +79,26 @@ class StreamRelay:
         self._keep_counts = keep_counts
         self._max_event_bytes = max_event_bytes
         self._held: bytes | bytearray = b""
-        self._beginning = b""  # of its events, up to the first choice
-        self._public_beginning = b""  # the same for the client
-        self._counts: dict[bytes, bytes] = {}  # by choice: its last usage, from `,"usage":` to the end of its event
-        self._counts_bytes = 0  # of the longest of these that was seen to stand at an event's end
-        self._all_counted = False  # every event since the first of these
-        self._short_bytes = 0  # of an event without counts: one no longer than this has one token; 0: not known
-        self._total: Usage | None = None  # as the last event tells it
-        self.events = 0  # with choices
-        self.tokens = 0  # of all choices: as told every so many events, and one an event since
-        self.done = False  # `[DONE]` has passed: the answer is whole
-        self.error: bytes | None = None  # the JSON of an error event, which is not passed on
+        self._beginning = b""  # common beginning of the events, up to the first choice
+        self._public_beginning = b""  # the beginning with the client's model name
+        self._counts: dict[bytes, bytes] = {}  # last usage of each choice, from `,"usage":` to the end of its event
+        self._counts_bytes = 0  # length of the longest usage that was seen at an event's end
+        self._all_counted = False  # True if every event since the first usage had one
+        self._short_bytes = 0  # longest event without counts that has one token; 0: unknown
+        self._total: Usage | None = None  # usage in the last event
+        self.events = 0  # events with choices
+        self.tokens = 0  # tokens of all choices: the last reading of the usage, plus one per event since
+        self.done = False  # `[DONE]` has passed: the answer is complete
+        self.error: bytes | None = None  # JSON of an error event, which is not passed on
 
     @property
     def passed(self) -> int:
-        """Events that went out; nobody numbers them here."""
+        """Number of events that were passed on. This dialect does not number events."""
         return self.events
 
     @property
     def usage(self) -> Usage | None:
-        """All that the engine has told, up to now; None: nothing."""
+        """Usage that the engine has reported so far, or None."""
         if self._total is not None or not self._counts:
             return self._total
         prompt = completion = 0
@@ -110,11 +110,11 @@ class StreamRelay:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the engine has told with the last event, so that `usage` is what was passed on."""
+        """True if the engine reported usage with the last event, so that `usage` covers everything passed on."""
         return self._all_counted
 
     def feed(self, data: bytes) -> bytes:  # noqa: PLR0911 - each event of each stream passes: no calls of ours
-        """What may go out now; BadAnswer when an event outgrows its bound or is none."""
+        """Return the bytes that may be sent now. Raise BadAnswer if an event is malformed or over the bound."""
         if self.done or self.error is not None:
             return b""  # nothing belongs after the end
         if self._held:
@@ -128,7 +128,7 @@ class StreamRelay:
             length = len(beginning)
             if data.find(b"\n", length) != len(data) - len(_EVENT_END):
                 return self._several(data) or self._event_by_event(data)
-            counts_at = data.rfind(COUNTS, length)  # one event a read: what most reads are
+            counts_at = data.rfind(COUNTS, length)  # most reads have one event
             if counts_at < 0:
                 self.events += 1
                 self.tokens += 1 if len(data) <= self._short_bytes else self._tokens_in(data)
@@ -146,7 +146,7 @@ class StreamRelay:
         return self._event_by_event(data)
 
     def _ends_with_counts(self, end: bytes) -> bool:
-        """Whether nothing but a usage stands here; asked of one that is longer than those before."""
+        """Return True if `end` is only a usage. Called for a usage that is longer than those before."""
         if end[end.find(b"}") :] not in COUNTS_ENDS:
             return False
         self._counts_bytes, self._all_counted = len(end), True
@@ -158,16 +158,17 @@ class StreamRelay:
             self.tokens = max(self.tokens, usage.completion_tokens)
 
     def _tokens_in(self, event: bytes) -> int:
-        """Of an event without counts; `event` may have its end, or not."""
+        """Return the tokens of an event without counts. `event` may include its end."""
         text_bytes = text_bytes_in(event)
         if self._short_bytes == 0 and text_bytes > 0:
             self._short_bytes = len(event) - text_bytes + LONG_TOKEN_BYTES
         return tokens_of_text(text_bytes)
 
     def _with_held(self, data: bytes) -> bytes:
-        """All that has not gone out; nothing while its first event has not ended: a long one is copied once, not often.
+        """Return everything not yet passed on, or nothing while its first event is unfinished, so that a long event
+        is copied once.
 
-        What has no line end of its own ends no event.
+        Data without a line end cannot end an event.
         """
         if b"\n" in data:
             data, self._held = bytes(self._held + data), b""
@@ -179,7 +180,7 @@ class StreamRelay:
         return b""
 
     def _hold_back(self, data: bytes) -> bytes:
-        """Up to the end of the last event; the rest is kept."""
+        """Return the data up to the end of the last event and hold back the rest."""
         if not data:
             return b""
         whole = data.rfind(_EVENT_END) + len(_EVENT_END)
@@ -194,13 +195,13 @@ class StreamRelay:
             raise outgrown(held.startswith(_OBJECT), self._max_event_bytes)
 
     def _several(self, data: bytes) -> bytes:
-        """Events of one read that all begin as the last one did; nothing where one of them does not."""
+        """Return the events of one read if all begin like the last one, else nothing."""
         beginning, length, start = self._beginning, len(self._beginning), 0
         rests: list[bytes] = []
         counts: dict[bytes, bytes] = {}
         tokens = 0
         while start < len(data):
-            line_end = data.find(b"\n", start + length)  # one byte is sought seven times faster than two
+            line_end = data.find(b"\n", start + length)  # searching for one byte is seven times faster than for two
             end = line_end + len(_EVENT_END)
             if not data.startswith(beginning, start) or data[line_end - 1 : end] != _OBJECT_EVENT_END:
                 return b""
@@ -226,7 +227,7 @@ class StreamRelay:
         return self._public_beginning + self._public_beginning.join(rests)
 
     def _learn(self, event: bytes) -> None:
-        """How events of this answer begin, if that is where the model's name is."""
+        """Remember how the events of this answer begin, if the model's name occurs only there."""
         length = event.find(_CHOICE) + len(_CHOICE)
         beginning, rest = event[:length], event[length:]
         public = self._renaming.fields(beginning)
@@ -255,7 +256,7 @@ class StreamRelay:
         return self._renaming.fields(b"".join(passed))
 
     def _look_at(self, event: bytes) -> bytes:
-        """An event with choices: learn how it begins, and take out what it counts."""
+        """Count an event with choices, remember how it begins, and return it without its usage."""
         self._learn(event)
         self.events += 1
         try:
@@ -284,10 +285,10 @@ class StreamRelay:
 
 
 def first_sign(events: bytes) -> Sign:
-    """What the first events of a stream say.
+    """Return whether the first events of a stream contain an answer.
 
-    A chat begins with a role and no text, in an event of its own, even where the engine then drops the request before
-    its first token (it is draining): until something else has come, the request may still go elsewhere.
+    A chat begins with an event that has a role and no text, even if the engine then drops the request because it is
+    draining. Until another event has come, the request can still move to another replica.
     """
     for event in events.split(_EVENT_END):
         if any(mark in event for mark in _DROPPED):

@@ -1,4 +1,4 @@
-"""Replies: requests to engines, headers to clients, and the answer that each kind of failure earns."""
+"""Requests to engines, response headers to clients, and the error answer for each kind of failure."""
 
 import re
 import zlib
@@ -26,7 +26,8 @@ _COMMAND_LINE_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
-    """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
+    """Return the bytes of the engine's request, with headers of the gateway only. The lowest priority value runs
+    first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
         b"traceparent: %b\r\n"
@@ -46,11 +47,12 @@ def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float
 def headers(
     admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
 ) -> Headers:
-    """An answer's headers; every value is ours or was validated, never the engine's."""
+    """Return the headers of an answer. Every value is the gateway's own or was validated; none comes from the
+    engine."""
     model = admitted.model
     served_as, digest = model.served_as, model.digest
     weights = replica.weights if replica is not None else None
-    if weights is not None and weights != digest and not model.is_adapter:  # calls are dear here
+    if weights is not None and weights != digest and not model.is_adapter:  # inlined, because calls are expensive here
         version, digest = model.as_loaded(weights)
         served_as = f"{model.id}@{version}"
     return [
@@ -66,7 +68,8 @@ def headers(
 
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
-    """What every answer to an admitted request says besides: its trace, what was dropped, its rollout, its quota."""
+    """Return further headers of every answer to an admitted request: trace, dropped turns and fields, rollout and
+    quota."""
     quota = ((b"traceresponse", admitted.trace.traceparent), *quota)
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
@@ -93,7 +96,7 @@ def refuse(
     more: MoreHeaders = (),
     dialect: Dialect = OPENAI,
 ) -> None:
-    """The whole answer to a request that was not admitted."""
+    """Send the whole error answer to a request that was not admitted."""
     metrics.refused(answer.status)
     sink.whole(answer.status, error_headers(request_id, answer, more), dialect.error_body(answer, request_id))
 
@@ -101,7 +104,7 @@ def refuse(
 def turn_away(
     metrics: Metrics, sink: Sink, route: Route, request_id: str, refused: Refused, *, more: MoreHeaders = ()
 ) -> None:
-    """The same in its route's dialect, and with what is said of its tenant's limits."""
+    """Send the rejection in the dialect of the route, with the headers of the tenant's limits."""
     if isinstance(refused, OverQuota):
         metrics.quota_rejected(refused.dimension)
         more = more or refused.headers
@@ -109,7 +112,7 @@ def turn_away(
 
 
 def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
-    """Nobody can take the request, though no adapter is missing: the fault of the pool, or of all that was tried."""
+    """Return the error if no replica can serve the request for another reason than a missing adapter."""
     if decision.reason == "told_to_wait":
         after_s = max(retry_after_s(decision.after_s, admitted.request_id), _retry_after_s(admitted))
         message = f"The engines of the pool {admitted.model.pool} are full. Try again in {after_s} s."
@@ -139,7 +142,7 @@ def all_failed(failures: tuple[Failure, ...], past_deadline: bool, admitted: Adm
 
 
 def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
-    """Why an adapter that was asked for did not come."""
+    """Return the error that says why a requested adapter was not loaded."""
     model, retry_after_s = admitted.model.served_as, _retry_after_s(admitted)
     if failed.outcome == "refused":
         why = f": {failed.reason}" if failed.reason else ""
@@ -164,7 +167,7 @@ def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
 
 
 def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | Failure:
-    """What an engine's error status means: the caller's mistake, passed on, or a failure of the attempt."""
+    """Return an error answer if the engine's status means a mistake of the caller, else the failure of the attempt."""
     if status in (400, 413, 422):
         message, param = engine_error(renaming.everywhere(body))
         if _COMMAND_LINE_OPTION.search(message):
@@ -182,7 +185,7 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
 
 
 def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
-    """Engines name the options that their operator might have started them with, which are no caller's business."""
+    """Return an error without the command-line options that the engine's message suggests to its operator."""
     if "tool choice" in message or "tool_choice" in message:
         text = (
             "This model calls no tools. Leave `tools` out, send `tool_choice: none`, or ask the operator for a model "
@@ -197,12 +200,13 @@ def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
 
 
 def _lacks_route(status: int, body: bytes) -> bool:
-    """Whether the engine has no such route, or its model none: an unknown model is answered with 404 too, in prose."""
+    """Return True if the engine lacks the route, or the route for its model. Unknown models get 404 too, with a
+    message."""
     return status != 404 or engine_error(body)[0] == "Not Found" or body == b'{"detail":"Not Found"}'
 
 
 def status_in_error(error_body: bytes) -> int:
-    """The status inside an error event; 500 where it has none."""
+    """Return the status in an error event, or 500 if there is none."""
     try:
         code = orjson.loads(error_body)["error"]["code"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -211,5 +215,5 @@ def status_in_error(error_body: bytes) -> int:
 
 
 def _retry_after_s(admitted: Admitted) -> int:
-    """1 to 4 seconds, spread over callers by their request ids so that they do not all come back at once."""
+    """Return 1 to 4 seconds, spread over callers by request id so that they do not all retry at the same time."""
     return 1 + zlib.crc32(admitted.request_id.encode()) % _RETRY_AFTER_MAX_S

@@ -1,11 +1,11 @@
-"""A request in three records: as it was admitted, when it passed each step, and how it ended.
+"""Records of a request: as admitted, its timeline, and how it ended.
 
-    Admitted    what intake found it to be; never changed, a request for another pool or version is another `Admitted`
-    Timeline    when it passed each step; written as it goes
-    Ended       how it ended and what it used: made once, by its exchange, and given to each listener in turn
+    Admitted    the request as intake found it; immutable: a move to another pool or version makes another `Admitted`
+    Timeline    the time of each step, written as the request proceeds
+    Ended       the outcome and the resources used: made once by the exchange and passed to each listener in turn
 
-All that happens at a request's end reads `Ended` and nothing of the exchange: the fleet's view, admission, the tenant's
-account, metrics, a rollout's evidence, the trace (`functions.gateway.assembly` has their order).
+Everything that happens at a request's end reads `Ended` and not the exchange: the fleet's view, admission, the
+tenant's account, metrics, a rollout's evidence, the trace (`functions.gateway.assembly` defines their order).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from functions.telemetry.gap_histogram import GapCounts, Gaps
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A request that may be routed; all that it needs of its snapshot."""
+    """A request that may be routed, with all that it needs of its snapshot."""
 
     request_id: str
     caller: Caller
@@ -44,18 +44,19 @@ class Admitted(msgspec.Struct, frozen=True):
     deadline_ms: int | None
     features: RequestFeatures
     upstream_body: bytes
-    split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
-    session: str | None = None  # what it belongs to, as the caller named it
-    conversation: bytes | None = None  # its session's hash, or of how its chat begins; None: nothing names it
-    is_first_turn: bool = True  # of the conversation, as far as the request shows
-    former_tokens: int | None = None  # of the prompt, that the conversation's last turn has had; None: not known
+    split: SplitUse | None = None  # version chosen by the rollout of the requested channel
+    session: str | None = None  # session id of the caller
+    conversation: bytes | None = None  # hash of its session or of its chat's beginning; None: neither is known
+    is_first_turn: bool = True  # True if the request shows no earlier turn of the conversation
+    former_tokens: int | None = None  # prompt tokens that the last turn already had; None: unknown
     trace: TraceContext = NO_TRACE
-    slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
+    slid_turns: int = 0  # number of oldest turns dropped so that the rest fits the context window
     continuous_usage: bool = False  # the caller asked for the usage so far with every event
-    ignored_fields: tuple[str, ...] = ()  # of the body, that nobody knows and no engine was sent
+    ignored_fields: tuple[str, ...] = ()  # unknown fields of the body, which were not sent to the engine
 
     def let_go_of_body(self) -> None:
-        """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
+        """Drop the body once it will not be sent again. This is the only mutation: a copy would leave the body with
+        other holders."""
         msgspec.structs.force_setattr(self, "upstream_body", b"")
 
     def route_request(self) -> RouteRequest:
@@ -71,7 +72,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Timeline:
-    """Monotonic seconds; 0 where it never came to that step."""
+    """Time of each step in monotonic seconds; 0 if the request did not reach the step."""
 
     received_s: float
     admitted_s: float = 0.0
@@ -79,13 +80,14 @@ class Timeline:
     connected_s: float = 0.0
     first_token_s: float = 0.0
     ended_s: float = 0.0
-    queued_s: float = 0.0  # of the time to routing: in the admission queue
-    paused_s: float = 0.0  # of the time since the first token: the client did not read
-    load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
-    wake_s: float = 0.0  # of the time to routing: the wait for the first replica of a pool at zero
+    queued_s: float = 0.0  # part of the time to routing: in the admission queue
+    paused_s: float = 0.0  # part of the time since the first token: the client did not read
+    load_s: float = 0.0  # part of the time to routing: wait for an adapter that no replica had loaded
+    wake_s: float = 0.0  # part of the time to routing: wait for the first replica of a pool at zero
 
     def server_timing(self) -> bytes:
-        """The `server-timing` header, milliseconds; `load` and `wake` where an adapter or a pool was waited for."""
+        """Return the `server-timing` header in milliseconds, with `load` and `wake` if the request waited for an
+        adapter or a pool."""
         auth_s = self.admitted_s - self.received_s
         route_s = self.routed_s - self.wake_s - self.load_s - self.queued_s - self.admitted_s
         connect_s = self.connected_s - self.routed_s
@@ -103,7 +105,7 @@ class Timeline:
 
 
 class Spent(NamedTuple):
-    """Of a replica."""
+    """Resources of a replica that a request used."""
 
     kv_token_seconds: float
     gpu_seconds: float
@@ -113,68 +115,68 @@ NOTHING_SPENT = Spent(0.0, 0.0)
 
 
 class CascadeSpend(NamedTuple):
-    """A small model's answer that was paid for, and that nobody got."""
+    """A small model's answer that was paid for and discarded."""
 
-    model: ResolvedModel  # the small one
+    model: ResolvedModel  # the small model
     usage: Usage
     spent: Spent
-    attempt: object  # that gave it
+    attempt: object  # the attempt that generated the answer
 
 
 class PrefillSpend(NamedTuple):
-    """What a prefill pool's replica has done for an answer that another pool's gave."""
+    """Work of a prefill pool's replica for an answer that another pool generated."""
 
     model: ResolvedModel  # in the prefill pool
     spent: Spent
 
 
 class CascadeOutcome(NamedTuple):
-    """What became of a small model's answer; the first three are metric labels."""
+    """Outcome of a small model's answer. The first three fields are metric labels."""
 
     source: PoolName
     target: PoolName
     verdict: str
-    notes: dict[str, Any]  # for the trace
+    notes: dict[str, Any]  # details for the trace
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A request that has ended, and its last attempt with it."""
+    """A request that has ended, with its last attempt."""
 
     admitted: Admitted
     timeline: Timeline
     snapshot_epoch: int
     status: int
-    code: str  # of the error that it ended with, or empty
-    gave_up: bool  # its caller's own deadline passed, and no clock of the platform's
-    begun: bool  # the client has the beginning of a stream
-    ticket: Ticket | None  # in the admission queue, or among those dispatched
-    entry: RequestQuota  # its reservation of the tenant's limits
+    code: str  # error code, or empty
+    gave_up: bool  # the caller's own deadline passed, not a timeout of the platform
+    begun: bool  # the client received the beginning of a stream
+    ticket: Ticket | None  # ticket of the queued or dispatched request
+    entry: RequestQuota  # reservation of the tenant's limits
     attempts: int
     failures: tuple[Failure, ...]
-    fingerprint: Callable[[], bytes]  # of its prompt, as the quarantine knows it
+    fingerprint: Callable[[], bytes]  # returns the fingerprint for the quarantine
 
-    # what it used
+    # resources used
     usage: Usage | None
     delivered_tokens: int
-    spent: Spent  # the small model's part included
-    worked: bool  # an engine has worked for the answer
-    cost_tokens: int | None  # what fairness charges; None: as much as was expected
+    spent: Spent  # includes the small model's part
+    worked: bool  # True if an engine worked for the answer
+    cost_tokens: int | None  # cost charged for fairness; None: the expected cost
     cascade_spend: CascadeSpend | None
 
-    # its last attempt
-    prediction: Prediction | None  # None: there was none
+    # last attempt
+    prediction: Prediction | None  # None: there was no attempt
     sent_s: float
-    gaps: Gaps | None  # between pieces, as they came
-    token_gaps: GapCounts  # between tokens; without those in which the client did not read
-    events: int  # of the stream, with choices
-    tokens: int  # of these, about: as the engine told with its events, or the fewest that there may be
-    last: tuple[bytes, ...]  # what the engine said last, at most a few KB
+    gaps: Gaps | None  # time between pieces as they arrived
+    token_gaps: GapCounts  # time between tokens, without gaps in which the client did not read
+    events: int  # stream events with choices
+    tokens: int  # tokens in these events: the engine's count, or the smallest possible number
+    last: tuple[bytes, ...]  # the end of the engine's output, at most a few KB
 
-    # how it came where it was answered
+    # path to the pool that answered
     cascade: CascadeOutcome | None
-    degraded_from: str  # the model that was asked for, where another pool was asked instead
-    prefill: PrefillSpend | None = None  # where another pool's replica has computed the prompt; part of `spent`
-    split: dict[str, Any] | None = None  # for the trace; None: its pool has no prefill pool
+    degraded_from: str  # requested model, if another pool was used instead
+    prefill: PrefillSpend | None = None  # set if a prefill pool's replica computed the prompt; part of `spent`
+    split: dict[str, Any] | None = None  # details for the trace; None: the pool has no prefill pool
 
 
 EndListener = Callable[[Ended], None]

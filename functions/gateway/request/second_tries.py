@@ -1,10 +1,11 @@
-"""Second tries of a request: after an attempt that failed, and beside one that is late.
+"""Retry and hedge a request. A retry starts a new attempt after a failure; a hedge starts a second attempt beside a
+slow one.
 
-Both are for requests of which nothing has gone to the client yet, and both are paid for from the retry budget of tenant
-and pool. Whether a failure may be retried is `functions.decisions.routing.retry`'s to say.
+Both are possible only before the first byte reaches the client, and both spend the retry budget of the pool.
+`functions.decisions.routing.retry` decides whether a failure may be retried.
 
-Neighbours: `exchange` is the request, `tries` knows its attempts, `hedging` says when one is late; `unserved` goes on
-where the pool has failed.
+`exchange` is the request, `tries` knows its attempts, `hedging` decides when an attempt is late, and `unserved`
+continues if the pool has failed.
 """
 
 from typing import Protocol
@@ -20,13 +21,13 @@ from functions.gateway.request.unserved import Unserved
 
 
 class Retried(Unserved, Owner, Protocol):
-    """An exchange, as far as its attempts begin again."""
+    """The part of an exchange that is needed to start another attempt."""
 
     renaming: Renaming
 
 
 def after_failure(exchange: Retried, attempt: Attempt, failure: Failure) -> None:
-    """It goes on with another attempt, elsewhere, or ends."""
+    """Continue with a running hedge, start another attempt, move to another pool, or end the request."""
     services, tries, now_s = exchange.services, exchange.tries, exchange.services.clock()
     if failure not in REFUSALS:
         services.usage.lost_attempt(attempt, now_s)
@@ -40,7 +41,7 @@ def after_failure(exchange: Retried, attempt: Attempt, failure: Failure) -> None
         exchange.route()
         return
     held = services.quarantine.after_failures(exchange, now_s)
-    if held is not None:  # in another pool it would go on as it went here
+    if held is not None:  # a request that breaks engines would break those of another pool too
         ending.give_up(exchange, held)
     elif _may_retry(exchange, now_s):
         services.metrics.retried()
@@ -61,7 +62,7 @@ def _may_retry(exchange: Retried, now_s: float) -> bool:
 
 
 def hedge_if_late(exchange: Retried, now_s: float) -> None:
-    """A second attempt beside a late first one, where there is a replica and budget for it."""
+    """Start a second attempt beside a late first one, if a replica and retry budget are available."""
     admitted, tries = exchange.admitted, exchange.tries
     if not tries.is_late(admitted, now_s):
         return
@@ -73,7 +74,7 @@ def hedge_if_late(exchange: Retried, now_s: float) -> None:
 
 
 def look_at_split(exchange: Retried, split: Split, now_s: float) -> None:
-    """The prefill pool may be slow, and the attempt that waits for its blocks with it."""
+    """Give up on a slow prefill pool, and on the attempt that waits for its KV blocks."""
     exchange.due_s = min(exchange.due_s, split.due_s)
     split.check(now_s)
     slow = split.gives_up(now_s) if not exchange.ended else None
@@ -83,9 +84,10 @@ def look_at_split(exchange: Retried, split: Split, now_s: float) -> None:
 
 
 def replica_lost(exchange: Retried, replica_id: ReplicaId) -> None:
-    """The fleet says that the replica is dead or hung: while nothing was sent, go elsewhere.
+    """Fail the attempt on a replica that the fleet reports dead or hung, if nothing was sent and another replica can
+    serve.
 
-    If there is an elsewhere. When a whole pool looks hung it is usually starved, and waiting is the better bet.
+    A pool whose replicas all look hung is usually starved, and then waiting is better.
     """
     if exchange.split is not None:
         exchange.split.replica_lost(replica_id)

@@ -1,27 +1,27 @@
-"""Split of one request: its prompt computed by a prefill pool, its answer decoded in the pool that it came to.
+"""Split of one request: a prefill pool computes the prompt, and the requested pool generates the answer.
 
-    consider -> prefill (max_tokens 1, do_remote_decode) -> handed over: kv_transfer_params for who decodes -> answer
+    consider -> prefill (max_tokens 1, do_remote_decode) -> handed over: kv_transfer_params for decoding -> answer
            |            |_ refused, failed, slow, no parameters            |_ transfer failed or slow, replica lost
            |_ does not pay
     each of these leads to: one engine does all
 
-The decision is `decisions.routing.disaggregation`'s. The prefill's attempt has this as its owner, is not streamed, and
-passes nothing on: until the decoding replica's first event all may begin anew, and does, at most once. A handover
-that fails costs no retry, since it was the gateway's idea; nor does it cost the tenant anything: what the prefill
-replica did for it is among the lost. What was handed over is used once: later those blocks are others'. An engine
-that cannot reach the other one waits for up to half a minute before it computes the prompt itself (measured, vLLM
-0.32), so a stream that does not begin within the policy's `giveUpAfter` is begun anew without.
+`decisions.routing.disaggregation` decides. This object owns the prefill's attempt, which is not streamed and passes
+nothing on. Until the decoding replica's first event the request can start again, which happens at most once. A failed
+handover costs no retry, because the split was the gateway's choice, and the tenant does not pay for it: the prefill
+counts as lost work. The handed-over blocks are used once, because later they belong to other requests. An engine that
+cannot reach the other one waits for up to half a minute before it computes the prompt itself (measured, vLLM 0.32). A
+stream that does not begin within the policy's `giveUpAfter` is therefore started again without a split.
 
-Paid by the tenant: the prompt once, as the decoding engine counts it (vLLM hands on what the prefill had cached), and
-the accelerator time of both replicas, each at its pool's price (`spend`).
+The tenant pays for the prompt once, as the decoding engine counts it (vLLM passes on what the prefill had cached),
+and for the accelerator time of both replicas, each at its pool's price (`spend`).
 
-The prefill pool has no admission queue, and nobody asks it by its name. What comes to it, waits there and is turned
-away is counted here, for whoever decides on its size (`admission.pool_stats`).
+The prefill pool has no admission queue and no request names it. Prompts that arrive, wait or are rejected there are
+counted here for autoscaling (`admission.pool_stats`).
 
-Each of the two requests is a copy of the body: it counts among large bodies, and is let go of with its last use. Where
-there is no room for one, one engine does all.
+Each of the two requests is a copy of the body: it counts among large bodies and is dropped after its last use. If
+there is no room for a copy, one engine does all.
 
-Neighbours: `exchange` begins it and is told `split_over`; `attempt` is the prefill on the wire; `settlement` and
+`exchange` starts the split and receives `split_over`; `attempt` is the prefill on the wire; `settlement` and
 `usage.sums` count.
 """
 
@@ -54,7 +54,7 @@ _REMOTE_DECODE = {
     "remote_host": None,
     "remote_port": None,
 }
-_PARAMS_MAX_BYTES = 1024 * 1024  # block ids of a prompt of a million tokens, and more
+_PARAMS_MAX_BYTES = 1024 * 1024  # enough for the block ids of a prompt of a million tokens
 _NOT_FOR_ONE_TOKEN = (
     "max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "logprobs", "top_logprobs",
     "n", "best_of", "stop", "stop_token_ids",
@@ -65,10 +65,10 @@ _NEVER_S = float("inf")
 
 
 class Splitting(Protocol):
-    """The exchange, as its split sees it."""
+    """The part of an exchange that its split calls."""
 
     def split_over(self) -> None:
-        """Go on with the answer: with the blocks that were handed over, or without."""
+        """Continue with the answer, with or without handed-over blocks."""
 
 
 class Split:
@@ -81,21 +81,21 @@ class Split:
         self._services = services
         self._exchange: Splitting | None = exchange  # None once the request has ended
         self._catalogue = catalogue
-        self._model: tuple[PoolName, EngineName] | None = None  # whose blocks the prefill replica computes
-        self._hold: Hold | None = None  # of the copy of the body that is under way
-        self._attempt: Attempt | None = None  # the prefill, under way or over
+        self._model: tuple[PoolName, EngineName] | None = None  # model whose blocks the prefill replica computes
+        self._hold: Hold | None = None  # memory reserved for the current copy of the body
+        self._attempt: Attempt | None = None  # the prefill's attempt, running or over
         self._give_up_s = _NEVER_S  # monotonic
-        self._params = b""  # what the prefill replica has handed over
-        self._handed: Attempt | None = None  # that decodes by it
-        self.prefill: Prediction | None = None  # why that replica
-        self.usage: Usage | None = None  # of the prefill
+        self._params = b""  # kv_transfer_params that the prefill replica returned
+        self._handed: Attempt | None = None  # the attempt that decodes with the handed-over blocks
+        self.prefill: Prediction | None = None  # the routing decision that chose the prefill replica
+        self.usage: Usage | None = None  # usage of the prefill
         self.weighed: Weighed | None = None
         self.why: SplitWhy = "short"
 
-    # before
+    # deciding on the split
 
     def begin(self, admitted: Admitted, decode: Prediction) -> bool:
-        """Whether a prefill replica computes the prompt first; then `split_over` is called, unless it is dropped."""
+        """Start the prefill and return True if that pays. `split_over` is called at its end, unless it is dropped."""
         routing, tokens = admitted.routing, admitted.features.prompt_tokens
         at_once_why = at_once(tokens, decode.cached_tokens, routing.prefill_min_prompt_tokens)
         if at_once_why is not None:
@@ -118,7 +118,7 @@ class Split:
         self._attempt.begin()
         return True
 
-    # while the prompt is computed
+    # during the prefill
 
     @property
     def is_prefilling(self) -> bool:
@@ -126,14 +126,14 @@ class Split:
 
     @property
     def due_s(self) -> float:
-        """Before this neither `check` nor `gives_up` does anything; monotonic."""
+        """Monotonic time before which neither `check` nor `gives_up` does anything."""
         handed = self._handed
         if self.is_prefilling or (handed is not None and self.why == "pays" and not (handed.begun or handed.over)):
             return self._give_up_s
         return _NEVER_S
 
     def gives_up(self, now_s: float) -> Attempt | None:
-        """The attempt of a stream for which nothing has come of what was handed over; it was dropped."""
+        """Drop the attempt of a stream that has not begun in time with the handed-over blocks, and return it."""
         handed = self._handed
         if now_s < self.due_s or handed is None or not handed.admitted.stream:
             return None
@@ -154,13 +154,13 @@ class Split:
             attempt.fail(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
 
     def drop(self) -> None:
-        """The request ends, or goes elsewhere: silently."""
+        """End the prefill without a report, because the request ends or moves elsewhere."""
         if self._attempt is not None and not self._attempt.over:
             self._attempt.drop()
         self.let_go_of_body()
 
     def let_go_of_body(self) -> None:
-        """The copy that was made last is sent nowhere any more."""
+        """Drop the last copy of the body, which is not sent again."""
         for attempt in (self._attempt, self._handed):
             if attempt is not None:
                 attempt.admitted.let_go_of_body()
@@ -169,11 +169,11 @@ class Split:
             hold.end()
 
     def leave(self) -> None:
-        """The request has ended, and was summed up: exchange, split and attempts know each other in a circle."""
+        """Release the attempts and the exchange after the request has ended: they refer to each other in a cycle."""
         self.let_go_of_body()
         self._attempt = self._handed = self._exchange = None
 
-    # what the prefill's attempt reports: this is its Owner. It is not streamed
+    # reports of the prefill's attempt, which is not streamed: the split is its Owner
 
     def attempt_began(self, attempt: Attempt, first: bytes) -> None:
         raise AssertionError("a prefill is not streamed")
@@ -206,13 +206,13 @@ class Split:
             services.fleet.retract_adapter(attempt.replica.id, attempt.admitted.model.engine_name)
         self._lose(attempt, "prefill_refused" if failure in REFUSALS else "prefill_failed", failure)
 
-    # when it is computed
+    # after the prefill
 
     def handed_to(self, admitted: Admitted, decode: Prediction) -> tuple[Admitted, Prediction] | None:
-        """The request as the decoding replica gets it; None: it computes the prompt as well."""
+        """Return the decoding replica's request and decision, or None if that replica computes the prompt too."""
         if not self._params or self._handed is not None or self.prefill is None or self.weighed is None:
             return None
-        if self._model != _model_of(admitted):  # a rollout's other version by now, or another pool's model
+        if self._model != _model_of(admitted):  # now another version of a rollout, or another pool's model
             self._give_back("other_model")
             return None
         if not same_weights(decode, self.prefill):
@@ -233,30 +233,30 @@ class Split:
         self._give_up_s = self._services.clock() + give_up_after_s if attempt.admitted.stream else _NEVER_S
 
     def is_handed(self, attempt: Attempt | None) -> bool:
-        """Whether the attempt decodes what the prefill replica has computed."""
+        """Return True if the attempt decodes with the prefill replica's blocks."""
         return attempt is not None and attempt is self._handed
 
     def decode_failed(self, attempt: Attempt, failure: Failure) -> bool:
-        """Whether that was the handover's attempt: then one engine does all, and it costs no retry."""
+        """Return True if the failed attempt used the handover. Then one engine does all, without a retry charged."""
         if not self.is_handed(attempt) or self.why != "pays":
             return False
         self._give_back("decode_lost" if failure in EVIDENCE or failure is Failure.REPLICA_LOST else "transfer_failed")
         return True
 
-    # the end
+    # the end of the request
 
     @property
     def has_split(self) -> bool:
-        """Whether the answer came by it."""
+        """True if the answer was generated with a handover."""
         return self.why == "pays" and self._handed is not None
 
     def is_at_work(self) -> bool:
-        """Whether a prefill replica has the prompt, or has computed it for nobody yet."""
+        """Return True if a prefill replica has received the prompt and its work was not given up."""
         attempt = self._attempt
         return self.why == "pays" and attempt is not None and attempt.connected_s > 0.0
 
     def spend(self, now_s: float) -> PrefillSpend | None:
-        """What the prefill has cost up to now; None where it came to nothing."""
+        """Return the cost of the prefill so far, or None if it came to nothing."""
         attempt = self._attempt
         if attempt is None or not self.is_at_work():
             return None
@@ -267,14 +267,14 @@ class Split:
             tokens, uncached = usage.prompt_tokens, usage.prompt_tokens - usage.cached_tokens
         worked_s = max(0.0, now_s - attempt.connected_s)
         ms_per_token = replica.prefill_ms_per_token
-        if usage is None and uncached > 0:  # no more than there was time for
+        if usage is None and uncached > 0:  # the time elapsed bounds the number of computed tokens
             ms_per_token = min(ms_per_token, worked_s * 1000.0 / uncached)
         busy_s = gpu_seconds(uncached, ms_per_token, 0.0, 1.0, model.accelerators_per_replica)
         held = kv_token_seconds(tokens, 0, max(0, uncached) * ms_per_token / 1000.0, 0.0)
         return PrefillSpend(model, Spent(held, busy_s))
 
     def notes(self) -> dict[str, Any]:
-        """For the trace."""
+        """Return details for the trace."""
         found: dict[str, Any] = {"path": "split" if self.has_split else "one", "why": self.why}
         if self.prefill is not None:
             found["replica"] = self.prefill.replica.id
@@ -293,13 +293,16 @@ class Split:
             return b"x-shoal-prefill", b"path=split;replica=" + self.prefill.replica.id.encode()
         return b"x-shoal-prefill", b"path=one;why=" + self.why.encode()
 
-    # inside
+    # internals
 
     def _counts_there(
         self, asking: Admitted, found: Prediction | NoReplica, weighed: Weighed, *, is_read: bool
     ) -> None:  # fmt: skip
-        """Nobody asks the prefill pool but by this: its size follows from it, and its first replica where it is at
-        zero. No request waits for that one: one engine does all meanwhile."""
+        """Count the prompt as demand of the prefill pool, and start that pool if it is at zero.
+
+        The pool's size follows from this demand only. No request waits for its first replica: one engine does all
+        meanwhile.
+        """
         services = self._services
         services.admission.pools.prompt_came(asking, weighed.wait_ms / 1000, is_read=is_read)
         if isinstance(found, NoReplica) and found.reason in NOBODY_SERVES:
@@ -310,7 +313,7 @@ class Split:
         return False
 
     def _lose(self, attempt: Attempt, why: SplitWhy, failure: Failure | None = None) -> None:
-        """The prefill came to nothing: one engine does all."""
+        """Record that the prefill came to nothing, and continue with one engine."""
         self.why = why
         self._services.admission.pools.prompt_lost(attempt.admitted)
         if failure not in REFUSALS:
@@ -323,7 +326,7 @@ class Split:
             self._exchange.split_over()
 
     def _has_room_for(self, copy: Admitted) -> bool:
-        """Whether the gateway can hold one more body, beside the one that the request came with."""
+        """Reserve memory for one more body and return True if the gateway can hold it."""
         hold, size_bytes = self._services.held.copy(copy.caller.tenant), len(copy.upstream_body)
         try:
             if size_bytes > hold.bound_bytes:
@@ -334,7 +337,7 @@ class Split:
         return True
 
     def _give_back(self, why: SplitWhy) -> None:
-        """What the prefill replica has computed is of no use: its blocks are freed when their lease ends."""
+        """Record that the prefill's result is not used. Its blocks are freed when their lease ends."""
         self.why = why
         self.let_go_of_body()
         if self._attempt is not None:
@@ -342,12 +345,13 @@ class Split:
 
 
 def _model_of(admitted: Admitted) -> tuple[PoolName, EngineName]:
-    """Blocks of one mean nothing to another, though both may have the same base."""
+    """Return the pool and the engine's model name: KV blocks of one model are useless to another, even with the same
+    base."""
     return admitted.model.pool, admitted.model.engine_name
 
 
 def _splittable(admitted: Admitted) -> dict[str, Any] | None:
-    """The body of a request that one prefill does for; None of any other."""
+    """Return the parsed body if a single prefill suffices for the request, else None."""
     if admitted.route.path not in _PATHS or admitted.features.choices != 1:
         return None
     parsed: dict[str, Any] = orjson.loads(admitted.upstream_body)
@@ -357,7 +361,7 @@ def _splittable(admitted: Admitted) -> dict[str, Any] | None:
 
 
 def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedModel) -> Admitted:
-    """The request as the prefill pool gets it: one token, which nobody reads."""
+    """Return the request for the prefill pool: one token, which is discarded."""
     name, features = model.engine_name, admitted.features
     asking = {key: value for key, value in parsed.items() if key not in _NOT_FOR_ONE_TOKEN}
     asking |= {"model": name, "max_tokens": 1, "stream": False, "kv_transfer_params": _REMOTE_DECODE}
@@ -376,7 +380,7 @@ def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedMode
 
 
 def _params_in(body: bytes) -> bytes:
-    """What the prefill's answer says that the decoding engine needs; empty where it is nothing of the kind."""
+    """Return the transfer parameters in the prefill's answer, or nothing if they are missing or malformed."""
     try:
         found = orjson.loads(body).get("kv_transfer_params")
     except (orjson.JSONDecodeError, AttributeError):

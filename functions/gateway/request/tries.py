@@ -1,10 +1,10 @@
-"""Attempts of one request: those under way, which replicas were tried, and how they failed.
+"""Attempts of one request: those running, the replicas tried, and how they failed.
 
-Usually one at a time. Two where the first one is late (`hedging`): the first that begins to answer is kept, and the
-other one aborted at once. `tried` and `failures` are of the pool where the request is, and begin anew in another one;
-`all_failures` and `count` are of the whole request.
+There is usually one attempt at a time, and two while a late one is hedged (`hedging`). The first that begins to
+answer is kept and the other is aborted. `tried` and `failures` cover the current pool and start empty in another
+pool. `all_failures` and `count` cover the whole request.
 
-Neighbours: `exchange` says when to begin one and when to stop; `attempt` is one of them on the wire.
+`exchange` decides when to start and stop attempts; `attempt` is one of them on the wire.
 """
 
 import logging
@@ -27,11 +27,11 @@ _NEVER_S = float("inf")
 
 class Tries(msgspec.Struct, eq=False):
     _services: Services
-    tried: dict[ReplicaId, Failure | None] = {}  # in this pool, and how it failed
-    failures: tuple[Failure, ...] = ()  # in this pool
+    tried: dict[ReplicaId, Failure | None] = {}  # replicas tried in this pool, and how each failed
+    failures: tuple[Failure, ...] = ()  # failures in this pool
     all_failures: tuple[Failure, ...] = ()
-    attempt: Attempt | None = None  # the one under way, or the last one
-    second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
+    attempt: Attempt | None = None  # the running attempt, or the last one
+    second: Attempt | None = None  # hedge beside a slow first attempt, until one of them begins to answer
     count: int = 0
 
     def begin(
@@ -42,7 +42,7 @@ class Tries(msgspec.Struct, eq=False):
         renaming: Renaming,
         begins: Callable[[Attempt], None] | None = None,
     ) -> None:
-        """`begins` is told of the attempt before anything becomes of it."""
+        """Start an attempt. `begins` is called with it before any of its reports."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self.attempt = Attempt(self._services, owner, admitted, decision, renaming)
@@ -51,7 +51,7 @@ class Tries(msgspec.Struct, eq=False):
         self.attempt.begin()
 
     def begin_second(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
-        """Beside the one under way."""
+        """Start a hedge beside the running attempt."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self._services.hedging.begun_total += 1
@@ -59,7 +59,7 @@ class Tries(msgspec.Struct, eq=False):
         self.second.begin()
 
     def keep_only(self, winner: Attempt, admitted: Admitted) -> None:
-        """It has begun to answer; where there are two, the other one is dropped."""
+        """Keep the attempt that has begun to answer and drop the other one, if there is one."""
         first, second = self.attempt, self.second
         if second is None:
             return
@@ -74,7 +74,7 @@ class Tries(msgspec.Struct, eq=False):
         self._services.metrics.hedge_lost(admitted.model.pool, max(0, lost_tokens))
 
     def goes_on_without(self, failed: Attempt) -> bool:
-        """Whether another attempt is still under way."""
+        """Return True if another attempt is still running, and make it the current one."""
         other = self.second if failed is self.attempt else self.attempt
         self.second = None
         if other is None or other.over:
@@ -83,7 +83,7 @@ class Tries(msgspec.Struct, eq=False):
         return True
 
     def failed(self, attempt: Attempt, admitted: Admitted, failure: Failure, detail: str) -> None:
-        """Remembered here, and against the replica."""
+        """Record the failure here and against the replica."""
         services, replica_id = self._services, attempt.replica.id
         self.failures += (failure,)
         self.all_failures += (failure,)
@@ -100,25 +100,26 @@ class Tries(msgspec.Struct, eq=False):
         )
 
     def disregard(self, attempt: Attempt, failure: Failure) -> None:
-        """It failed by what the gateway has put into the request: that replica may be asked again, without it."""
+        """Forget a failure caused by what the gateway added to the request, so that the replica may be tried without
+        it."""
         self.failures = self.failures[:-1]
         if failure not in EVIDENCE and failure is not Failure.REPLICA_LOST:
             self.tried.pop(attempt.replica.id, None)
 
     @property
     def pool_is(self) -> FallbackWhen:
-        """What is wrong with the pool, after the last failure."""
+        """State of the pool after the last failure."""
         return "saturated" if self.failures[-1:] == (Failure.OVERLOADED,) else "unavailable"
 
     def at(self, replica_id: ReplicaId) -> Attempt | None:
-        """The one under way there."""
+        """Return the running attempt on this replica, or None."""
         for attempt in (self.attempt, self.second):
             if attempt is not None and not attempt.over and attempt.replica.id == replica_id:
                 return attempt
         return None
 
     def drop(self) -> None:
-        """Both, silently."""
+        """End both attempts without a report."""
         if self.second is not None and not self.second.over:
             self._services.usage.lost_attempt(self.second, self._services.clock())
         for attempt in (self.attempt, self.second):
@@ -126,18 +127,18 @@ class Tries(msgspec.Struct, eq=False):
                 attempt.drop()
 
     def leave_pool(self) -> None:
-        """The request goes to another pool, where nobody has been tried."""
+        """Drop the attempts and forget the tried replicas, because the request moves to another pool."""
         self.drop()
         self.attempt = self.second = None
         self.tried, self.failures = {}, ()
 
-    # the clock
+    # timeouts
 
     def give_up_silent(self, now_s: float, *, stream: bool) -> bool:
-        """Whether the engine was silent for too long, and the attempt with it was given up."""
+        """Give up an attempt whose engine has been silent for too long. Return True if it was given up."""
         limits, attempt = self._services.limits, self.attempt
         if attempt is None or attempt.over:
-            return False  # what the request waits for has its own time
+            return False  # other waits have their own timeout
         silent_s = now_s - attempt.waiting_since_s
         if attempt.begun:
             if silent_s <= limits.idle_s:
@@ -150,21 +151,21 @@ class Tries(msgspec.Struct, eq=False):
         return True
 
     def is_late(self, admitted: Admitted, now_s: float) -> bool:
-        """Whether it is time for a second attempt."""
+        """Return True if it is time for a hedge."""
         attempt = self.attempt
         if attempt is None or attempt.over or self.second is not None:
             return False
         return self._services.hedging.is_late(admitted, attempt, now_s)
 
     def due_s(self, admitted: Admitted, now_s: float) -> float:
-        """Before this neither of the two is true, unless another attempt begins; monotonic."""
+        """Return the monotonic time before which neither check above can act, unless another attempt starts."""
         limits, attempt = self._services.limits, self.attempt
         if attempt is None or attempt.over:
             return _NEVER_S
         if attempt.begun:
             return attempt.waiting_since_s + limits.idle_s
         if admitted.stream and admitted.routing.hedge_after_s is not None:
-            return 0.0  # how late is too late moves with the pool's first tokens
+            return 0.0  # the hedging delay changes with the pool's times to first token
         given_up_s = attempt.waiting_since_s + min(limits.first_byte_s, limits.idle_s) if admitted.stream else _NEVER_S
         if self.second is not None:
             return given_up_s

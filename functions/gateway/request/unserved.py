@@ -1,12 +1,12 @@
-"""A request that no replica can answer as it is: wait, ask in another way, or turn it down.
+"""Handle a request that no replica can serve as it is: wait, change the request, or reject it.
 
-    no replica has its adapter      the rollout's old version answers it, where it may; else a replica loads it (`cold`)
-    all that have its base are out  the rollout's old version answers it, where it may
-    its pool is full, or gone       another pool (`plan`); its own, once that serves, where it is at zero (`wake`);
-                                    else it is turned down with what the pool that it asked for said
+    no replica has its adapter      the rollout's old version if that is allowed, else load the adapter (`cold`)
+    all that have its base are out  the rollout's old version if that is allowed
+    its pool is full or gone        another pool (`plan`); if its own pool is at zero, wait until that serves (`wake`);
+                                    else reject with the error of the requested pool
 
-Neighbours: `exchange` is the request; `second_tries` comes here when a pool has failed; `routing.cold_wait`,
-`routing.wake_wait` and `routing.fallback_plan` know where to wait and where to go.
+`exchange` is the request. `second_tries` calls this module when a pool has failed. `routing.cold_wait`,
+`routing.wake_wait` and `routing.fallback_plan` implement the waits and choose other pools.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ from functions.gateway.routing.wake_wait import NOBODY_SERVES, WakeWait
 
 
 class Unserved(Ending, QueuedRequest, Protocol):
-    """An exchange, as far as it goes on elsewhere."""
+    """The part of an exchange that is needed to wait or to move elsewhere."""
 
     deadline_s: float
 
@@ -39,7 +39,7 @@ class Unserved(Ending, QueuedRequest, Protocol):
 
 
 def without_replica(exchange: Unserved, decision: NoReplica) -> None:
-    """No replica can take it as it is: the rollout's old version may, or a replica that loads the adapter."""
+    """Use the rollout's old version, load the adapter, or move on, because no replica can serve the request."""
     tries, rollouts = exchange.tries, exchange.services.rollouts
     if _version_is_out(exchange, decision) and rollouts.may_fall_back(exchange.admitted):
         take_control(exchange)
@@ -56,14 +56,17 @@ def without_replica(exchange: Unserved, decision: NoReplica) -> None:
 
 
 def _version_is_out(exchange: Unserved, decision: NoReplica) -> bool:
-    """Whether the replicas that have loaded the base's version that is meant are all out, for what they did to others
-    or for what happened on the way there: those of another version may be well."""
+    """Return True if all replicas with the requested version of the base are out: they failed or could not be
+    reached.
+
+    Replicas with another version may be healthy.
+    """
     meant = exchange.admitted.model.weights is not None
     return meant and decision.reason == "all_tried" and WORTH_A_LOAD.issuperset(exchange.tries.failures)
 
 
 def take_control(exchange: Unserved) -> None:
-    """No replica has the rollout's new version, which the session has not seen or was rolled back: the old one."""
+    """Use the rollout's old version because no replica has the new one, or because the new one was rolled back."""
     rollouts, tries = exchange.services.rollouts, exchange.tries
     last = tries.attempt if tries.failures else None
     attempted = Attempted(last.replica.id, last.sent_s, tries.failures[-1]) if last is not None else None
@@ -71,13 +74,13 @@ def take_control(exchange: Unserved) -> None:
     control = as_control(exchange.admitted, rollouts.splits)
     if exchange.plan is not None:
         exchange.plan.request_changed(exchange.admitted, control)
-    tries.tried = failed_otherwise(tries.tried)  # in the same pool: what failed there has failed
+    tries.tried = failed_otherwise(tries.tried)  # the pool stays the same, so its failed replicas stay excluded
     exchange.take(control)
     exchange.route()
 
 
 def cannot(exchange: Unserved, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
-    """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
+    """Move to another pool, wait for a pool at zero, or end with `answer`. `reason` is a metric label."""
     services, plan = exchange.services, exchange.plan
     is_at_zero = reason in NOBODY_SERVES and services.pool_wakes.ask(exchange.catalogue, exchange.admitted.model.pool)
     moved = None
@@ -88,7 +91,7 @@ def cannot(exchange: Unserved, when: FallbackWhen, answer: ErrorAnswer, reason: 
             services.admission.returned(moved)
         if exchange.cascade_spend is not None:
             services.usage.lost_answer(exchange.cascade_spend, exchange.admitted)
-        exchange.cascade_spend = None  # the larger model has failed; the small one is asked again, and paid for once
+        exchange.cascade_spend = None  # the larger model failed: the small one answers again and is paid for once
         exchange.move(moved)
     elif is_at_zero and (plan is None or not plan.is_away):
         _wait_for_pool(exchange)
@@ -105,7 +108,7 @@ def turn_down(exchange: Unserved, answer: ErrorAnswer, reason: str) -> None:
 
 
 def _load_cold(exchange: Unserved) -> None:
-    """Wait for the adapter; then `_cold_loaded` or `cannot` is called, unless the request ends before."""
+    """Wait for the adapter. Then `_cold_loaded` or `cannot` is called, unless the request ends before."""
     services = exchange.services
     if exchange.cold is None:
         exchange.cold = ColdWait(
@@ -123,10 +126,10 @@ def _cold_loaded(exchange: Unserved, replica: ReplicaView) -> None:
 
 
 def _wait_for_pool(exchange: Unserved) -> None:
-    """Wait for the first replica; then `_pool_serves` or `turn_down` is called, unless the request ends before."""
+    """Wait for the first replica. Then `_pool_serves` or `turn_down` is called, unless the request ends before."""
     services = exchange.services
     services.admission.released(exchange, settlement.fair_cost_tokens(exchange, exchange.tries.attempt))
-    exchange.tries.leave_pool()  # a replica that is started anew may bear the name of one that was tried
+    exchange.tries.leave_pool()  # a new replica may have the name of one that was tried
     if exchange.wake is None:
         head = replies.more_headers(exchange.admitted, exchange.entry.headers)
         exchange.wake = WakeWait(
@@ -137,7 +140,7 @@ def _wait_for_pool(exchange: Unserved) -> None:
 
 
 def _pool_serves(exchange: Unserved) -> None:
-    """As if it came now; it counts once."""
+    """Submit the request again as if it had just arrived, without counting it twice."""
     try:
         exchange.services.admission.returned(exchange.admitted)
         exchange.services.admission.submit(exchange)

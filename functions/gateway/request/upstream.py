@@ -1,8 +1,8 @@
-"""Connections to engines: one request at a time each, pooled, and never trusted.
+"""Connections to engines: pooled, one request at a time each, with untrusted input.
 
-`UpstreamConnection` turns an engine's bytes into four calls on whoever owns the request (head, body, end, failure); the
-pool keeps idle connections per replica, newest first, and closes them before the engine would. Deciding what a failure
-means is the exchange's affair.
+`UpstreamConnection` turns an engine's bytes into four calls on the request's owner (head, body, end, failure). The
+pool keeps idle connections per replica, newest first, and closes them before the engine would. The exchange decides
+what a failure means.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from functions.api.ids import ReplicaId
 from functions.decisions.routing.retry import Failure
 
 _SECOND_LOOK_S = 0.1
-# What the kernel takes in for a connection, and so about what one read brings: uvloop would take 256,000 bytes at once,
-# of which a relay makes six copies. A round trip of 0.2 ms leaves it 150 MB/s.
+# Kernel receive buffer of a connection, and so about the size of one read. By default uvloop reads 256,000 bytes, and a
+# relay makes six copies of them. With a round trip of 0.2 ms this size allows 150 MB/s.
 _RECEIVE_BYTES = 32 * 1024
-_WITHOUT_BODY_BYTES = 64 * 1024  # of heads, chunk sizes and trailers at a stretch: the parser keeps a header to its end
+# Limit on consecutive bytes of heads, chunk sizes and trailers, because the parser buffers a header to its end
+_WITHOUT_BODY_BYTES = 64 * 1024
 
 
 class AnswerReceiver(Protocol):
-    """Who receives an engine's answer."""
+    """Receiver of an engine's answer."""
 
     def on_head(self, status: int, content_type: bytes) -> None: ...
 
@@ -35,16 +36,16 @@ class AnswerReceiver(Protocol):
 
 
 class Connection(Protocol):
-    """One request at a time to one engine, as an attempt uses it."""
+    """A connection to one engine, for one request at a time, as an attempt uses it."""
 
-    fresh: bool  # it has not been idle yet
-    retry_after: bytes  # of the answer under way
+    fresh: bool  # True until the connection has been idle
+    retry_after: bytes  # `retry-after` header of the current answer
 
     def send(self, answer: AnswerReceiver, request: bytes) -> None:
         """Send one request; its answer goes to `answer`."""
 
     def abort(self) -> None:
-        """Drop the request: the engine stops generating, and `answer` hears nothing more."""
+        """Drop the request: the engine stops generating, and `answer` receives nothing more."""
 
     def pause(self) -> None: ...
 
@@ -52,29 +53,29 @@ class Connection(Protocol):
 
 
 class Upstreams(Protocol):
-    """Where attempts have their connections from: `UpstreamPool`, or a simulated fleet's."""
+    """Source of connections for attempts: `UpstreamPool`, or a simulated fleet's."""
 
     def take(self, replica_id: ReplicaId) -> Connection | None:
-        """One that is at hand, or None: then dial."""
+        """Return an idle connection, or None if the caller must dial."""
 
     async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
-        """A new one; OSError (TimeoutError included) when the engine does not take it."""
+        """Return a new connection. Raise OSError (TimeoutError included) if the engine does not accept it."""
 
     def give_back(self, connection: Any) -> None:
-        """One that `take` or `dial` gave, unused."""
+        """Return an unused connection of `take` or `dial` to the pool."""
 
     def sweep(self) -> None:
-        """Close what was idle for too long."""
+        """Close connections that have been idle for too long."""
 
     def close(self) -> None: ...
 
 
 class _Surplus(Exception):
-    """Stops the parser: bytes follow an answer that is complete."""
+    """Stops the parser because bytes follow a complete answer."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to one engine, over its life in the pool."""
+    """One connection to one engine, over its lifetime in the pool."""
 
     __slots__ = (
         "_answer",
@@ -99,20 +100,20 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self.replica_id = replica_id
         self.idle_since_s = 0.0
-        self.fresh = True  # it has not been idle yet
+        self.fresh = True  # True until the connection has been idle
         self._transport: asyncio.Transport | None = None
         self._answer: AnswerReceiver | None = None
-        self._body: list[bytes] = []  # of one read
-        self.on_body = self._body.append  # what the parser calls for each chunk, of which a read may have hundreds
+        self._body: list[bytes] = []  # body pieces of one read
+        self.on_body = self._body.append  # called by the parser for each chunk; one read may have hundreds
         self._parser = httptools.HttpResponseParser(self)
-        self._content_type = self.retry_after = b""  # of the answer under way
+        self._content_type = self.retry_after = b""  # headers of the current answer
         self._head_seen = False
-        self._without_body_bytes = 0  # since the last piece of a body
+        self._without_body_bytes = 0  # bytes since the last piece of a body
         self._complete = False
         self._keep = False
         self._paused = False
 
-    # what the exchange calls
+    # calls of the exchange
 
     def send(self, answer: AnswerReceiver, request: bytes) -> None:
         """Send one request; its answer goes to `answer`."""
@@ -145,17 +146,17 @@ class UpstreamConnection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    # what the transport calls
+    # calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
         connection = transport.get_extra_info("socket")
-        if connection is not None:  # of a played one there is none
+        if connection is not None:  # a transport in a test may have no socket
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self._close()  # bytes that nobody asked for
+            self._close()  # bytes without a request
             return
         try:
             self._parser.feed_data(data)
@@ -163,13 +164,13 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._complete:
                 self._spoiled(error)
                 return
-            self._keep = False  # the answer is whole, what follows it is nobody's: use the one, drop the connection
+            self._keep = False  # the answer is complete: use it, ignore what follows, and drop the connection
         body, answer = self._body, self._answer
-        if body:  # what came in one read goes on as one piece
+        if body:  # pass on the body bytes of one read as one piece
             piece = body[0] if len(body) == 1 else b"".join(body)
             body.clear()
             self._without_body_bytes = 0
-            if answer is not None:  # whom the head has not sent away
+            if answer is not None:  # the owner has not dropped the request on the head
                 answer.on_body(piece)
         else:
             self._without_body_bytes += len(data)
@@ -184,7 +185,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.forget(self)
         self._fail(Failure.RESET, "the connection broke" if exc is None else str(exc))
 
-    # what the parser calls
+    # calls of the parser
 
     def on_message_begin(self) -> None:
         if self._complete:
@@ -206,7 +207,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete = self._head_seen
         self._keep = bool(self._parser.should_keep_alive())
 
-    # inside
+    # internals
 
     def _spoiled(self, error: Exception) -> None:
         switched = isinstance(error, httptools.HttpParserUpgrade)
@@ -214,7 +215,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._close()
 
     def _finish(self, answer: AnswerReceiver) -> None:
-        if self._paused:  # the client stopped reading just as the answer ended
+        if self._paused:  # the client paused just as the answer ended
             self.resume()
         self._answer = None
         self._complete = False
@@ -236,7 +237,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """Idle connections per replica. Bounded; the sweep closes what has been idle for too long."""
+    """A bounded set of idle connections per replica. The sweep closes those that have been idle for too long."""
 
     def __init__(self, clock: Callable[[], float], idle_per_replica: int, keep_alive_s: float) -> None:
         self._clock = clock
@@ -246,7 +247,7 @@ class UpstreamPool:
         self._closed = False
 
     def take(self, replica_id: ReplicaId) -> UpstreamConnection | None:
-        """The connection that was idle for the shortest time, or None: then dial."""
+        """Return the connection that was idle for the shortest time, or None if the caller must dial."""
         idle = self._idle.get(replica_id)
         while idle:
             connection = idle.pop()
@@ -256,10 +257,10 @@ class UpstreamPool:
         return None
 
     async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> UpstreamConnection:
-        """A new connection; OSError (TimeoutError included) when the engine does not take it.
+        """Return a new connection. Raise OSError (TimeoutError included) if the engine does not accept it.
 
-        A loop that was busy for all of that time finds the timer and the made connection at once, the timer first:
-        the second look keeps our own lag (a thousand TLS handshakes, say) from being held against the replica.
+        After a stall of the event loop the timer can expire although the connection was made in time. The second,
+        short wait prevents blaming the replica for the gateway's own stall (for example a thousand TLS handshakes).
         """
         loop = asyncio.get_running_loop()
         dialling = loop.create_task(loop.create_connection(lambda: UpstreamConnection(self, replica_id), host, port))
@@ -268,7 +269,7 @@ class UpstreamPool:
                 if (await asyncio.wait({dialling}, timeout=wait_s))[0]:
                     return dialling.result()[1]
         finally:
-            dialling.cancel()  # does nothing where it is done
+            dialling.cancel()  # does nothing if the task is done
         raise TimeoutError(f"no connection in {timeout_s} s")
 
     def give_back(self, connection: UpstreamConnection) -> None:
@@ -286,7 +287,7 @@ class UpstreamPool:
             idle.remove(connection)
 
     def sweep(self) -> None:
-        """Close what was idle for too long; forget replicas without idle connections."""
+        """Close connections that have been idle for too long, and forget replicas without idle connections."""
         oldest_s = self._clock() - self._keep_alive_s
         for replica_id, idle in list(self._idle.items()):
             expired = [connection for connection in idle if connection.idle_since_s < oldest_s]
