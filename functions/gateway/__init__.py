@@ -1,6 +1,6 @@
-"""The gateway function: the data plane. A FastAPI app whose two hot routes have a fast lane.
+"""The gateway: shoal's data plane, a FastAPI app whose two busiest routes have a fast lane without ASGI.
 
-A request's way, the same on both lanes: headers -> intake (who, what, which version) -> route -> relay -> account.
-`lane.py` and `plain.py` are the two client sides, `upstream.py` the engine side, `exchange.py` joins them; what they
-decide is in intake, relay and functions/decisions, none of which knows a socket.
+Both lanes process a request in the same steps: headers -> intake (caller, model, version) -> route -> relay ->
+account. `lane.py` and `plain.py` are the two client sides, `upstream.py` is the engine side, and `exchange.py` joins
+them. Decisions are made in intake, relay and functions/decisions, which use no sockets.
 """

@@ -19,7 +19,7 @@ def main(other: OtherChoice | None = None) -> int:
     try:
         run(GatewaySettings(), other)
     except (StartFailed, ValidationError, OSError) as error:
-        print(f"gateway: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
+        print(f"gateway: {error}", file=sys.stderr)  # noqa: T201 - the last output of the process
         return 1
     return 0
 

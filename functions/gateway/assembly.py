@@ -1,6 +1,6 @@
-"""Assembly of a gateway's services, and the listeners of a request's end in their order.
+"""Assembly of a gateway's services, and the ordered listeners of a request's end.
 
-Neighbours: `server` calls it, and so does everything that runs a gateway without sockets; `services` is what comes out.
+Neighbours: `server` and everything that runs a gateway without sockets call it; `services` defines the result.
 """
 
 from collections.abc import Callable
@@ -60,10 +60,11 @@ def make_services(
     make_admission: Callable[[Callable[[], float], FleetView], AdmissionQueues] = AdmissionQueues,
     origins: Origins | None = None,
 ) -> Services:
-    """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
+    """Return the services of one gateway.
 
-    Without replicas that are `telling` of their caches, prefixes are known by what was sent. A simulated fleet brings
-    its own `upstreams`, and may compare other routers and an open admission.
+    Without a `loader`, a request for an adapter that no replica has loaded is refused. `telling` reports which
+    prefixes replicas cache; without it the gateway derives them from the prompts that it sent. A simulated fleet
+    passes its own `upstreams`, and may pass another router (`other`) or an open admission (`make_admission`).
     """
     traces = traces or TraceSink(None, wall_clock)
     connections = Connections(limits.connections, limits.connections_per_address, metrics.connection_closed, clock)
@@ -131,7 +132,7 @@ def make_services(
             quarantine.ended,
             intake.features.ended,
             admission.ended,
-            partial(settlement.settle, clock, usage),  # the tenant's account, and its bill
+            partial(settlement.settle, clock, usage),  # charges the tenant's account and records usage
             metrics.ended,
             rollouts.ended,
             partial(tracing.offer, traces, wall_clock),
@@ -142,7 +143,7 @@ def make_services(
 def guard_of(
     limits: Limits, connections: Connections, clock: Callable[[], float], metrics: Metrics, held: HeldBytes
 ) -> Guard:
-    """Guards of the connections off the fast lane: the same protocol as every server of ours has, in our words.
+    """Return the guard of connections off the fast lane.
 
     Bodies are bounded and timed again where they are read (`http.plain`).
     """

@@ -1,6 +1,7 @@
-"""Background of a gateway: what it follows, what it publishes, and what it publishes last, each as a supervised task.
+"""Background tasks of a gateway: feeds that it follows, state that it publishes, and the final publication at
+shutdown.
 
-Neighbours: `server` starts it before it takes requests and ends it after the last one; `feeds` has what the tasks do.
+Neighbours: `server` starts them before the first request and ends them after the last one; `feeds` has the loops.
 """
 
 import asyncio
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_S = 2.0
-_FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # by then every replica has said twice that it is there
-_KEPT_MESSAGES_S = 10.0  # sessions of a busy fleet are read in less than one
+_FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # every replica has sent two heartbeats by then
+_KEPT_MESSAGES_S = 10.0  # a busy fleet's sessions are read in less than one second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class Background:
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     def _swap(self, summed: list[int], catalogue: Catalogue) -> None:
-        """A new snapshot; where it has more pools than ever, so have tokenizers and what is known of caches."""
+        """Put a new snapshot in use; if it has more pools than any before, check the memory limit again."""
         self.gateway.swap(catalogue)
         pools = sum(entry.task == "generate" for entry in catalogue.pools.values())
         if pools > summed[0]:
@@ -129,7 +130,10 @@ class Background:
             )
 
     async def _learn_zone(self) -> None:
-        """Knative lets no node's name through: the pod is known by the host's."""
+        """Fetch this pod's zone from the registry.
+
+        Knative passes no node name to the pod, so the pod is identified by its host name.
+        """
         settings = self.settings
         token = functools.partial(self.credentials.bearer, "follow")
         pod: tuple[zones.ZoneSubject, str] = ("pod", socket.gethostname())
@@ -137,7 +141,7 @@ class Background:
             await zones.learn(client, settings.registry_url, token, pod, self.gateway.services.router.stands_in)
 
     async def last_words(self) -> None:
-        """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
+        """Publish the last evidence, pool figures and session homes, which only this gateway has seen."""
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await feeds.publish_evidence_once(self.gateway.services, self.bus)

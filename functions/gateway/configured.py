@@ -1,6 +1,6 @@
-"""Parts of a gateway by its settings: bounds, optional stores and caches, tools, names and addresses.
+"""Parts of a gateway that depend on its settings: limits, optional stores and caches, tools, names and addresses.
 
-What is optional is imported only where it is configured: it brings large libraries.
+Optional parts are imported only if they are configured, because they need large libraries.
 """
 
 import os
@@ -70,7 +70,10 @@ def credentials(settings: GatewaySettings) -> RoleCredentials:
 
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
-    """Imported only where it is used: it brings tokenizers, templates and numpy, and an eighth of a second."""
+    """Return the exact prefix index if tokenizers are configured.
+
+    The import is deferred because it loads tokenizers, templates and numpy, and takes an eighth of a second.
+    """
     if settings.tokenizers_dir is None and settings.tokenizers_cache_dir is None:
         return None
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -89,7 +92,7 @@ def _fetch_tokenizer(settings: GatewaySettings) -> "FetchTokenizer":
 
 
 def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | None, list[RouteProvider]]":
-    """Imported only where a store is configured: its client is 25 MB."""
+    """Return the batch service and its routes if an object store is configured; the store's client needs 25 MB."""
     if settings.s3_endpoint_url is None:
         return None, []
     from functions.gateway.batch import routes
@@ -110,7 +113,7 @@ def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | Non
 
 
 def _store(settings: GatewaySettings, bucket: str, *, needs_conditions: bool = False) -> "S3Store":
-    """Raises StartFailed where a setting of the store is missing or wrong."""
+    """Return the object store. Raises StartFailed if one of its settings is missing or wrong."""
     from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 
     if settings.s3_endpoint_url is None:
@@ -125,7 +128,7 @@ def _store(settings: GatewaySettings, bucket: str, *, needs_conditions: bool = F
 
 
 def tool_policy(settings: GatewaySettings) -> ToolPolicy:
-    """Where tools may lie; StartFailed where a network is none."""
+    """Return the networks, certificates and secrets for tool calls. Raises StartFailed if a network is malformed."""
     try:
         networks = tuple(ip_network(text.strip()) for text in settings.tool_private_networks.split(",") if text.strip())
     except ValueError as error:
@@ -134,9 +137,9 @@ def tool_policy(settings: GatewaySettings) -> ToolPolicy:
 
 
 def own_name(settings: GatewaySettings) -> str:
-    """The host's name and the port: two gateways that answer at one place follow each other, as a handover's do.
+    """Return the host's name and the port, so that a successor at the same address has the same name.
 
-    Unless they share the port: then they are there at the same time, and the process tells them apart.
+    Gateways that share a port run at the same time, so their names contain the process id, too.
     """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:100]
     return f"{host}-{settings.port}-{os.getpid()}" if settings.reuse_port else f"{host}-{settings.port}"
@@ -151,7 +154,7 @@ def registry_client(settings: GatewaySettings) -> httpx.AsyncClient:
 
 
 def usage_delivery(settings: GatewaySettings, services: Services, bearer: Bearer) -> UsageDelivery:
-    """Its spool lies beside the cached snapshot: where the one outlives a restart, so does the other."""
+    """Return the delivery of usage rows, whose spool is next to the cached snapshot and survives the same restarts."""
     client = httpx.Client(base_url=settings.registry_url, verify=registry_trust(settings), trust_env=False)
     spool = UsageSpool(settings.snapshot_cache_file.with_name("usage"))
     return UsageDelivery(services.usage, spool, registry_post(client, bearer), services.gateway_id, services.clock)

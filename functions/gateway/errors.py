@@ -1,7 +1,7 @@
-"""Errors as OpenAI clients know them: `{"error": {"message", "type", "param", "code"}}`.
+"""Errors in the form that OpenAI clients expect: `{"error": {"message", "type", "param", "code"}}`.
 
-Raised anywhere as `Refused`, turned into bytes at one edge. The message says what to do; it never repeats a secret,
-and repeats what a caller sent only where `quote` has made it short and harmless.
+Code raises `Refused` anywhere; one edge converts it to bytes. A message says what to do. It contains no secret, and
+contains text of the caller only after `quote` has shortened and cleaned it.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ErrorAnswer:
         return orjson.dumps({"error": self._error()})
 
     def event(self) -> bytes:
-        """The same as a server-sent event, for a stream that has begun. No `[DONE]` follows it."""
+        """Return the error as a server-sent event for a stream that has begun. No `[DONE]` follows it."""
         return b"data: " + self.body() + b"\n\n"
 
     def _error(self) -> dict[str, str | None]:
@@ -32,7 +32,7 @@ class ErrorAnswer:
 
 
 class Refused(Exception):
-    """The request ends here, with this answer."""
+    """The request ends here with this answer."""
 
     def __init__(self, answer: ErrorAnswer) -> None:
         super().__init__(answer.message)
@@ -40,7 +40,10 @@ class Refused(Exception):
 
 
 class OverQuota(Refused):
-    """The tenant's own limit. `dimension` is a metric label, one of QuotaLimits' names; `headers` say what is left."""
+    """A tenant's own limit is exceeded.
+
+    `dimension` is a metric label, one of QuotaLimits' names. `headers` report the remaining quota.
+    """
 
     def __init__(self, answer: ErrorAnswer, dimension: str, headers: MoreHeaders = ()) -> None:
         super().__init__(answer)
@@ -53,10 +56,10 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 
 def unauthorized() -> Refused:
-    """One answer for every reason, so that it tells nobody which keys exist."""
+    """Return one answer for all reasons, so that it does not reveal which keys exist."""
     message = (
         "Incorrect API key provided: it is missing, malformed, unknown, revoked or expired. "
-        "Send 'Authorization: Bearer <key>'."  # the phrase and the type are what clients look for
+        "Send 'Authorization: Bearer <key>'."  # clients search for this phrase and the type
     )
     return Refused(ErrorAnswer(401, "authentication_error", "invalid_api_key", message))
 
@@ -70,7 +73,7 @@ def model_not_found(requested: str) -> Refused:
     return Refused(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
 
 
-# What clients of vLLM and of OpenAI look for elsewhere, and where it is.
+# Alternatives for paths that clients of vLLM and OpenAI know and that do not exist here.
 _INSTEAD = {
     "/pooling": "Vectors are at /v1/embeddings, classes at /v1/classify, scores at /v1/score.",
     "/v2/embed": "Vectors are at /v1/embeddings.",
@@ -153,7 +156,7 @@ def answer_too_large(detail: str) -> ErrorAnswer:
 
 
 NO_ROOM_FOR_ANSWER = "no_room_for_answer"
-MADE_IN_VAIN = frozenset((ANSWER_TOO_LARGE, NO_ROOM_FOR_ANSWER))  # an engine has done its work
+MADE_IN_VAIN = frozenset((ANSWER_TOO_LARGE, NO_ROOM_FOR_ANSWER))  # the engine has computed the whole answer
 
 
 def no_room_for_answer(after_s: int) -> ErrorAnswer:
@@ -185,6 +188,6 @@ def internal_error() -> ErrorAnswer:
 
 
 def quote(text: str, limit: int = 100) -> str:
-    """What a caller sent, fit to be read back: short, and nothing that could be taken for markup or a header."""
+    """Return text of a caller in a form that is safe to print: short, without unprintable characters."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     return "'" + "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short) + "'"

@@ -1,11 +1,11 @@
-"""Background loops of the gateway: what it receives, what it publishes, and the sweep.
+"""Background loops of the gateway: feeds that it receives, state that it publishes, and the sweep.
 
-It receives heartbeats, prefix updates, and other gateways' pins and session homes; it publishes rollouts' evidence,
-pool heartbeats, and its own pins and homes. Snapshots come from the registry in the same way
+The gateway receives heartbeats, prefix updates, and other gateways' pins and session homes. It publishes rollout
+evidence, pool heartbeats, and its own pins and homes. Snapshots come from the registry in the same way
 (`functions.fleet.snapshots`).
 
-Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
-with what it last knew, and keeps what it could not tell.
+Each feed is a loop that raises when its source is lost; `Supervised` restarts it. Meanwhile the gateway uses the last
+known state and retains what it could not publish.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
-_LINES_AT_ONCE = 16  # of heartbeats: a third of a millisecond
+_LINES_AT_ONCE = 16  # heartbeats between two yields to the event loop: a third of a millisecond
 _FIRST_REQUEST_S = 0.5
 _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
@@ -44,11 +44,11 @@ _NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
 _HOMES_INTERVAL_S = 0.2
 _TOKENIZERS_INTERVAL_S = 1.0
-_BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
+_BATCHES_PER_INTERVAL = 8  # batches have up to 4,096 sessions: about 65,000 new sessions a second for pins
 
 
 async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = None) -> None:
-    """Every replica's last heartbeat, then heartbeats as they come, until the bus is lost."""
+    """Process every replica's last heartbeat, then new heartbeats until the bus is lost."""
     try:
         messages = bus.listen()
         for message in await anext(messages):
@@ -66,14 +66,14 @@ async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = Non
 
 
 async def publish_evidence(services: Services, bus: RolloutBus) -> None:
-    """Each second, what this gateway has seen of rollouts. What could not be told is told later."""
+    """Publish rollout evidence every second. Evidence that could not be published is sent later."""
     while True:
         await asyncio.sleep(_EVIDENCE_INTERVAL_S)
         await publish_evidence_once(services, bus)
 
 
 async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
-    """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
+    """Publish evidence that changed since the last call. On BusUnavailable, the next call publishes all of it again."""
     for heartbeat in services.rollouts.evidence.heartbeats():
         try:
             await bus.publish_stats(rollout_heartbeat.encode(heartbeat))
@@ -84,14 +84,14 @@ async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_pins(services: Services, bus: RolloutBus) -> None:
-    """Twice a second, the sessions that were pinned here; kept where the bus is away."""
+    """Publish sessions pinned at this gateway twice a second; pins stay queued while the bus is unreachable."""
     while True:
         await asyncio.sleep(_PINS_INTERVAL_S)
         await publish_pins_once(services, bus)
 
 
 async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
-    """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
+    """Publish a few batches of new pins. On BusUnavailable, the unpublished pins go back into the queue."""
     pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
         told = pins.to_publish()
@@ -107,9 +107,10 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Five times a second, the conversations that went where others would not look; kept where the bus is away.
+    """Publish, five times a second, which replicas conversations were sent to if other gateways would not assume them.
 
-    Sent when the turn is: the others know before most answers have ended, and the next turn can come.
+    Homes are sent when the turn is dispatched, so other gateways know them before most answers end and the next turn
+    can arrive. They stay queued while the bus is unreachable.
     """
     while True:
         await asyncio.sleep(_HOMES_INTERVAL_S)
@@ -117,7 +118,7 @@ async def publish_homes(services: Services, bus: SessionBus) -> None:
 
 
 async def publish_homes_once(services: Services, bus: SessionBus) -> None:
-    """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
+    """Publish a few batches of new session homes. On BusUnavailable, the unpublished homes go back into the queue."""
     homes = services.router.homes
     for _ in range(_BATCHES_PER_INTERVAL):
         told = homes.to_publish()
@@ -134,11 +135,11 @@ async def publish_homes_once(services: Services, bus: SessionBus) -> None:
 
 
 async def follow_homes(services: Services, bus: SessionBus) -> None:
-    """The homes that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
+    """Process session homes that the bus retains, then those that gateways publish. Raises BusUnavailable."""
     async for messages in bus.homes():
         for message in messages:
             _take_homes(services, message)
-            await asyncio.sleep(0)  # a batch may be of 4,096 sessions: requests come between
+            await asyncio.sleep(0)  # a batch may have 4,096 sessions: let requests run in between
         services.state.unread.discard("session homes")
 
 
@@ -150,7 +151,7 @@ def _take_homes(services: Services, message: bytes) -> None:
 
 
 async def publish_pools(services: Services, bus: PoolBus) -> None:
-    """Each second, what this gateway has seen of each pool lately. What could not be told is old a second later."""
+    """Publish every second what this gateway measured of each pool. Figures that could not be published are dropped."""
     sender = (services.gateway_id, int(services.wall_clock() * 1000))
     while True:
         await asyncio.sleep(_POOLS_INTERVAL_S)
@@ -164,7 +165,9 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_demand(services: Services, bus: PoolBus) -> None:
-    """Each second, and at once when somebody begins to wait, who asks for pools that may be at zero."""
+    """Publish the demand for pools that may scale to zero: every second, and immediately when a request starts to
+    wait.
+    """
     incarnation, sequence, wakes = int(services.wall_clock() * 1000), 0, services.pool_wakes
     while True:
         with contextlib.suppress(TimeoutError):
@@ -185,7 +188,9 @@ async def publish_demand(services: Services, bus: PoolBus) -> None:
 async def publish_needs(
     services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
 ) -> None:
-    """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
+    """Publish every ten seconds what the policies in force need and this gateway lacks; an empty list is published,
+    too.
+    """
     incarnation, sequence = int(services.wall_clock() * 1000), 0
     while True:
         catalogue = services.state.catalogue
@@ -200,11 +205,11 @@ async def publish_needs(
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:
-    """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
+    """Process pins that the bus retains, then those that gateways publish. Raises BusUnavailable."""
     async for messages in bus.pins():
         for message in messages:
             _take_pins(services, message)
-            await asyncio.sleep(0)  # a batch may be of 4,096 sessions: requests come between
+            await asyncio.sleep(0)  # a batch may have 4,096 sessions: let requests run in between
         services.state.unread.discard("pins")
 
 
@@ -216,7 +221,7 @@ def _take_pins(services: Services, message: bytes) -> None:
 
 
 async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
-    """For ever: where this loop stood still, what came meanwhile is read before anybody is judged."""
+    """Sweep the gateway periodically; skip a round after a stall of this loop, so that pending input is read first."""
     rounds = Rounds(every_s, gateway.services.clock())
     while True:
         await asyncio.sleep(every_s)
@@ -225,7 +230,7 @@ async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
 
 
 async def _take(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
-    """A message of many heartbeats is taken in by parts: requests do not wait for all of it."""
+    """Process a message of many heartbeats in parts, so that requests do not wait for all of it."""
     try:
         for number, line in enumerate(heartbeats.lines(message), start=1):
             _take_line(gateway, line, seals)
@@ -254,7 +259,9 @@ def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None
 
 
 async def follow_nodes(services: Services, bus: NodeBus) -> None:
-    """Which nodes are not ready, as the controller has the registry tell, until the bus is lost: BusUnavailable."""
+    """Process the controller's notices of nodes that are not ready, which the registry publishes. Raises
+    BusUnavailable.
+    """
     async for message in bus.nodes():
         take_nodes(services, message)
 
@@ -268,18 +275,18 @@ def take_nodes(services: Services, message: bytes) -> None:
     services.fleet.tell_nodes(told.nodes, services.clock() + verdicts.VERDICTS_FOR_S)
 
 
-# prefixes, where replicas publish their caches
+# prefix updates from replicas
 
 
 async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
-    """Agents' updates, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
+    """Process the agents' prefix updates; sequence numbers reveal missed ones. Raises BusUnavailable."""
     async for message in bus.prefixes():
         exact.receive(message)
 
 
 async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
-    """Each few seconds, what is wanted of which pool, by the routing policies in force; the first time soon."""
-    await asyncio.sleep(_FIRST_REQUEST_S)  # for the subscription to be there before the answers are
+    """Request every few seconds the prefix data that the routing policies in force need."""
+    await asyncio.sleep(_FIRST_REQUEST_S)  # the subscription must exist before the replies arrive
     while True:
         if services.state.catalogue is not None:
             for ask in exact.asks(services.state.catalogue):
@@ -288,7 +295,7 @@ async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
 
 
 async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
-    """Each second, what the pools in force need and what is missing of it; nothing waits for it."""
+    """Load missing tokenizers of the pools in force; check every second. Requests do not wait for it."""
     while True:
         if services.state.catalogue is not None:
             await exact.refresh_tokenizers(services.state.catalogue)
@@ -298,7 +305,7 @@ async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
 async def sweep_prefixes(
     exact: "ExactPrefixes", clock: Callable[[], float], every_s: float = _SWEEP_INTERVAL_S
 ) -> None:
-    """Likewise: what replicas cache is forgotten with their silence, and not with ours."""
+    """Remove prefixes of silent replicas periodically; skip a round after a stall of this loop."""
     rounds = Rounds(every_s, clock())
     while True:
         await asyncio.sleep(every_s)

@@ -1,11 +1,11 @@
-"""The gateway: takes requests from both lanes, and keeps what they share up to date.
+"""The gateway: handles requests of both lanes and updates the state that they share.
 
     handle                      one request, from its bytes to an exchange that answers it
-    swap, receive_heartbeat     what the feeds bring
+    swap, receive_heartbeat     updates from the feeds
     sweep                       a few times a second: silence, deadlines, idle connections
 
-One instance per process, made in `server`, owned by one loop. Losing registry or bus changes nothing here but the age
-of what is known. What an exchange uses is in `services`; optional parts stand in front as `interceptors`.
+One instance per process, made in `server`, owned by one loop. If the registry or the bus is lost, only the age of the
+known state changes. `services` has what an exchange uses; optional parts are `interceptors`.
 """
 
 import logging
@@ -44,24 +44,24 @@ _NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet
 
 
 class Interceptor(Protocol):
-    """An optional part that takes some tenants' requests for a route before they are admitted."""
+    """An optional part that handles some tenants' requests for a route before they are admitted."""
 
     route: Route
 
     def concerns(self, catalogue: Catalogue, tenant: TenantId) -> bool:
-        """Whether any request of this tenant may be its."""
+        """Return True if the part may handle a request of this tenant."""
 
     def take(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """Answer it, with requests of its own to `Gateway.handle`; raises Refused."""
+        """Answer the request with requests of the part's own to `Gateway.handle`; raises Refused."""
 
 
 class Gateway:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.interceptors: tuple[Interceptor, ...] = ()
-        self._unheard: list[Exchange] = []  # wait for their pool's first heartbeat
+        self._unheard: list[Exchange] = []  # requests that wait for their pool's first heartbeat
         self._unheard_replicas = UnheardReplicas(self._is_out)
 
     # requests
@@ -69,14 +69,15 @@ class Gateway:
     def handle(
         self, route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float, *, composed: bool = False
     ) -> Answering | None:
-        """Take one request; its answer goes to `sink`. None where it was refused at once.
+        """Handle one request and send its answer to `sink`. Return None if the request was rejected immediately.
 
-        `composed`: it comes from an interceptor, and goes the usual way.
+        `composed`: the request comes from an interceptor, so interceptors are skipped.
         """
         services, entry = self.services, None
         raw = RawRequest(request_id_of(headers), headers, body)
         try:
-            catalogue = services.state.catalogue  # this request's, whatever is swapped in meanwhile
+            # this request uses one catalogue, even if a new one is swapped in meanwhile
+            catalogue = services.state.catalogue
             if catalogue is None:
                 raise Refused(_NOT_READY)
             if services.state.snapshot_too_old:
@@ -84,8 +85,8 @@ class Gateway:
             if services.state.drain_is_over:
                 raise Refused(errors.restarting())
             known = services.intake.recognise(catalogue, raw, services.wall_clock())
-            now_s = services.clock()  # one reading for all of the intake, which nothing interrupts
-            if known.read.is_late(now_s - received_s):  # nobody waits for it any more: an engine must not
+            now_s = services.clock()  # one clock reading for the whole intake, which never yields to the loop
+            if known.read.is_late(now_s - received_s):  # the client no longer waits, so no engine should work on it
                 raise Refused(errors.arrived_too_late())
             for interceptor in self.interceptors if not composed else ():
                 if interceptor.route is route and interceptor.concerns(catalogue, known.caller.tenant):
@@ -108,18 +109,20 @@ class Gateway:
         return exchange
 
     def begin(self, exchange: Exchange, sink: Sink, *, is_reserved: bool) -> None:
-        """An admitted request; `is_reserved`: its limits had what it needs."""
+        """Start an admitted request. If its quota is not reserved yet (`is_reserved`), request more from the bus
+        first.
+        """
         if is_reserved:
             self._start(exchange)
-        else:  # other gateways may have left some of the tenant's limits
+        else:  # other gateways may have unused shares of the tenant's limits
             self.services.quotas.ask(exchange.entry, self.services.clock, partial(self._reserved, exchange, sink))
 
     def _reserved(self, exchange: Exchange, sink: Sink, refused: Refused | None) -> None:
-        """What was missing of its limits has come, or has not."""
-        if exchange.ended:  # the client left meanwhile
+        """Start the request, or reject it if the missing quota was not granted."""
+        if exchange.ended:  # the client left in the meantime
             return
         if refused is None:
-            exchange.check(self.services.clock())  # its deadline may have passed meanwhile
+            exchange.check(self.services.clock())  # its deadline may have passed in the meantime
             if not exchange.ended:
                 self._start(exchange)
             return
@@ -128,7 +131,7 @@ class Gateway:
         self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
     def _start(self, exchange: Exchange) -> None:
-        """At once; of a gateway that has only just begun to listen, once its pool is heard of, or is not in time."""
+        """Start the request; soon after the gateway's start, wait a limited time for the pool's first heartbeat."""
         services = self.services
         if services.clock() < services.state.fleet_unheard_until_s and self._may_yet_be_heard(exchange):
             self._unheard.append(exchange)
@@ -139,12 +142,15 @@ class Gateway:
             exchange.failed_here()
 
     def _may_yet_be_heard(self, exchange: Exchange) -> bool:
-        """Whether a replica of its pool that is ready may not have had its turn to say so."""
+        """Return True if a ready replica of the request's pool may not have sent its first heartbeat yet."""
         replicas = self.services.fleet.pool(exchange.admitted.model.pool).replicas
         return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
     def _start_heard(self, now_s: float) -> None:
-        """Only here, not by the heartbeat itself: who speaks first is not to have all that waited."""
+        """Start requests that waited for their pool's first heartbeat.
+
+        The sweep calls this, not the heartbeat: the replica that reports first must not get all waiting requests.
+        """
         waited, self._unheard = self._unheard, []
         for exchange in waited:
             _each([exchange], lambda request: request.check(now_s))  # its deadline may have passed
@@ -152,7 +158,7 @@ class Gateway:
                 self._start(exchange)
 
     def precheck(self, headers: RawHeaders) -> Hold:
-        """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
+        """Check the caller and reserve memory before a body is read. Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
             raise Refused(_NOT_READY)
@@ -162,7 +168,7 @@ class Gateway:
         return services.held.body(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, dialect: Dialect = OPENAI) -> None:
-        """Of one that has not come as far as to be handled."""
+        """Reject a request that was not handled."""
         replies.refuse(self.services.metrics, sink, request_id, answer, dialect=dialect)
 
     def _turn_away(
@@ -174,10 +180,10 @@ class Gateway:
             entry.leave(self.services.clock())
         replies.turn_away(self.services.metrics, sink, route, request_id, refused, more=more)
 
-    # what the feeds report
+    # calls from the feeds
 
     def swap(self, catalogue: Catalogue) -> None:
-        """A new snapshot; requests under way keep the one they began with, and what was counted stays counted."""
+        """Put a new snapshot in use. Requests under way continue with the old one, and counters are preserved."""
         services = self.services
         services.state.catalogue = catalogue
         services.fleet.dedicate(catalogue.snapshot.pools)
@@ -189,16 +195,16 @@ class Gateway:
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def bus_recovered(self) -> None:
-        """The bus is in reach: each replica has all of the usual time to send a heartbeat."""
+        """Reset the silence timers: the bus is back, so each replica has the full time to send a heartbeat."""
         self.services.bus_link.set(True)
         if self.services.state.bus_down:
             self.services.state.bus_down = False
             self.services.fleet.reset_silence(self.services.clock())
 
     def receive_heartbeat(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
-        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
+        """Process one heartbeat; requests on a replica that is reported lost move to another one.
 
-        `its_view`: what `to_view` made of the same heartbeat for another gateway of the process.
+        `its_view`: the result of `to_view` for the same heartbeat, if another gateway of the process has computed it.
         """
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
@@ -209,13 +215,18 @@ class Gateway:
             self._abandon(ReplicaId(heartbeat.replica_id))
 
     def receive_pulse(self, pulse: Pulse) -> None:
-        """The heartbeat that it stands for. One of an agent that is not known yet says nothing: a whole one follows."""
+        """Process a pulse as the full heartbeat that it abbreviates.
+
+        A pulse of an unknown agent is ignored, because a full heartbeat follows.
+        """
         completed = self.services.fleet.completed(pulse)
         if completed is not None:
             self.receive_heartbeat(*completed)
 
     def sweep(self) -> None:
-        """A few times a second: silence, deadlines, idle connections. Not where that comes late (`feeds.sweep`)."""
+        """Check silence, deadlines and idle connections a few times a second. `feeds.sweep` skips a round that is
+        late.
+        """
         services = self.services
         now_s = services.clock()
         self._judge_snapshot()
@@ -235,7 +246,7 @@ class Gateway:
         services.rollouts.sweep()
 
     def _expire(self, now_s: float) -> None:
-        """Who is silent alone is out; where most are, each is asked first."""
+        """Remove replicas that are silent. If most are silent at the same time, connect to each one first."""
         services, fleet = self.services, self.services.fleet
         were_unheard = fleet.expiry.is_fleets
         for replica_id, phase in fleet.expire(now_s, services.router.silence.heard_s).items():
@@ -261,7 +272,7 @@ class Gateway:
         self._abandon(replica_id)
 
     def _suspect(self, now_s: float) -> None:
-        """Nodes and zones that fall silent, or are said not to be ready, are avoided as a whole."""
+        """Avoid nodes and zones that are silent as a whole or are reported as not ready."""
         lost, found = self.services.fleet.suspect(now_s)
         for kind, name in sorted(lost):
             _log.warning("%s %s has fallen silent or is not ready: its replicas are avoided", kind, name)
@@ -281,13 +292,13 @@ class Gateway:
             )
 
     def cut_short(self) -> None:
-        """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
+        """End open requests, and reject new ones, with an error because the drain timeout has passed."""
         self.services.state.drain_is_over = self.services.state.draining
         self._start_heard(self.services.clock())
         self._each_open(lambda request: request.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:
-        """Why /readyz says no, or None."""
+        """Return the reason for a negative /readyz, or None if the gateway is ready."""
         state, fleet = self.services.state, self.services.fleet
         if state.draining:
             return "draining"
@@ -311,7 +322,7 @@ class Gateway:
 
 
 def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
-    """One step of all of these. Where it fails by our own fault, that one ends and the others go on."""
+    """Call `step` on each request. A failure of one ends that request only."""
     for request in requests:
         try:
             step(request)

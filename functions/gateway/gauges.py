@@ -1,7 +1,7 @@
-"""Gauges of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
+"""Gauges of the gateway's state at the moment of a scrape: open, held, remembered and used objects.
 
-What happens is counted where it happens (`metrics`); this is looked up, and totals that are kept elsewhere are carried
-over by how much they have grown.
+`metrics` counts events as they happen. This module reads state at the scrape, and adds the growth of totals that
+other modules hold to its counters.
 """
 
 from prometheus_client import Gauge
@@ -81,7 +81,7 @@ class StateGauges:
         self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=registry)
 
     def scrape(self) -> None:
-        """Bring them up to date; called before each rendering, on the loop."""
+        """Update all gauges; called on the loop before each rendering."""
         services = self._services
         services.metrics.prefixes.scrape()
         services.metrics.rank_models(services.clock())

@@ -1,6 +1,6 @@
-"""Memory of a gateway where every bound of its settings is reached at once.
+"""Memory of a gateway if every limit of its settings is reached at the same time.
 
-What the kernel keeps for slow readers (`listeners`: 256 KiB a connection at most) is the node's, and not in here.
+The kernel's send buffers (`listeners`: at most 256 KiB a connection) belong to the node and are not included.
 """
 
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
@@ -17,14 +17,16 @@ _BASE_BYTES = 92 * MIB  # measured, with TLS and one tokenizer's libraries
 _STORE_BYTES = 25 * MIB  # the object store's client
 _STREAM_BYTES = 8_704  # measured (docs/measurements/sizing.md)
 _ANSWER_COPIES = 4  # joined, renamed, with its head, and under TLS; one answer at a time
-_BLOCK_BYTES = 110  # of a prompt that was sent somewhere
+_BLOCK_BYTES = 110  # one remembered block of a prompt
 _LEARNT_BYTES = 50 * 10**6 + 16 * MIB + 32 * 10**6  # chains, prompts to learn, tokenised pieces
-_POOL_BYTES = 100 * 10**6 + 130 * MIB  # blocks that its caches hold, and a tokenizer of 128,000 tokens
-_FILE_BYTES = 20 * MIB  # of a file on its way to the store
+_POOL_BYTES = 100 * 10**6 + 130 * MIB  # cached blocks of its replicas, and a tokenizer of 128,000 tokens
+_FILE_BYTES = 20 * MIB  # a file during its upload to the store
 
 
 def most(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """`pools`: those that generate, and so have tokenizers and caches that are known."""
+    """Return the parts of the maximum memory. `pools`: number of pools that generate; each has a tokenizer and known
+    caches.
+    """
     limits, batch = Limits(), BatchLimits()
     parts = [
         Part("the process", _BASE_BYTES),

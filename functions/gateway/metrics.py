@@ -1,7 +1,7 @@
-"""What Prometheus sees of the gateway. Label values are bounded: pools come from the snapshot, models are the busiest
-ones and `other` (`Busiest`), the rest is of small fixed sets; no tenant anywhere.
+"""Prometheus metrics of the gateway. Label values are bounded: pools come from the snapshot, models are the busiest
+ones and `other` (`Busiest`), and the rest are small fixed sets. No label contains a tenant.
 
-The hot path calls cells that were made once per label set: `labels()` costs three times an increment.
+The hot path uses cells that are made once per label set: `labels()` costs three times an increment.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ _MAX_LABEL_SETS = 4096
 NAMED_MODELS = 50
 OTHER = "other"
 RANK_EVERY_S = 60.0
-_MOST_CHANGES = 10  # of named models, a minute
+_MOST_CHANGES = 10  # changes of named models per minute
 _CANDIDATES = 4096
 _TIMES_BUSIER = 2
 
@@ -151,11 +151,11 @@ class Metrics:
         self._route_child(decision.reason).value += 1.0
 
     def shed(self, reason: str) -> None:
-        """A request was refused for want of a replica that can answer it."""
+        """Count a request that was rejected because no replica can answer it."""
         self._shed.labels(reason).inc()
 
     def degraded(self, asked: PoolName, answers: PoolName, *, is_same_model: bool) -> None:
-        """Another pool than the one that was asked for begins to answer."""
+        """Count a request that another pool than the requested one starts to answer."""
         (self._taken_over if is_same_model else self._degraded).labels(asked, answers).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
@@ -174,14 +174,14 @@ class Metrics:
         self._closed.labels(reason).inc()
 
     def refused(self, status: int) -> None:
-        """A request that never had a model."""
+        """Count a request that was rejected before its model was known."""
         self._request_child("none", "none", status).inc()
 
     def quota_rejected(self, dimension: str) -> None:
         self._quota.labels(dimension).inc()
 
     def ended(self, ended: Ended) -> None:
-        """A request that was admitted has ended."""
+        """Record an admitted request that has ended."""
         admitted, timeline, usage = ended.admitted, ended.timeline, ended.usage
         pool = admitted.model.pool
         model = self._models.label(admitted.model.id)
@@ -213,15 +213,15 @@ class Metrics:
             self._cascade.labels(*ended.cascade[:3]).inc()
 
     def hedge_lost(self, pool: PoolName, prompt_tokens: int) -> None:
-        """The slower one of two attempts is dropped; its engine has computed up to so much for nobody."""
+        """Count the prompt tokens that the dropped, slower one of two attempts computed without use."""
         self._hedge_lost.labels(pool).inc(prompt_tokens)
 
     def rank_models(self, now_s: float) -> None:
-        """Which models have series of their own, now and then."""
+        """Update the models that have series of their own; at most once every RANK_EVERY_S."""
         self._models.rank(now_s)
 
     def _request_child(self, model: str, service_class: str, status: int) -> CounterCell:
-        """Made at the first request of its kind; statuses and classes are of small fixed sets."""
+        """Create the counter cell at the first request of its kind; statuses and classes are small fixed sets."""
         cell = self._requests.labels(model, service_class, str(status))
         self._request_children[model, service_class, status] = cell
         return cell
@@ -256,27 +256,27 @@ class Metrics:
 
 
 class Busiest:
-    """The busiest models by name, all others together: the bound of a label that tenants' adapters would grow.
+    """The busiest models by name and all others together: a bound for a label that grows with tenants' adapters.
 
-    The first so many that are asked for get their names. Then, once a minute, one that was asked for more than twice as
-    often as the quietest named one takes its place: a series begins and another ends, and no more than `_MOST_CHANGES`
-    a minute. Models that were not asked for at all since the last look lose their names to any that was.
-    Worked example (test_a_busy_model_takes_the_place_of_a_quiet_one): with two names, of 5, 40 and 100 requests a
-    minute the one with 5 was there first; after a minute the names are those with 40 and 100.
+    The first `most` models get names. Then, once a minute, an unnamed model with more than twice the requests of the
+    quietest named one replaces it: one series begins and another ends, at most `_MOST_CHANGES` a minute. Models
+    without any request since the last ranking lose their names to any model that had one. Worked example
+    (test_a_busy_model_takes_the_place_of_a_quiet_one): there are two names, and the models have 5, 40 and 100
+    requests a minute. The model with 5 has a name first; after a minute the names are those with 40 and 100.
 
-    Counting is one look into a dict; of those without a name the first `_CANDIDATES` of a minute are counted. Owned by
-    one event loop. `forget` is called with each name that its place was taken from.
+    Counting is one dict lookup; of the unnamed models, the first `_CANDIDATES` of a minute are counted. Owned by one
+    event loop. `forget` is called with each name that was replaced.
     """
 
     def __init__(self, most: int, forget: Callable[[str], None]) -> None:
         self._most = most
         self._forget = forget
-        self._named: dict[str, int] = {}  # requests since the last look
+        self._named: dict[str, int] = {}  # requests since the last ranking
         self._others: dict[str, int] = {}
         self._ranked_s: float | None = None
 
     def label(self, name: str) -> str:
-        """One more request; what its series is called."""
+        """Count one request and return the label of its series."""
         named = self._named
         if name in named:
             named[name] += 1
@@ -292,7 +292,7 @@ class Busiest:
         return OTHER
 
     def rank(self, now_s: float) -> None:
-        """Does nothing within a minute of the last time."""
+        """Rank the models again; does nothing within a minute of the last ranking."""
         if self._ranked_s is None:
             self._ranked_s = now_s
         if now_s - self._ranked_s < RANK_EVERY_S:

@@ -1,10 +1,10 @@
-"""What policies in force need at this gateway, and what of it is not there. Blocks: it looks at files.
+"""Local resources that policies in force need at this gateway and that are missing. Blocks, because it checks files.
 
-    tokenizer      of a pool whose routing policy knows prefixes by what replicas tell (`spec.prefix.source`)
+    tokenizer      of a pool whose routing policy uses prefixes that replicas report (`spec.prefix.source`)
     tool_secret    of a tenant's tool
 
-Told to the controller each ten seconds (`feeds.publish_needs`), which says so on the policy. A gateway that lacks
-something serves all the same, as each policy's page says.
+The list is sent to the controller every ten seconds (`feeds.publish_needs`), which reports it on the policy. A
+gateway with missing resources still serves, as each policy's page says.
 """
 
 import os
@@ -23,7 +23,7 @@ _NO_TOKENIZERS = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZ
 def unmet_needs(
     catalogue: Catalogue, tokenizers: TokenizerSource | None, secrets_dir: Path | None
 ) -> tuple[UnmetNeed, ...]:
-    """The first by name, where there are too many to tell."""
+    """Return the unmet needs: the first MAX_NEEDS by name."""
     found = [*_tokenizers(catalogue, tokenizers), *_secrets(catalogue, secrets_dir)]
     told = sorted((need.what, need.subject, need.why) for need in found if len(need.subject) <= _SUBJECT_MAX_CHARS)
     return tuple(UnmetNeed(what, subject, why[:WHY_MAX_CHARS]) for what, subject, why in told[:MAX_NEEDS])

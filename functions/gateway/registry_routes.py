@@ -1,12 +1,12 @@
-"""The registry's routes for tenants, at the gateway's address: versions, channels, artifacts, rollouts, usage.
+"""The registry's routes for tenants at the gateway's address: versions, channels, artifacts, rollouts, usage.
 
-    a tenant's key (401) → its rate (429) → its share of what is open (429, 503) → the registry, with the same key
+    a tenant's key (401) → its rate (429) → its share of open requests (429, 503) → the registry, with the same key
 
-The registry decides what a key may do (scopes, whose model it is) and answers; its words pass unchanged. `ROUTES` is
-all that is forwarded: snapshot, fleet, keys, audit, console and `/internal` have no address here. The installation's
-token is no tenant's key, so it opens nothing here either. Bodies pass on as they come, and none is held.
+The registry checks the key's rights (scopes, model ownership) and answers; its messages pass unchanged. Only `ROUTES`
+are forwarded: snapshot, fleet, keys, audit, console and `/internal` are not reachable here. The installation's token
+is no tenant's key, so it is rejected here too. Bodies are streamed and not buffered.
 
-The registry away is 503 on these routes and nothing else (docs/decisions/0025).
+If the registry is unreachable, these routes, and no others, answer 503 (docs/decisions/0025).
 """
 
 import re
@@ -44,19 +44,22 @@ ROUTES: Final = (
     ("GET", "/v1/rollouts/{rollout}"),
     ("POST", "/v1/rollouts/{rollout}/{verb}"),
 )
-_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")  # of a path: nothing that another server could read otherwise
+# one path segment: nothing that another server could parse differently
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _SENT = ("content-type", "content-length", "if-match", "accept")
 _ANSWERED = ("content-type", "content-length", "etag", "retry-after", "cache-control", "www-authenticate")
 _LEFT = 499
 _OPEN, _OPEN_OF_TENANT = 64, 16
-_UPLOADS_AT_ONCE, _UPLOADS_OF_TENANT = 8, 2  # as many as one registry takes
+_UPLOADS_AT_ONCE, _UPLOADS_OF_TENANT = 8, 2  # the same numbers as one registry accepts
 _CONNECT_S, _WRITE_S, _ANSWER_S = 2.0, 30.0, 30.0
-_CHECKED_S = 600.0  # an upload's answer comes after its checks
+_CHECKED_S = 600.0  # an upload is answered after its checks
 _BLOCK_BYTES = 64 * 1024
 
 
 class RegistryForwarding:
-    """Owned by one event loop. `client` has the registry's address and trust."""
+    """Forwards tenants' requests to the registry. Owned by one event loop. `client` has the registry's address and
+    trust.
+    """
 
     def __init__(self, services: Services, client: httpx.AsyncClient) -> None:
         self._services = services
@@ -84,7 +87,7 @@ class RegistryForwarding:
             try:
                 answer = await self._client.send(self._sent(request, key), stream=True)
             except ClientDisconnect:
-                return Response(status_code=_LEFT)  # nobody reads it
+                return Response(status_code=_LEFT)  # the client has left
             except httpx.HTTPError as error:
                 raise Refused(_away()) from error
             held.push_async_callback(answer.aclose)
@@ -107,7 +110,7 @@ class RegistryForwarding:
 
 
 class _Relayed(StreamingResponse):
-    """The registry's answer as it comes; its place is given back with the last byte, or when the reader leaves."""
+    """The registry's streamed answer; its share is released after the last byte or when the client leaves."""
 
     def __init__(self, answer: httpx.Response, held: AsyncExitStack) -> None:
         self._held = held
@@ -121,7 +124,7 @@ class _Relayed(StreamingResponse):
 
 
 def _sent_headers(request: Request, key: str) -> dict[bytes, bytes]:
-    """As bytes, since text would have to be ASCII, and a header may have any byte from 0x80 on."""
+    """Return the forwarded headers as bytes, because text must be ASCII and a header may have bytes from 0x80 on."""
     sent = {name.encode(): request.headers[name].encode("latin-1") for name in _SENT if name in request.headers}
     if announced_bytes(request.scope["headers"]) == 0:
         sent[b"content-length"] = b"0"

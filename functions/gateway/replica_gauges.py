@@ -1,10 +1,10 @@
-"""Gauges of the replicas that this gateway sends to, by pool and zone, and of those that have gone silent.
+"""Gauges of the replicas that this gateway routes to, by pool and zone, and of replicas that fell silent.
 
-A replica that stops sending heartbeats is forgotten after 15 s, and with it the series that would have told of its
-loss. So who was there at the last scrape and is not now counts as `silent` for ten minutes, or until it is back;
-one that was draining has left by its own will and does not, and neither does a replica of a pool that a push removed.
-Worked example (test_a_replica_that_falls_silent_is_counted_for_a_while): three replicas ready in zone a, one in b; b's
-node dies: `{zone="b", state="ready"}` is 0 and `{zone="b", state="silent"}` 1, for ten minutes.
+A replica that sends no heartbeats is forgotten after 15 s, and its series would end without a trace. So a replica
+that was present at the last scrape and is missing now counts as `silent` for ten minutes, or until it is back. A
+replica that was draining, or whose pool was removed by a push, does not count. Worked example
+(test_a_replica_that_falls_silent_is_counted_for_a_while): three replicas are ready in zone a and one in b. When b's
+node dies, `{zone="b", state="ready"}` is 0 and `{zone="b", state="silent"}` is 1 for ten minutes.
 """
 
 from collections import Counter as Counts
@@ -30,7 +30,7 @@ class _Gone:
 
 
 class ReplicaGauges(Collector):
-    """Taken on the loop by `take`, read by the scraping thread."""
+    """Collector of replica gauges: `take` updates them on the loop, the scraping thread reads them."""
 
     def __init__(self) -> None:
         self._present: tuple[Heartbeat, ...] = ()
@@ -45,8 +45,11 @@ class ReplicaGauges(Collector):
         *,
         declared: Container[str] | None = None,
     ) -> None:
-        """`suspected`: with which node or zone, for each replica that is. `declared`: pools that there are to be; None:
-        not known."""
+        """Record the replicas at this scrape.
+
+        `suspected`: the suspected node or zone of each replica that is avoided. `declared`: declared pools; None if
+        unknown.
+        """
         self._suspected = Counts(suspected)
         former = {each.replica_id: each for each in self._present}
         self._present = tuple(heartbeats)

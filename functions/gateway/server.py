@@ -1,7 +1,8 @@
-"""The gateway process: sockets, TLS, parts, drain. The composition root; nothing imports it but `__main__`.
+"""The gateway process: sockets, TLS, parts, drain. It is the composition root; only `__main__` imports it.
 
-uvicorn runs it: its `http=` hook is the fast lane, its lifespan is not used. Neighbours: `listeners` makes the sockets,
-`configured` the parts that depend on settings, `assembly` what requests share, `background` what goes on beside them.
+uvicorn runs it: the fast lane is uvicorn's `http=` hook, and uvicorn's lifespan is off. Neighbours: `listeners` binds
+the sockets, `configured` makes the parts that depend on settings, `assembly` makes what requests share, and
+`background` runs the background tasks.
 """
 
 import asyncio
@@ -48,11 +49,11 @@ from functions.telemetry.memory import limit_bytes, warn_if_over
 
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
-_AFTER_DRAIN_S = 5.0  # for the last error events to go out
+_AFTER_DRAIN_S = 5.0  # for the last error events to be sent
 
 
 def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
-    """Serve until drained, by another router's choice if one is given; raises StartFailed."""
+    """Serve until drained; raises StartFailed. `other` replaces the router's choice."""
     inherited = inherit(settings.handover_socket, listener_count(settings)) if settings.handover_socket else None
     listeners = inherited.listeners if inherited is not None else bind_all(settings)
     config = _uvicorn_config(settings)
@@ -130,7 +131,9 @@ class _Server(uvicorn.Server):
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
 
     def _optional_parts(self) -> list[RouteProvider]:
-        """What requests need not know of: chats of several requests, files and batches. What routes they have."""
+        """Create the parts that requests do not depend on (composed chats, files, batches); return their route
+        providers.
+        """
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(
             settings.bus_url,
@@ -155,7 +158,7 @@ class _Server(uvicorn.Server):
             self._batches.start()
         if self._inherited is not None:
             await self._until_ready()
-        await super().startup([])  # it listens to nothing: it has no bound for a TLS handshake, `_listen` has
+        await super().startup([])  # without sockets: uvicorn has no timeout for a TLS handshake, `_listen` has
         main, *rest = self._listeners
         await self._listen(main, self.config.ssl)
         if settings.plain_port:
@@ -167,7 +170,7 @@ class _Server(uvicorn.Server):
             self._metrics_server.start()
         self._open_handover()
         gc.collect()
-        gc.freeze()  # what exists now lives for ever; collections need not look at it again
+        gc.freeze()  # objects that exist now live until the end; collections can skip them
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.state.draining = True
@@ -199,7 +202,7 @@ class _Server(uvicorn.Server):
         await self._quota_broker.close()
 
     async def _until_ready(self) -> None:
-        """Until then the predecessor, which knows the fleet, answers better than we would."""
+        """Wait until this gateway is ready; until then the predecessor, which knows the fleet, answers."""
         for _ in range(_READY_CHECKS):
             if self._gateway.not_ready_reason() is None:
                 return
@@ -226,7 +229,7 @@ class _Server(uvicorn.Server):
         self.servers.append(cast(asyncio.base_events.Server, server))
 
     async def _finish_handshakes(self) -> None:
-        """Take nobody else, and wait for whoever was accepted: a connection that has no TLS yet, uvicorn ignores."""
+        """Accept no more connections, and finish TLS handshakes under way, which uvicorn would ignore."""
         for server in self.servers:
             server.close()
         for server in self.servers:
@@ -243,15 +246,16 @@ class _Server(uvicorn.Server):
             self._inherited.announce_serving()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second signal, or one after a handover: what is open gets the ordinary time, from now."""
+        """On a second signal, or one after a handover, end open requests after the ordinary drain timeout from now."""
         if self.should_exit:
             asyncio.get_running_loop().call_later(self._settings.drain_timeout_s, self._gateway.cut_short)
         super().handle_exit(sig, frame)
 
     def _drain(self) -> None:
-        """A successor serves: take all the time that open streams need, and that idle clients need to learn of it.
+        """Drain after a successor has started to serve.
 
-        A connection that is closed just as its client sends is an error there; one that is used is told to close.
+        Open streams get the longer handover timeout, and idle clients the time to notice the close. Closing a
+        connection just as its client sends would be an error there; a connection in use is told to close by a header.
         """
         self._services.http.lame_duck_s = self._services.limits.lame_duck_handover_s
         self._drain_timeout_s = self._settings.handover_drain_timeout_s

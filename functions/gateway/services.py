@@ -1,8 +1,8 @@
-"""Services of a request: one frozen record of everything that requests share. `assembly` makes it, once a process.
+"""Services of a request: one frozen record of everything that requests share. `assembly` makes it once per process.
 
-Exchanges, attempts, compositions and batches hold it and nothing of the gateway itself; `gateway` takes requests in and
-keeps it up to date. What is in force at the moment (the snapshot, whether the bus is in reach, whether the process
-drains) is in `state`. Owned by one event loop. Times are monotonic seconds, unless they are called unix.
+Exchanges, attempts, compositions and batches hold it and nothing else of the gateway; `gateway` accepts requests and
+updates it. `state` has what changes: the snapshot, whether the bus is reachable, whether the process drains. Owned by
+one event loop. Times are monotonic seconds, unless their names contain unix.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ from functions.telemetry.trace_sink import TraceSink
 
 
 class RequestHandler(Protocol):
-    """`Gateway.handle`: takes one request; its answer goes to the sink."""
+    """Signature of `Gateway.handle`: handles one request and sends its answer to the sink."""
 
     def __call__(
         self, route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float, *, composed: bool = False
@@ -50,15 +50,15 @@ class RequestHandler(Protocol):
 
 
 class Watched(Protocol):
-    """Anything that may wait for too long."""
+    """Anything that may time out."""
 
-    due_s: float  # before this, monotonic, `check` would do nothing: most have nothing due at most sweeps
+    due_s: float  # monotonic; `check` does nothing before this time, so most sweeps skip most requests
 
     def check(self, now_s: float) -> None: ...
 
 
 class OpenRequest(Watched, Protocol):
-    """A request under way, as far as the clock, the fleet and the feeds have something to say to it."""
+    """A request under way, as the sweep, the fleet and the feeds use it."""
 
     def replica_lost(self, replica_id: ReplicaId) -> None: ...
 
@@ -70,25 +70,25 @@ class OpenRequest(Watched, Protocol):
 
 
 class SnapshotSource(Protocol):
-    """What is known of where snapshots come from."""
+    """The state of the snapshot's source."""
 
-    confirmed_unix_s: float | None  # when it last said that there is no newer one
+    confirmed_unix_s: float | None  # time when it last confirmed that there is no newer one
     refused_total: int
 
 
 @dataclass(slots=True)
 class State:
-    """What is in force now."""
+    """The changing state of the gateway."""
 
-    catalogue: Catalogue | None = None  # a request under way keeps the one that it began with
+    catalogue: Catalogue | None = None  # a request under way continues with the one that it began with
     snapshot_source: SnapshotSource | None = None
-    snapshot_too_old: bool = False  # nobody has vouched for it for too long: who may come is not known any more
-    bus_down: bool = False  # then nobody's silence means anything
-    fleet_unheard_until_s: float = 0.0  # monotonic: before this, a pool of which nothing was heard may yet be there
-    unread: set[str] = field(default_factory=set)  # feeds of which the bus keeps messages, not all of them read yet
-    unread_until_s: float = 0.0  # monotonic: for longer nothing waits for them
+    snapshot_too_old: bool = False  # the registry has not confirmed the snapshot for too long: valid keys are unknown
+    bus_down: bool = False  # then silence of replicas is ignored
+    fleet_unheard_until_s: float = 0.0  # monotonic: until then, a pool without heartbeats may still have replicas
+    unread: set[str] = field(default_factory=set)  # feeds whose messages retained by the bus are not all read yet
+    unread_until_s: float = 0.0  # monotonic: readiness waits for them no longer than this
     draining: bool = False
-    drain_is_over: bool = False  # nothing begins any more: nobody would be there to end it
+    drain_is_over: bool = False  # new requests are rejected: the process would end before them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,17 @@ class Services:
     metrics: Metrics
     traces: TraceSink
 
-    # coming in
-    connections: Connections  # clients', from their accept on
-    http: Guard  # of those that are off the fast lane
+    # Incoming requests
+    connections: Connections  # client connections, from accept on
+    http: Guard  # guard of connections off the fast lane
     intake: Intake
-    held: HeldBytes  # of bodies and answers
+    held: HeldBytes  # bytes of bodies and answers
     lookups: Lookups
     quotas: TenantQuotas
     usage: UsageSums
     admission: AdmissionQueues
 
-    # to a replica
+    # Routing to replicas
     fleet: FleetView
     prefixes: Prefixes
     router: Router
@@ -123,14 +123,17 @@ class Services:
     hedging: Hedging
     quarantine: PromptQuarantine
 
-    end_listeners: tuple[EndListener, ...]  # told of each request's end, in this order
+    end_listeners: tuple[EndListener, ...]  # notified of each request's end, in this order
     bus_link: BusLink
-    origins: Origins = field(default_factory=Origins)  # whose pages may call
+    origins: Origins = field(default_factory=Origins)  # origins whose pages may call the gateway
     state: State = field(default_factory=State)
-    open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
+    open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in order of arrival
 
     def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:
-        """By pool, those that it has: in its queue, dispatched, or at its replicas for another pool's sake."""
+        """Return the number of requests per pool.
+
+        A pool's requests are in its queue, dispatched, or at its replicas on behalf of another pool.
+        """
         queued = {pool: admission.gate.running + admission.waiting for pool, admission, _ in self.admission.figures()}
         in_flight = self.router.load.in_flight
         return {
@@ -139,7 +142,7 @@ class Services:
         }
 
     def snapshot_age_s(self) -> float:
-        """Since the registry last said that there is no newer one; 0 where there is none."""
+        """Return the time since the registry last confirmed the snapshot; 0 without a snapshot."""
         catalogue, source = self.state.catalogue, self.state.snapshot_source
         if catalogue is None:
             return 0.0

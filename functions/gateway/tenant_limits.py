@@ -1,21 +1,21 @@
-"""Limits of one tenant on what all share at this gateway, beside its quota.
+"""Limits of one tenant on shared resources of this gateway, in addition to its quota.
 
-    TenantShares   so much at a time, else none    bytes of bodies on their way; uploads, listings, lines of batches and
-                                                   the bytes that these hold
-    TenantSlots    so many at a time, the others   conversations that are read, batches that are made, calls and threads
-                   wait in their order             of server tools
-    Lookups        so often                        models, rollouts, files, batches, conversations: what no
+    TenantShares   an amount at a time; more is    bytes of bodies on their way; uploads, listings, lines of batches and
+                   rejected                        the bytes that these hold
+    TenantSlots    a number at a time; others      conversations that are read, batches that are made, calls and threads
+                   wait in order of arrival        of server tools
+    Lookups        a rate                          models, rollouts, files, batches, conversations: what no
                                                    engine answers
 
-These are three because they end differently: a share is refused at once, a slot is waited for, a lookup comes back with
-time. Each refuses in its owner's words. Only tenants that hold something, or wait for it, are remembered. Each is owned
-by one event loop.
+They are three because they end differently: a share is rejected immediately, a slot is waited for, and a lookup is
+possible again later. Each raises its owner's error message. Only tenants that hold or wait for something are
+remembered. Each is owned by one event loop.
 
-A lookup is in no quota, and yet takes the loop or a thread of the store's. So each tenant has a bucket for them, wide
-enough for many clients that list models as they start, and too narrow for a flood:
+A lookup is in no quota, but uses the event loop or a thread of the store. So each tenant has a token bucket, large
+enough for many clients that list models as they start, and too small for a flood:
 
-    capacity = per_minute / 6 (ten seconds' worth may come at once)     refill = per_minute / 60 a second
-    worked example (test_a_flood_of_lookups_is_refused): 6,000 a minute: 1,000 at once, then 100 a second
+    capacity = per_minute / 6 (a burst of ten seconds' calls)     refill = per_minute / 60 a second
+    worked example (test_a_flood_of_lookups_is_refused): 6,000 a minute: a burst of 1,000, then 100 a second
 """
 
 import asyncio
@@ -35,13 +35,13 @@ _ADVICE = {
     "files": "A file is what it was.",
     "batches": "What is said of a batch changes every five seconds at most.",
 }
-_SWEPT_AT = 1000  # buckets; those that are full again are as good as none
+_SWEPT_AT = 1000  # number of buckets at which unused ones are dropped: a full bucket carries no information
 
 
 class TenantShares:
-    """At most `most` are held in all, and `most_per_tenant` by one tenant.
+    """Shares of an amount: at most `most` in all, and at most `most_per_tenant` for one tenant.
 
-    Its owner asks `is_free` before it takes; with a `refusal`, `taken` does.
+    The owner checks `is_free` before `take`; with a `refusal`, `taken` checks it and raises.
     """
 
     __slots__ = ("_held", "_most_per_tenant", "_refusal", "held", "most")
@@ -53,13 +53,13 @@ class TenantShares:
         self._refusal = refusal
         self._held: Counter[str] = Counter()
         self.most = most
-        self.held = 0  # by all
+        self.held = 0  # by all tenants
 
     def held_by(self, tenant: str) -> int:
         return self._held[tenant]
 
     def is_free(self, tenant: str, amount: int = 1, own_most: int = sys.maxsize) -> bool:
-        """`own_most`: a narrower bound for this tenant."""
+        """Return True if `amount` fits the limits; `own_most` is a lower limit for this tenant."""
         own = self._held[tenant] + amount
         return self.held + amount <= self.most and own <= min(self._most_per_tenant, own_most)
 
@@ -88,7 +88,7 @@ class TenantShares:
 
 
 class TenantSlots:
-    """`most` of a tenant's at a time; who comes then waits, in the order of coming."""
+    """Slots of a tenant: at most `most` in use; further callers wait in order of arrival."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TenantSlots:
         most_users: int | None = None,
         refusal: Callable[[], Refused] | None = None,
     ) -> None:
-        """`refusal` is raised where a tenant has `most_users` already (those that wait included), or after `wait_s`."""
+        """`refusal` is raised after a wait of `wait_s`, or if `most_users` of a tenant hold or wait for a slot."""
         self._most = most
         self._wait_s = wait_s
         self._most_users = most_users
@@ -106,7 +106,7 @@ class TenantSlots:
         self._tenants: dict[str, _Slots] = {}
 
     async def enter(self, tenant: str) -> None:
-        """Take a slot, which `leave` gives back."""
+        """Acquire a slot, which `leave` releases."""
         slots = self._tenants.setdefault(tenant, _Slots(self._most))
         if self._refusal is not None and slots.users == self._most_users:
             raise self._refusal()
@@ -143,7 +143,7 @@ class TenantSlots:
 
 
 class _Slots:
-    """One tenant's."""
+    """The slots of one tenant."""
 
     __slots__ = ("free", "users")
 
@@ -153,7 +153,7 @@ class _Slots:
 
 
 class Lookups:
-    """Owned by one event loop."""
+    """Rate limit of calls that no engine answers. Owned by one event loop."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         self._per_minute = per_minute
@@ -161,7 +161,9 @@ class Lookups:
         self._buckets: dict[TenantId, TokenBucket] = {}
 
     def count(self, tenant: TenantId, what: str) -> None:
-        """One more of this tenant's; raises Refused (429), and then it does not count. `what`: models or the like."""
+        """Count one call of this tenant. A call over the limit raises Refused (429) and is not counted. `what`:
+        models, files and so on.
+        """
         now_us = int(self._clock() * US_PER_S)
         bucket = self._buckets.get(tenant)
         if bucket is None:

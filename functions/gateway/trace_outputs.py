@@ -3,7 +3,7 @@
     a request's end ──► the sink's memory ──► files (TRACE_DIR) ──► the store (TRACE_STORE_URL)
                                                                 ──► a collector, as spans (OTLP_ENDPOINT)
 
-Each arrow is a thread, and none of them the loop's. What could not go further is counted by why.
+Each arrow is a thread other than the event loop's. Lost rows are counted by reason.
 """
 
 import time
@@ -20,7 +20,10 @@ from functions.telemetry.trace_sink import TraceSink
 
 
 class TraceOutputs(Collector):
-    """Made before the first request, closed after the last. Raises StartFailed where settings do not fit together."""
+    """Sink and receivers of traces, made before the first request and closed after the last.
+
+    Raises StartFailed if settings contradict each other.
+    """
 
     def __init__(self, settings: GatewaySettings, gateway_id: str) -> None:
         self._shippings = _shippings(settings, gateway_id)
@@ -38,7 +41,7 @@ class TraceOutputs(Collector):
             shipping.start()
 
     def close(self) -> None:
-        """The files first, so that what is in them can still go out."""
+        """Close the sink first, so that rows in its files can still be sent."""
         self.sink.close()
         for shipping in self._shippings.values():
             shipping.close()
@@ -74,7 +77,7 @@ class TraceOutputs(Collector):
 
 
 def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping]:
-    """By receiver. What a receiver needs is imported where there is one."""
+    """Return the shipping of each receiver. A receiver's libraries are imported only if it is configured."""
     if settings.trace_store_url is None and settings.otlp_endpoint is None:
         return {}
     if settings.trace_dir is None:

@@ -1,11 +1,9 @@
-"""What is kept of a request that has ended, and the row that is made of it: what the exchange knows, nothing it said.
+"""Trace of a request that has ended: its metadata, never its content, and the row that is made of it.
 
-Making a row takes 10 us, a third of what all of a request may cost here. So the loop only picks up references to what
-is small and will not change (never the body), and the row is made by whoever wants it: the thread that writes, or
-nobody.
+Making a row takes 10 us, a third of the gateway's whole budget for a request. So the loop only stores references to
+small, immutable objects (never the body), and the writing thread makes the row if it is needed.
 
-Neighbours: `functions.telemetry.trace_row` has the columns; `offer` is the last of those who are given a request's
-`Ended`.
+Neighbours: `functions.telemetry.trace_row` has the columns; `offer` is the last listener of a request's `Ended`.
 """
 
 import re
@@ -31,7 +29,7 @@ _WHY = re.compile(rb'"(?:finish|stop)_reason":"([a-z_]{1,32})"')
 
 
 def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> None:
-    """Keep what is to be known of a request that has ended."""
+    """Offer the trace of a request that has ended to the sink."""
     admitted = ended.admitted
     traces.offer(
         TracedRequest(
@@ -83,8 +81,8 @@ class TracedRequest(msgspec.Struct, gc=False):
     now_unix_s: float
     prediction: Prediction | None
     gaps: Gaps | None
-    tokens: int  # of its stream
-    last: tuple[bytes, ...]  # what the engine said last, at most a few KB
+    tokens: int  # tokens of its stream
+    last: tuple[bytes, ...]  # the last bytes from the engine, at most a few KB
     cascade: dict[str, Any] | None
     degraded_from: str
     split: dict[str, Any] | None = None
@@ -146,7 +144,7 @@ class TracedRequest(msgspec.Struct, gc=False):
         return score if self.cascade is None else score | {"cascade": self.cascade}
 
     def _finish_reason(self) -> str:
-        """What the engine said last; of several choices, of the last one."""
+        """Return the finish reason in the engine's last bytes; with several choices, that of the last one."""
         said = _WHY.findall(b"".join(self.last))
         return said[-1].decode() if said else ""
 
@@ -156,5 +154,5 @@ class TracedRequest(msgspec.Struct, gc=False):
 
 
 def _ms(start_s: float, end_s: float) -> float | None:
-    """None where one of the two never came."""
+    """Return the milliseconds between two times, or None if one of them is unset."""
     return round(max(0.0, end_s - start_s) * 1000, 3) if start_s > 0.0 and end_s > 0.0 else None

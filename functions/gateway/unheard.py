@@ -1,8 +1,9 @@
-"""Unheard replicas: those that are asked before their silence is believed.
+"""Connection checks of silent replicas, before their silence is believed.
 
-Where most are silent at once it is the bus more likely than all of them (`functions.decisions.health.expiry`). So each
-is dialled, and every ASKED_AGAIN_S again: one that takes connections stays in use, one that does not is out. Requests
-say the rest: an engine that takes a connection and answers nothing is ejected by them, as ever.
+If most replicas are silent at the same time, the bus has more likely failed than all of them
+(`functions.decisions.health.expiry`). So the gateway connects to each one, and again every ASKED_AGAIN_S. A replica
+that accepts the connection stays in use; another one is removed. An engine that accepts connections but answers
+nothing is ejected by its failing requests, as always.
 
 Owned by one event loop. Neighbours: `gateway` sweeps it.
 """
@@ -14,18 +15,18 @@ from functions.decisions.routing.replicas import ReplicaView
 from functions.gateway.services import Services
 
 ASKED_AGAIN_S = 5.0
-ASKED_AT_ONCE = 64  # a fleet of thousands is asked over some seconds
+ASKED_AT_ONCE = 64  # connections at the same time: a fleet of thousands is checked over some seconds
 
 
 class UnheardReplicas:
     def __init__(self, is_out: Callable[[ReplicaId], None]) -> None:
-        """`is_out`: takes it out, and what waits for it elsewhere."""
+        """`is_out`: callback that removes a replica and moves its requests elsewhere."""
         self._is_out = is_out
-        self._again_s: dict[ReplicaId, float] = {}  # of those that took the connection
+        self._again_s: dict[ReplicaId, float] = {}  # next check of replicas that accepted the connection
         self._asking: set[ReplicaId] = set()
 
     def sweep(self, services: Services, now_s: float) -> None:
-        """A few times a second: asks those that are doubted now."""
+        """Start connection checks of doubted replicas; called a few times a second."""
         doubted = services.fleet.expiry.doubted
         if self._again_s:
             self._again_s = {each: again_s for each, again_s in self._again_s.items() if each in doubted}
@@ -43,8 +44,8 @@ class UnheardReplicas:
         connect_s = services.limits.connect_s
         try:
             connection = await services.upstreams.dial(replica.id, replica.host, replica.port, connect_s)
-        except (OSError, ValueError):  # ValueError: a host name that cannot be one
-            if replica.id in services.fleet.expiry.doubted:  # nothing of it was heard meanwhile
+        except (OSError, ValueError):  # ValueError: a malformed host name
+            if replica.id in services.fleet.expiry.doubted:  # no heartbeat came in the meantime
                 self._is_out(replica.id)
         else:
             services.upstreams.give_back(connection)
