@@ -73,7 +73,7 @@ class Losses(Generic[Group, Failed]):
         return []
 
     def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> list[tuple[Group, Failed]]:
-        """Record a complete answer to a request sent at `sent_s`; as a sign of life it counts the undecided failures."""
+        """Record a complete answer to a request sent at `sent_s`; as a sign of life it counts undecided failures."""
         loss = self._losses.get(replica_id)
         if loss is None or (sent_s <= loss.began_s and now_s < loss.began_s + DYING_S):
             return []
