@@ -1,6 +1,6 @@
-"""The content-addressed store: manifests, chunks, S3, verification, and the node's cache of artifacts by digest.
+"""Content-addressed store of artifacts: manifests, chunks, S3, verification, and the node's cache by digest.
 
-An artifact is a manifest and its files; its digest names the manifest's bytes, the manifest names the bytes of every
-file and of the chunks that files travel in. Nothing is visible under a digest's path that was not verified against it.
-May import api and decisions, never a role.
+An artifact is a manifest and its files. The digest is the hash of the manifest's bytes; the manifest names the hash
+of every file and of every chunk in which files are transferred. A path named after a digest only ever holds verified
+content. This package may import `api` and `decisions`, never a role.
 """

@@ -1,8 +1,8 @@
-"""adapter_config.json: PEFT's description of an adapter, and what of it the engine cannot serve.
+"""Check adapter_config.json, PEFT's description of an adapter.
 
-What vLLM's PEFT reader would refuse is refused here, in words for the person who trained it. `rank_pattern` and
-`target_modules`, which the engine uses as regular expressions, must be plain names: a tenant's pattern with nested
-quantifiers would stop the whole engine. All problems are told at once.
+A configuration that vLLM's PEFT reader would reject is rejected here, with a message for the person who trained the
+adapter. All problems are reported together. `rank_pattern` and `target_modules` must be plain names, because the
+engine uses them as regular expressions: a tenant's pattern with nested quantifiers would stop the whole engine.
 """
 
 import re
@@ -24,12 +24,15 @@ _SHOWN = 6
 # Initialisations that only set the starting point; the others (PiSSA, OLoRA, LoftQ, CorDA) alter the base's weights.
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 _PLAIN_MODULE = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
-_ALL_LINEAR = "all-linear"  # PEFT's own word for every linear module
+_ALL_LINEAR = "all-linear"  # PEFT's own name for all linear modules
 _Rank = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 class PeftConfig(msgspec.Struct, frozen=True):
-    """What we read of adapter_config.json; PEFT adds fields with every release, so unknown ones are ignored."""
+    """Fields of adapter_config.json that the checks use.
+
+    Unknown fields are ignored: PEFT adds some with every release.
+    """
 
     peft_type: str
     r: _Rank
@@ -61,7 +64,10 @@ class PeftConfig(msgspec.Struct, frozen=True):
 
 
 def read_config(directory: Path) -> PeftConfig:
-    """The configuration in `directory`; ArtifactRefused where there is none that has one meaning."""
+    """Read the configuration in `directory`.
+
+    Raise ArtifactRefused if it is missing, too large, ambiguous or invalid.
+    """
     try:
         with directories.open_plain(directory / CONFIG_NAME) as file:
             document = file.read(CONFIG_MAX_BYTES + 1)
@@ -77,7 +83,7 @@ def read_config(directory: Path) -> PeftConfig:
 
 
 def check_config(config: PeftConfig, *, max_rank: int, base: BaseFacts | None) -> None:
-    """ArtifactRefused with everything that the engine, or this base, cannot serve."""
+    """Raise ArtifactRefused with every problem that keeps the engine, or this base, from serving the adapter."""
     problems = list(_problems(config, max_rank))
     if base is not None:
         problems += _problems_with(base, config)

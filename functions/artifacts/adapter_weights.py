@@ -1,12 +1,12 @@
-"""adapter_model.safetensors: LoRA pairs and nothing else, of the ranks that the configuration says, fitting the base.
+"""Check adapter_model.safetensors: only LoRA pairs, with the ranks of the configuration, that fit the base.
 
     base_model.model.<module>.lora_A.weight            [rank, in_features]
     base_model.model.<module>.lora_B.weight            [out_features, rank]
     base_model.model.<module>.lora_embedding_A / _B    [rank, vocabulary] / [hidden, rank]
 
-An engine that is given a pair of another base fails inside its step, or answers nonsense where the sizes happen to fit;
-with the base's facts at hand, both are refused before. Worked example (test_the_pair_must_fit_the_base): q_proj of 576
-to 576 features takes A of [4, 576] and B of [576, 4] at rank 4.
+An engine that loads a pair trained for another base fails in its step, or answers nonsense if the sizes happen to
+fit. If the base's facts are known, both cases are rejected here. Worked example (test_the_pair_must_fit_the_base):
+q_proj with 576 input and 576 output features needs A of [4, 576] and B of [576, 4] at rank 4.
 """
 
 import re
@@ -21,22 +21,22 @@ from functions.artifacts.base_facts import UNKNOWN_FEATURES, BaseFacts
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused
 from functions.artifacts.safetensors_header import ITEM_BYTES, Tensor
 
-# NaN and infinity among an adapter's weights: training that diverged, refused before it answers anybody.
+# Check for NaN and infinity: weights from diverged training are rejected before they answer a request.
 #
-# A value is one of the two if its exponent bits are all ones. In little-endian floats these lie in the last byte (and
-# the one before it), so the last bytes alone are looked at first, at the speed of a slice: sound weights never have
-# them all set (that would be 1.7e38 and more in F32 and BF16, 32768 and more in F16). Only where they are is the value
-# looked at. Worked example (test_one_bad_value_is_found_wherever_it_is): BF16 NaN is `c0 7f`; its last byte is one of
-# 7f and ff.
+# A value is NaN or infinity if its exponent bits are all ones. In little-endian floats these bits are in the last byte
+# (and the one before it). So a slice of the last bytes is checked first, which is fast: sound weights never have all
+# these bits set (that would be 1.7e38 and more in F32 and BF16, 32768 and more in F16). Full values are checked only in
+# blocks with such a last byte. Worked example (test_one_bad_value_is_found_wherever_it_is): BF16 NaN is `c0 7f`; its
+# last byte is one of 7f and ff.
 #
-# Files up to FULL_SCAN_BYTES, which is every adapter in use, are looked at whole; of larger ones as many bytes, spread
-# evenly over the tensors, each at its beginning, middle and end. One block is in memory at a time.
+# Files up to FULL_SCAN_BYTES, which covers every adapter in use, are scanned completely. Of a larger file, as many
+# bytes are sampled at the beginning, middle and end of each tensor. One block is in memory at a time.
 
 
 FULL_SCAN_BYTES = 512 * 1024**2  # 0.4 s
 _BLOCK_BYTES = 1024**2
 _PARTS = 3
-# Per type: the array code of that many bytes, the exponent's bits, and the last bytes that a bad value may have.
+# Per type: the array code of that width, the exponent's bit mask, and the last bytes that a bad value may have.
 _EXPONENT = {
     "F64": ("Q", 0x7FF0_0000_0000_0000, b"\x7f\xff"),
     "F32": ("I", 0x7F80_0000, b"\x7f\xff"),
@@ -46,7 +46,7 @@ _EXPONENT = {
 
 
 def check_finite(file: BinaryIO, tensors: tuple[Tensor, ...], *, budget_bytes: int = FULL_SCAN_BYTES) -> None:
-    """Refuse NaN and infinity, naming the tensor; reads at most about `budget_bytes`."""
+    """Raise ArtifactRefused for NaN or infinity, with the tensor's name. Read at most about `budget_bytes`."""
     whole = sum(tensor.size_bytes for tensor in tensors) <= budget_bytes
     share_bytes = max(_PARTS * 8, budget_bytes // len(tensors))
     for tensor in tensors:
@@ -56,7 +56,7 @@ def check_finite(file: BinaryIO, tensors: tuple[Tensor, ...], *, budget_bytes: i
 
 
 def _sampled(tensor: Tensor, share_bytes: int) -> Iterator[tuple[int, int]]:
-    """The beginning, the middle and the end of a tensor: `share_bytes` in all, cut at whole values."""
+    """Yield spans at the beginning, middle and end of a tensor: `share_bytes` in total, cut at whole values."""
     item_bytes = ITEM_BYTES[tensor.dtype]
     if tensor.size_bytes <= share_bytes:
         yield tensor.begin, tensor.end
@@ -89,7 +89,7 @@ def _holds_bad(block: bytes, dtype: str) -> bool:
 
 
 WEIGHTS_NAME = "adapter_model.safetensors"
-# First bytes of what else is passed around under this name: pickles (protocols 2-5), zip (torch.save), GGUF, gzip.
+# First bytes of other formats that appear under this name: pickles (protocols 2-5), zip (torch.save), GGUF, gzip.
 _FOREIGN = {
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",
@@ -103,21 +103,21 @@ _LORA_TENSOR = re.compile(
     r"base_model\.model\.(?P<module>.+)\.(?:lora_(?P<side>[AB])\.weight|lora_embedding_(?P<embedding>[AB]))"
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,9})(?:\.|$)")
-_EXPERTS = re.compile(r"\.experts(?:\.base_layer)?$")  # fused experts: their shapes are the engine's affair
+_EXPERTS = re.compile(r"\.experts(?:\.base_layer)?$")  # fused experts: the engine checks their shapes
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """One of the two matrices of a module."""
+    """One of the two matrices (A or B) of a module."""
 
     tensor: Tensor
     module: str
     side: str  # A or B
-    kind: str  # what the pair shares: the module, and whether it is an embedding
+    kind: str  # linear or embedding; equal in both halves of a pair
 
     @property
     def rank(self) -> int | None:
-        """None for convolutions and fused experts: their rank lies elsewhere, and the engine checks it."""
+        """The rank, or None for convolutions and fused experts, whose rank the engine checks."""
         shape = self.tensor.shape
         if len(shape) != 2:
             return None
@@ -129,7 +129,7 @@ class _Half:
 
 
 def read_weights(directory: Path) -> tuple[Tensor, ...]:
-    """The tensors of the adapter in `directory`, whose values are numbers; ArtifactRefused says what is wrong."""
+    """Return the tensors of the adapter in `directory`; raise ArtifactRefused if the file is unsound or not finite."""
     try:
         with directories.open_plain(directory / WEIGHTS_NAME) as file:
             try:
@@ -148,7 +148,7 @@ def read_weights(directory: Path) -> tuple[Tensor, ...]:
 def check_weights(
     tensors: tuple[Tensor, ...], ranks: frozenset[int], base: BaseFacts | None, *, fan_in_fan_out: bool = False
 ) -> None:
-    """ArtifactRefused unless the tensors are LoRA pairs of these ranks, of this base's modules where it is given."""
+    """Raise ArtifactRefused unless the tensors are LoRA pairs of these ranks that fit the base's modules, if known."""
     halves = [_half(tensor) for tensor in tensors]
     for half in halves:
         if half.rank is not None and half.rank not in ranks:
@@ -160,7 +160,11 @@ def check_weights(
 
 
 def _better(error: ArtifactRefused, start: bytes) -> ArtifactRefused:
-    """A pickle's first bytes can be a safetensors length too, so they only explain what was refused already."""
+    """Return a better error if the file starts like another format.
+
+    A pickle's first bytes can also be a valid safetensors length, so they only explain an error that was already
+    found.
+    """
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
             return ArtifactRefused(f"it begins like {what}: save it as safetensors ({error})")
@@ -194,7 +198,7 @@ def _check_against(base: BaseFacts, half: _Half, *, transposed: bool) -> None:
     if half.rank is None or features == UNKNOWN_FEATURES:
         return
     expected = {features["AB".index(half.side)]}
-    if transposed:  # layers that keep their weight the other way round (fan_in_fan_out)
+    if transposed:  # layers that store their weight transposed (fan_in_fan_out)
         expected.add(features["BA".index(half.side)])
     if half.features not in expected:
         direction = "in" if half.side == "A" else "out"

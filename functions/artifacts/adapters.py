@@ -1,11 +1,12 @@
-"""Whether a directory is a LoRA adapter that the engine can serve: checked before the engine may see it.
+"""Check that a directory is a LoRA adapter that the engine can serve, before the engine sees it.
 
     1 the files: names that belong in an adapter, text that is text    here
     2 adapter_config.json: one meaning, nothing that vLLM refuses      adapter_config
-    3 adapter_model.safetensors: a sound header, finite values, pairs  safetensors_header, finite, adapter_weights
+    3 adapter_model.safetensors: a sound header, finite values, pairs  safetensors_header, adapter_weights
     4 both against the base, where its facts are known                 base_facts
 
-Safetensors only: formats that carry code (pickle and everything built on it) are refused by suffix and by content.
+Only safetensors is accepted. Formats that carry code (pickle and everything built on it) are rejected by suffix and
+by content.
 """
 
 import codecs
@@ -26,19 +27,19 @@ __all__ = [
 ]  # fmt: skip
 
 DEFAULT_MAX_RANK = 16  # vLLM's --max-lora-rank
-TEXT_MAX_BYTES = 1024**2  # of a new adapter's cards and notes: nothing that an engine reads
-LARGE_TEXT_MAX_BYTES = 64 * 1024**2  # the largest tokenizers that PEFT saves beside an adapter have 35 MB
+TEXT_MAX_BYTES = 1024**2  # limit for a new adapter's texts (model cards, notes), which no engine reads
+LARGE_TEXT_MAX_BYTES = 64 * 1024**2  # the largest tokenizers that PEFT saves with an adapter have 35 MB
 LARGE_TEXTS = frozenset({
     "tokenizer.json", "vocab.json", "vocab.txt", "merges.txt",
-    "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",  # a line for each token that was added
-    "trainer_state.json",  # a line for each step that was logged
+    "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",  # one line per added token
+    "trainer_state.json",  # one line per logged step
 })  # fmt: skip
 _ALLOWED_SUFFIXES = (".json", ".md", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What the checks learnt."""
+    """Facts about an adapter that the checks found."""
 
     rank: int
     target_modules: tuple[str, ...]
@@ -53,10 +54,11 @@ def check_adapter(
     base: BaseFacts | None = None,
     text_max_bytes: int = LARGE_TEXT_MAX_BYTES,
 ) -> AdapterFacts:
-    """The adapter's facts; ArtifactRefused with the reason in words. Blocks on the disk.
+    """Check the adapter and return its facts; raise ArtifactRefused with the reason. Blocks on the disk.
 
-    Without `base` the adapter may still not fit: then the engine is the one who says so. `text_max_bytes` is for what
-    comes in now (TEXT_MAX_BYTES): what was taken once is served for ever, since a version never changes.
+    Without `base`, only the engine can find out that the adapter does not fit. `text_max_bytes` is TEXT_MAX_BYTES for
+    new adapters. The default is higher, because an adapter that was accepted once stays servable: a version never
+    changes.
     """
     _check_files(directory, text_max_bytes)
     config = read_config(directory)
@@ -85,7 +87,7 @@ def _check_files(directory: Path, text_max_bytes: int) -> None:
 
 
 def _check_text(path: Path, name: str, max_bytes: int) -> None:
-    """What says that it is text must be: archives, pickles and programs are not UTF-8 without NUL."""
+    """Raise ArtifactRefused unless the file is UTF-8 without NUL, which archives, pickles and programs are not."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     size_bytes = 0
     with directories.open_plain(path) as file:

@@ -1,15 +1,15 @@
-"""Putting an artifact together from chunks, wherever they come from: verified one by one, kept across a kill.
+"""Assemble an artifact from chunks of any source: each chunk is verified, and progress survives a kill.
 
     <root>/partial/<hex>/manifest   the document that <hex> names
     <root>/partial/<hex>/tree/…     the files at full size, with holes where chunks are missing
-    <root>/partial/<hex>/progress   one byte a distinct chunk, 1 = written; its presence says that all is laid out
+    <root>/partial/<hex>/progress   one byte per distinct chunk, 1 = written; it exists once all files are laid out
 
-A chunk is written at its offsets only if it has its hash, and only then marked; so a killed fetch goes on with what it
-had. `finish` trusts none of that: it hashes every file again as it lies on the disk (a power cut may have lost what was
-marked), and only then renames the tree to its digest. What turns out bad is missing again.
+A chunk is written at its offsets only if its hash is right, and is marked afterwards; so a fetch that was killed can
+be resumed. `finish` does not trust the marks, because a power cut may have lost marked chunks. It hashes every file
+on the disk again and only then renames the tree to its digest. Chunks that turn out bad count as missing again.
 
-One writer at a time: hold `cache.single_flight(digest)` from `open` to `finish`. Several threads of that writer may
-call `put`, `read` and `missing` at once. All calls block on the disk.
+Only one writer at a time: hold `cache.single_flight(digest)` from `open` to `finish`. Several threads of that writer
+may call `put`, `read` and `missing` concurrently. All calls block on the disk.
 """
 
 import hashlib
@@ -33,31 +33,31 @@ from functions.artifacts.workers import run_all
 TREE_NAME = "tree"
 PROGRESS_NAME = "progress"
 DOCUMENT_NAME = "manifest"
-RESERVE_BYTES = 64 * 1024**2  # stays free on the disk: logs and the other writers of the node
-PARALLEL_HASHES = 4  # shards of a large base, each on a core: 2 GB/s a core
+RESERVE_BYTES = 64 * 1024**2  # stays free on the disk, for logs and for other writers of the node
+PARALLEL_HASHES = 4  # shards of a large base, one core each: 2 GB/s per core
 _READ_ONLY, _READABLE = 0o444, 0o755
 
 
 @dataclass(slots=True)
 class Assembly:
-    """One artifact on its way into the cache."""
+    """An artifact that is being assembled in the cache."""
 
     cache: ArtifactCache
     digest: Digest
     manifest: Manifest
     document: bytes
-    chunks: tuple[Chunk, ...]  # distinct, in the manifest's order: the order of `have`
-    _spans: dict[str, list[Chunk]]  # every place where a content belongs
+    chunks: tuple[Chunk, ...]  # distinct, in the manifest's order, which is also the order of `have`
+    _spans: dict[str, list[Chunk]]  # by sha256: every position where that content belongs
     _index: dict[str, int]
     _have: bytearray
-    _unproven: set[int] = field(default_factory=set)  # resumed, and not hashed since
+    _unproven: set[int] = field(default_factory=set)  # indexes of resumed chunks that were not hashed since
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def open(
         cls, cache: ArtifactCache, digest: Digest, document: bytes, limits: ManifestLimits = MODEL_LIMITS
     ) -> "Assembly":
-        """Begin, or go on where a killed one stopped. CacheFailed where the disk has no room for the whole."""
+        """Start an assembly or resume one that was killed. Raise CacheFailed if the disk cannot hold the whole."""
         manifest = manifests.decode_verified(document, digest, limits)
         chunks = manifest.distinct_chunks()
         spans: dict[str, list[Chunk]] = {}
@@ -71,7 +71,7 @@ class Assembly:
 
     @property
     def have(self) -> bytes:
-        """One byte a chunk of `chunks`: 1 where it is written."""
+        """Return one byte per chunk of `chunks`: 1 if it is written."""
         return bytes(self._have)
 
     @property
@@ -79,11 +79,14 @@ class Assembly:
         return 0 not in self._have
 
     def missing(self) -> list[Chunk]:
-        """What has still to come, in the order of `chunks`."""
+        """Return the chunks that are not written yet, in the order of `chunks`."""
         return [chunk for chunk, there in zip(self.chunks, self.have, strict=True) if not there]
 
     def put(self, chunk: Chunk, content: bytes) -> None:
-        """Write a chunk wherever it belongs. ArtifactCorrupt where `content` is not it: nothing is written then."""
+        """Write a chunk everywhere it belongs.
+
+        Raise ArtifactCorrupt, and write nothing, if `content` does not match.
+        """
         position = self._index[chunk.sha256]
         found = hashlib.sha256(content).hexdigest()
         if found != chunk.sha256 or len(content) != chunk.size_bytes:
@@ -100,10 +103,10 @@ class Assembly:
             self._unproven.discard(position)
 
     def read(self, sha256: str) -> bytes | None:
-        """A chunk that is here already, for a peer; None where it is not. The reader verifies it.
+        """Return a chunk for a peer, or None if it is not here. The receiver verifies it.
 
-        One that a killed fetch had left is hashed the first time: a power cut may have lost it, and whoever sends bad
-        bytes is banned.
+        A chunk that a killed fetch had written is hashed before it is first sent: a power cut may have lost it, and
+        peers ban a sender of bad bytes.
         """
         position = self._index.get(sha256)
         if position is None or not self._have[position]:
@@ -113,7 +116,7 @@ class Assembly:
             with (self._tree / chunk.path).open("rb") as file:
                 file.seek(chunk.offset_bytes)
                 content = file.read(chunk.size_bytes)
-        except OSError:  # finished meanwhile: the tree lies under its digest now
+        except OSError:  # finished meanwhile: the tree has moved to its digest
             return None
         if position in self._unproven:
             if hashlib.sha256(content).hexdigest() != sha256:
@@ -122,7 +125,10 @@ class Assembly:
         return content
 
     def finish(self) -> Path:
-        """Verify what is on the disk, make it durable and visible. ArtifactCorrupt: bad chunks are missing again."""
+        """Verify the files on the disk, make them durable and install them under the digest.
+
+        Raise ArtifactCorrupt if chunks are bad; they are then missing again.
+        """
         if not self.complete:
             raise ValueError(f"{self.digest} is not complete: {self._have.count(0)} chunks are missing")
         self._verify_files()
@@ -147,7 +153,7 @@ class Assembly:
         return self._folder / TREE_NAME
 
     def _resumed(self) -> bytearray | None:
-        """What a killed one had, or None where it did not come as far as to lay out the files."""
+        """Return the progress of a killed assembly, or None if its files were not laid out completely."""
         try:
             have = bytearray((self._folder / PROGRESS_NAME).read_bytes())
         except FileNotFoundError:
@@ -158,7 +164,7 @@ class Assembly:
             return None
         self._check_room(sum(chunk.size_bytes for chunk, there in zip(self.chunks, have, strict=True) if not there))
         self._unproven = {position for position, there in enumerate(have) if there}
-        for path in sizes:  # a kill in `finish` may have come after it was sealed
+        for path in sizes:  # a kill during `finish` may have left the file sealed
             (self._tree / path).chmod(0o644)
         return have
 
@@ -188,7 +194,7 @@ class Assembly:
             )
 
     def _verify_files(self) -> None:
-        """All of them, so that all that is bad is missing afterwards."""
+        """Verify every file, even after a failure, so that all bad chunks are marked as missing."""
         failures: list[ArtifactCorrupt] = []
 
         def verify(entry: FileEntry) -> None:
@@ -203,7 +209,10 @@ class Assembly:
             raise failures[0]
 
     def _find_bad_chunks(self, entry: FileEntry, error: ArtifactCorrupt) -> None:
-        """Mark what is bad on the disk as missing; a file whose every chunk is good contradicts its own manifest."""
+        """Mark the file's bad chunks as missing.
+
+        If all are good, the manifest contradicts itself: raise ArtifactRefused.
+        """
         bad = [chunk for chunk in self.manifest.chunks() if chunk.path == entry.path and not self._is_good(chunk)]
         if not bad:
             raise ArtifactRefused(f"{self.digest} contradicts itself: publish it again ({error})") from error

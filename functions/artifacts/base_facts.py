@@ -1,11 +1,11 @@
-"""Facts of a base model, without its weights: names and sizes of the modules that an adapter is checked against.
+"""Facts of a base model without its weights: names and sizes of the modules that adapters are checked against.
 
     BaseFacts(names, layers, modules)      modules: "model.layers.0.self_attn.q_proj" -> (in_features, out_features)
 
-Read from the base's directory: `config.json`, and the header of every safetensors file (never a tensor). A deployment
-that keeps no weights beside the registry ships the facts as one small JSON document (`encode`, `decode`). Worked
-example (test_worked_example): a Linear of 576 inputs and 192 outputs is stored as a weight of shape [192, 576] and
-becomes (576, 192); an embedding of 49152 tokens is stored as [49152, 576] and becomes (49152, 576).
+They are read from the base's directory: `config.json`, and the header of every safetensors file (never a tensor). A
+deployment whose registry has no access to the weights ships the facts as one small JSON document (`encode`,
+`decode`). Worked example (test_worked_example): a Linear of 576 inputs and 192 outputs is stored as a weight of shape
+[192, 576] and becomes (576, 192); an embedding of 49152 tokens is stored as [49152, 576] and becomes (49152, 576).
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from functions.artifacts import directories
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused
 
 CONFIG_NAME = "config.json"
-FACTS_NAME = "shoal-base-facts.json"  # what `facts_of` looks for before it opens any weights
+FACTS_NAME = "shoal-base-facts.json"  # `facts_of` prefers this file to the weights
 FACTS_MAX_BYTES = 32 * 1024 * 1024
-UNKNOWN_FEATURES = (0, 0)  # packed or fused weights: the module is there, its shape says nothing about its features
+UNKNOWN_FEATURES = (0, 0)  # packed or fused weights: the module exists, but its shape does not show its features
 _CONFIG_MAX_BYTES = 1024 * 1024
 _HEADER_MAX_BYTES = 64 * 1024 * 1024  # a mixture of experts with 100,000 tensors needs about 15 MB
 _MAX_FILES = 2048
@@ -38,33 +38,36 @@ _Features = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class BaseFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One base model, as far as adapters depend on it."""
+    """Facts of one base model that adapters depend on."""
 
     names: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=_MAX_NAMES)]
     layers: Annotated[int, msgspec.Meta(ge=0, le=10_000)]
     modules: Annotated[dict[_Name, tuple[_Features, _Features]], msgspec.Meta(max_length=_MAX_MODULES)]
 
     def goes_by(self, name: str) -> bool:
-        """Whether `name` is this base: the last part of a path or a repository id, upper and lower case alike."""
+        """Return True if `name` means this base. Only the last part of a path or repository id counts, in any case."""
         return _last_part(name) in {_last_part(known) for known in self.names}
 
     def features_of(self, module: str) -> tuple[int, int] | None:
-        """(in, out) of a module by its full name, UNKNOWN_FEATURES where only its presence is known, None if absent."""
+        """Return (in, out) of a module by its full name, UNKNOWN_FEATURES if the shape is unclear, None if it is
+        absent.
+        """
         return self.modules.get(module)
 
     def has_target(self, target: str) -> bool:
-        """Whether some module is called `target` or ends in `.target`, as PEFT matches `target_modules`."""
+        """Return True if a module is named `target` or ends in `.target`, as PEFT matches `target_modules`."""
         return target in self.modules or any(module.endswith("." + target) for module in self.modules)
 
     def targets(self) -> tuple[str, ...]:
-        """The distinct last parts of all modules: what `target_modules` may say, for people."""
+        """Return the distinct last parts of all module names, for messages about `target_modules`."""
         return tuple(sorted({module.rpartition(".")[2] for module in self.modules}))
 
 
 def facts_of(directory: Path, *, names: tuple[str, ...]) -> BaseFacts:
-    """The facts of the base model in `directory`, also known by `names`; ArtifactRefused says what is wrong there.
+    """Return the facts of the base model in `directory`; raise ArtifactRefused if they cannot be read.
 
-    A facts document in the directory is taken instead of weights. Blocks on the disk.
+    `names` are further names of the base. A facts document in the directory is preferred to the weights. Blocks on
+    the disk.
     """
     try:
         with directories.open_plain(directory / FACTS_NAME) as file:
@@ -75,7 +78,7 @@ def facts_of(directory: Path, *, names: tuple[str, ...]) -> BaseFacts:
 
 
 def stamp_of(directory: Path) -> Stamp:
-    """Tells one state of the files that `facts_of` reads from another, without opening any of them."""
+    """Return a stamp that changes with the files that `facts_of` reads. No file is opened."""
     found = []
     for path in sorted((directory / FACTS_NAME, directory / CONFIG_NAME, *directory.glob("*.safetensors"))):
         try:
@@ -89,17 +92,17 @@ def stamp_of(directory: Path) -> Stamp:
 
 
 def fingerprint_of(facts: BaseFacts) -> str:
-    """The same for the same facts, and for no others."""
+    """Return a hash that is equal only for equal facts."""
     return hashlib.sha256(encode(facts)).hexdigest()
 
 
 def encode(facts: BaseFacts) -> bytes:
-    """The facts as one JSON document, the same bytes for the same facts."""
+    """Return the facts as one JSON document; equal facts have equal bytes."""
     return msgspec.json.encode(facts, order="deterministic")
 
 
 def decode(document: bytes) -> BaseFacts:
-    """Facts from their document; ArtifactRefused where it is none."""
+    """Decode a facts document; raise ArtifactRefused if it is invalid."""
     if len(document) > FACTS_MAX_BYTES:
         raise ArtifactRefused(f"{FACTS_NAME} is over {FACTS_MAX_BYTES} bytes")
     try:
@@ -141,7 +144,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Models that also see or hear keep the language model's sizes one level down."""
+    """Return the language model's section; multimodal models nest it under `text_config`."""
     nested = config.get("text_config")
     return nested if isinstance(nested, dict) else config
 
@@ -155,7 +158,7 @@ def _layers(config: dict[str, Any]) -> int:
 
 
 def _add_tied_head(config: dict[str, Any], modules: dict[str, tuple[int, int]]) -> None:
-    """A head tied to the embedding has no tensor of its own and is a module all the same."""
+    """Add `lm_head` if it is tied to the embedding: it has no tensor of its own, but adapters can target it."""
     tied = config.get("tie_word_embeddings", _text_config(config).get("tie_word_embeddings", False))
     embeddings = [sizes for name, sizes in modules.items() if name.rpartition(".")[2] in _EMBEDDINGS]
     if tied is True and len(embeddings) == 1:
@@ -178,7 +181,7 @@ def _modules_in(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _features(tensor: str, entry: dict[str, Any]) -> tuple[int, int] | None:
-    """(in, out) of a matrix; None for what no adapter can target (norms, biases, scales)."""
+    """Return (in, out) of a matrix, or None for tensors that no adapter can target (norms, biases, scales)."""
     module, _, parameter = tensor.rpartition(".")
     shape, dtype = entry.get("shape"), entry.get("dtype")
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size <= 2**40 for size in shape):
@@ -192,7 +195,7 @@ def _features(tensor: str, entry: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """A safetensors header of our own base: names and shapes only, so every type that models come in is let through."""
+    """Read the safetensors header of a base model. Every dtype is accepted, since only names and shapes are used."""
     with directories.open_plain(path) as file:
         prefix = file.read(8)
         if len(prefix) < 8:

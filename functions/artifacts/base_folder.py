@@ -1,11 +1,11 @@
-"""A base model's folder made ready to serve: looked at, and its manifest written beside the files.
+"""Prepare the folder of a base model: check it and write its manifest next to the files.
 
     shoal base manifest FOLDER                        at a terminal
     python -m functions.artifacts.base_folder ROOT    every folder of a volume, in the agent's image (manifests/jobs)
 
-The folder is a model as vLLM reads it: `config.json` and safetensors, as a download leaves them. What a download leaves
-beside them (`LEFTOVERS`) has no part in a model: it is refused by name, or deleted where that is asked for. A folder
-whose manifest can be read is not hashed again: 140 GB take minutes.
+The folder is a model as vLLM reads it: `config.json` and safetensors, as downloaded. Other leftovers of a download
+(`LEFTOVERS`) are rejected by name, or deleted with `clean`. A folder with a readable manifest is not hashed again,
+because 140 GB take minutes.
 """
 
 import json
@@ -20,7 +20,7 @@ from functions.artifacts.base_facts import CONFIG_NAME, facts_of
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused
 from functions.artifacts.manifest import MANIFEST_NAME
 
-LEFTOVERS = (".cache", ".git", ".gitattributes", ".huggingface")  # of git and of huggingface_hub
+LEFTOVERS = (".cache", ".git", ".gitattributes", ".huggingface")  # left by git and huggingface_hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class PreparedBase:
     total_bytes: int
     architecture: str
     layers: int
-    was_there: bool  # the manifest was, and nothing was hashed
+    was_there: bool  # True if the manifest existed, so that nothing was hashed
 
     def version_line(self, claim: str = "shoal-models") -> str:
-        """The entry of a Model's `spec.versions` that pins what lies there."""
+        """Return the entry for a Model's `spec.versions` that pins this base."""
         return f'- {{name: v1, artifact: "pvc://{claim}/{self.directory.name}", digest: "{self.digest}"}}'
 
 
 def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> PreparedBase:
-    """Write the folder's manifest, unless a readable one is there; ArtifactRefused says what is wrong with the folder.
+    """Write the folder's manifest unless a readable one exists; raise ArtifactRefused if the folder is not a model.
 
-    `clean` deletes leftovers of a download; `again` hashes whatever is there. Blocks on the disk.
+    `clean` deletes leftovers of a download; `again` hashes the files even if a manifest exists. Blocks on the disk.
     """
     check_leftovers(directory, clean=clean)
     facts = facts_of(directory, names=())
@@ -56,14 +56,17 @@ def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> Pre
 
 
 def copy_plain(source: Path, target: Path) -> None:
-    """A folder of links, as huggingface_hub's cache has them, as plain files without leftovers; `target` is new."""
+    """Copy a folder of links, such as huggingface_hub's cache, as plain files without leftovers.
+
+    `target` must be new.
+    """
     if target.exists():
         raise ArtifactRefused(f"{target} is there already: name a folder that is not")
     shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns(*LEFTOVERS, MANIFEST_NAME))
 
 
 def check_leftovers(directory: Path, *, clean: bool) -> None:
-    """ArtifactRefused where a download left something beside the model; `clean` deletes it."""
+    """Raise ArtifactRefused if the folder holds leftovers of a download; with `clean`, delete them instead."""
     for path in (directory / name for name in LEFTOVERS):
         if not (path.is_symlink() or path.exists()):
             continue
@@ -76,7 +79,7 @@ def check_leftovers(directory: Path, *, clean: bool) -> None:
 
 
 def _digest_there(directory: Path) -> Digest | None:
-    """Of a manifest that this build reads and whose files have the sizes that it says; None where one is to be made."""
+    """Return the digest of a readable manifest whose file sizes match the folder, else None."""
     try:
         digest, manifest = directories.read_manifest(directory)
     except (ArtifactMissing, ArtifactRefused):
@@ -94,7 +97,7 @@ def _architecture(directory: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare every folder of `ROOT` that is a model; 1 where one could not be."""
+    """Prepare every model folder below `ROOT`. Return 1 if one failed or if there is none."""
     clean = "--clean" in arguments
     (root,) = [Path(each) for each in arguments if not each.startswith("--")]
     failed = 0

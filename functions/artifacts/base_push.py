@@ -1,14 +1,16 @@
-"""Push of base weights into the store: hashed as they are read, in chunks, under `bases/<name>/<version>`.
+"""Push base weights into the store, in chunks that are hashed while they are read, as `bases/<name>/<version>`.
 
-    1 list the source; take up what an earlier push had hashed of it, from its journal in the store
-    2 file by file: read a chunk, hash it, put it unless the store has it; the journal after each file
-    3 the manifest, then the pointer; put what a collector of garbage took meanwhile; the tokenizer for gateways
-    4 forget the journal
+    1 list the source; load the journal of an interrupted push from the store
+    2 per file: read a chunk, hash it, put it unless the store has it; save the journal after each file
+    3 put the manifest, then the pointer; put again what garbage collection deleted meanwhile; put the tokenizer
+    4 delete the journal
 
-Bounded memory: PARALLEL_PUTS chunks (8 to 64 MiB each), however large a file is. Safe to kill at any line: the next
-push hashes only the file that was being read, and sends only what the store lacks. A version that is there already is
-hashed first: it is the same content, whose missing chunks are put again, or VersionTaken with nothing sent. Blocks.
-Neighbours: base_sources (what is read), publish (chunks, manifest, pointer), tokenizers.
+Memory is bounded by PARALLEL_PUTS chunks (8 to 64 MiB each), whatever the size of a file. A push can be killed at any
+point: the next one hashes only the file that was being read, and sends only what the store lacks. If the version
+exists already, the source is hashed first. Equal content has its missing chunks put again; other content raises
+VersionTaken with nothing sent. All calls block.
+
+Related modules: base_sources (what is read), publish (chunks, manifest, pointer), tokenizers.
 """
 
 import hashlib
@@ -32,12 +34,12 @@ from functions.artifacts.publish import PARALLEL_PUTS, point, put_chunk, put_man
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.workers import run_all
 
-JOURNAL_NAME = "push.json"  # beside the pointer
+JOURNAL_NAME = "push.json"  # stored next to the pointer
 _JOURNAL_MAX_BYTES = 2 * MANIFEST_MAX_BYTES
 
 
 class Hashed(msgspec.Struct, frozen=True):
-    """One file of the source as it was read: its tag then, and its entry in the manifest."""
+    """One file of the source: its tag when it was hashed, and its entry in the manifest."""
 
     tag: str
     entry: FileEntry
@@ -49,7 +51,7 @@ class Journal(msgspec.Struct, frozen=True):
 
 
 class PushProgress(Protocol):
-    """Called from several threads."""
+    """Callback for each chunk that was processed; several threads call it."""
 
     def __call__(self, size_bytes: int, *, sent: bool) -> None: ...
 
@@ -63,7 +65,7 @@ class PushedBase:
     chunks: int
     sent_chunks: int
     sent_bytes: int
-    resumed_files: int  # hashed by a push that was interrupted
+    resumed_files: int  # files that an interrupted push had hashed
 
 
 @dataclass(slots=True)
@@ -97,8 +99,11 @@ def push(
     on_chunk: PushProgress = lambda size_bytes, *, sent: None,
     reread: bool = False,
 ) -> PushedBase:
-    """`files` as the source listed them. VersionTaken where the version holds other content, ArtifactRefused where a
-    file changes meanwhile. `reread`: what the store has is read back, and put again where it has rotted."""
+    """Push `files`, as the source listed them.
+
+    Raise VersionTaken if the version holds other content, ArtifactRefused if a file changes meanwhile. With `reread`,
+    chunks that the store already has are read back and replaced if they are corrupt.
+    """
     location = name.location(store.bucket)
     pointed = _pointed(store, location.pointer_key)
     pushing = _Push(store, source, name, on_chunk, reread, sends=pointed is None)
@@ -122,7 +127,7 @@ def push(
 
 
 def _hashed(pushing: _Push, files: tuple[SourceFile, ...]) -> tuple[Manifest, int]:
-    """The manifest of what the source holds, and how many files an earlier push had hashed."""
+    """Return the manifest of the source and the number of files that an interrupted push had hashed."""
     chunk_bytes = manifests.chunk_bytes_for(total_bytes(files))
     known = _journal(pushing, chunk_bytes)
     done: list[Hashed] = []
@@ -144,7 +149,7 @@ def _hashed(pushing: _Push, files: tuple[SourceFile, ...]) -> tuple[Manifest, in
 
 
 def _read_file(pushing: _Push, file: SourceFile, chunk_bytes: int) -> FileEntry:
-    """One pass over the file: read here in order, sent by others meanwhile."""
+    """Hash the file in one pass; sender threads put its chunks meanwhile."""
     whole = hashlib.sha256()
     hashes: list[str] = []
     waiting: deque[Future[None]] = deque()
@@ -185,7 +190,7 @@ def _count(pushing: _Push, chunk: Chunk, *, sent: bool) -> None:
 
 
 def _put_missing(pushing: _Push, manifest: Manifest, *, reread: bool) -> None:
-    """What the store lacks of it all, read from the source once more."""
+    """Put every chunk that the store lacks, reading it from the source again."""
 
     def put(chunk: Chunk) -> None:
         _count(pushing, chunk, sent=put_chunk(pushing.store, chunk, _reader(pushing, chunk), reread=reread))
@@ -204,7 +209,7 @@ def _reader(pushing: _Push, chunk: Chunk) -> Callable[[], bytes]:
 
 
 def _pointed(store: S3Store, pointer_key: str) -> bytes | None:
-    """The manifest that the version holds; None where it holds none that this build reads."""
+    """Return the manifest that the version points at, or None if there is none that this build reads."""
     try:
         document = store.read_small(pointer_key, MANIFEST_MAX_BYTES)
         manifests.decode(document)
@@ -214,7 +219,7 @@ def _pointed(store: S3Store, pointer_key: str) -> bytes | None:
 
 
 def _journal(pushing: _Push, chunk_bytes: int) -> dict[tuple[str, str, int], Hashed]:
-    """By path, tag and size; nothing where there is none, or none of this cut."""
+    """Return the journal's entries by path, tag and size; empty if there is none for this chunk size."""
     try:
         found = msgspec.json.decode(pushing.store.read_small(pushing.journal_key, _JOURNAL_MAX_BYTES), type=Journal)
     except (ArtifactMissing, ArtifactCorrupt, msgspec.DecodeError, UnicodeDecodeError):

@@ -1,7 +1,8 @@
-"""Sources of base weights: a folder, or a prefix of any S3 bucket, listed and read piece by piece.
+"""Sources of base weights: a folder or a prefix of any S3 bucket, listed and read in ranges.
 
-A source says what it holds (`files`) and gives any range of it (`read`); nothing is ever read whole. `tag` changes when
-a file's content does, as far as its keeper knows: a push that was interrupted takes up what it has hashed by it.
+`files` lists the source and `read` returns any range of a file, so no file is read whole. The `tag` of a file changes
+with its content, if its file system or store notices the change. An interrupted push uses the tag to skip files that
+it has hashed.
 """
 
 from collections.abc import Iterable
@@ -21,17 +22,17 @@ from functions.artifacts.s3_large import read_range
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    path: str  # relative, as the manifest has it
+    path: str  # relative, as in the manifest
     size_bytes: int
     tag: str
 
 
 class WeightSource(Protocol):
     def files(self) -> tuple[SourceFile, ...]:
-        """Every file that belongs to the model, by path; ArtifactRefused where one cannot belong to one."""
+        """Return the model's files by path; raise ArtifactRefused if one cannot be part of a model."""
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        """These bytes of the file; fewer only at its end. Many threads call it."""
+        """Return these bytes of the file, fewer only at its end. Many threads call this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class BucketSource:
-    """`store` is the bucket that it lies in; `prefix` without slashes at its ends."""
+    """A prefix of the bucket that `store` opens; `prefix` neither starts nor ends with a slash."""
 
     store: S3Store
     prefix: str
@@ -67,7 +68,7 @@ class BucketSource:
         found = [
             SourceFile(stored.key.removeprefix(below), stored.size_bytes, f"{stored.modified_unix_s:.3f}")
             for stored in self.store.list(below)
-            if not stored.key.endswith("/")  # what some tools write for a folder
+            if not stored.key.endswith("/")  # placeholder that some tools write for a folder
         ]
         kept = [file for file in found if file.path.partition("/")[0] not in LEFTOVERS]
         return _of_a_model(kept, f"s3://{self.store.bucket}/{self.prefix}")
@@ -77,7 +78,7 @@ class BucketSource:
 
 
 def parse_source_uri(uri: str) -> tuple[str, str]:
-    """Bucket and prefix of `s3://bucket/prefix`."""
+    """Return bucket and prefix of `s3://bucket/prefix`."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket:
         raise ArtifactRefused(f"{uri[:200]!r} is not of the form s3://bucket/prefix")
@@ -85,7 +86,7 @@ def parse_source_uri(uri: str) -> tuple[str, str]:
 
 
 def read_whole(source: WeightSource, path: str, size_bytes: int) -> bytes:
-    """A small file; ArtifactError where it does not have its size (any more)."""
+    """Read a small file; raise ArtifactError if its size is no longer `size_bytes`."""
     content = source.read(path, 0, size_bytes + 1)
     if len(content) != size_bytes:
         raise ArtifactRefused(f"{path} changed while it was being read; push again")

@@ -1,11 +1,11 @@
-"""Buckets of an installation: made where they are missing, and tried for what shoal needs of a store.
+"""Create an installation's buckets if they are missing, and test that the store does what shoal needs.
 
     python -m functions.artifacts.buckets https://s3.example.com shoal-models=/creds/registry.json shoal-batches=…
 
-Tried with an object that is deleted again: a conditional write (`If-None-Match: *`) writes once and then refuses, what
-was written is read back, listed and gone after its deletion. Two publishers agree by conditional writes; a store that
-takes the header and writes all the same would let one batch run twice. Run by a Job (manifests/jobs/buckets), and by
-each gateway before it works on batches.
+The test writes an object and deletes it again. A conditional write (`If-None-Match: *`) must succeed once and fail
+the second time; the object must be readable and listed, and gone after its deletion. Publishers coordinate by
+conditional writes: a store that ignores the header could run one batch twice. A Job runs this
+(manifests/jobs/buckets), and so does each gateway before it works on batches.
 """
 
 import secrets
@@ -24,11 +24,11 @@ _BODY, _OTHER = b"one", b"another"
 @dataclass(frozen=True, slots=True)
 class Tried:
     bucket: str
-    problem: str = ""  # empty: it does what is needed
+    problem: str = ""  # empty if the bucket does what is needed
 
 
 def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> Tried:
-    """Make the bucket unless it is there, and try it; says what it cannot do, and what to do about that."""
+    """Create the bucket unless it exists, and test it. A problem names what the bucket cannot do and what to do."""
     try:
         store.ensure_bucket()
         return Tried(store.bucket, lacking(store, name))
@@ -37,8 +37,11 @@ def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_h
 
 
 def lacking(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> str:
-    """What a bucket that is there does not do, and what to do about that, or ""; ArtifactError where it does not
-    answer. Of a store that `needs_conditions`: one that has none would be looked at first, and seem to have them."""
+    """Return what an existing bucket cannot do and what to do about it, or ""; raise ArtifactError if it is
+    unavailable.
+
+    `store` must have `needs_conditions` set: otherwise it emulates conditional writes, and any bucket passes.
+    """
     key = _TRIED_PREFIX + name()
     try:
         problem = _try_object(store, key)
@@ -61,7 +64,7 @@ def _try_object(store: S3Store, key: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """0 where every bucket is there and does what is needed."""
+    """Test every bucket. Return 0 if all of them do what is needed."""
     endpoint_url, *buckets = arguments
     failed = 0
     for each in buckets:

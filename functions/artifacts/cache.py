@@ -1,14 +1,14 @@
-"""The node's cache of artifacts by digest, shared by every agent of the node and bounded in bytes.
+"""The node's cache of artifacts by digest, shared by all agents of the node and limited in bytes.
 
     <root>/sha256/<hex>/     whole and verified: a directory only ever gets there by one rename
-    <root>/partial/<hex>/    an artifact being put together (`assembly`); outlives a kill, to be gone on with
+    <root>/partial/<hex>/    an artifact being assembled (`assembly`); it survives a kill, so a fetch can resume
     <root>/locks/<hex>       held (flock) by the one process of the node that fetches the digest
-    <root>/trash/…           on its way out: renamed away first, so that no half directory is ever visible
+    <root>/trash/…           being deleted: renamed first, so that no half directory is ever visible
 
-Everything between processes is a lock that the kernel frees when its holder dies. `use` holds a shared lock on an
-artifact's directory for as long as an engine may read it; `evict` takes an exclusive one, so that nobody's artifact is
-taken away by a neighbour who has no room. The time of last use is the directory's own modification time: written at
-every `use`, by `touch` at most once a minute. All calls block on the disk.
+Processes coordinate only by locks, which the kernel releases when their holder dies. `use` holds a shared lock on an
+artifact's directory while an engine may read it. `evict` needs an exclusive lock, so no process evicts an artifact
+that another one uses. The time of last use is the directory's modification time: `use` writes it every time, `touch`
+at most once a minute. All calls block on the disk.
 """
 
 import errno
@@ -30,11 +30,11 @@ from functions.artifacts.manifest import MANIFEST_NAME, MODEL_LIMITS, ManifestLi
 from functions.artifacts.node_locks import try_lock_directory, try_lock_file
 
 TOUCH_EVERY_S = 60.0
-PARTIAL_KEPT_S = 86_400.0  # a killed fetch that nobody went on with for a day is garbage
-CLOCK_STEP_S = 300.0  # a time of use so far ahead of what is asked for was written by a clock that was set back since
+PARTIAL_KEPT_S = 86_400.0  # a killed fetch that is not resumed within a day is garbage
+CLOCK_STEP_S = 300.0  # a time of use so far in the future was written before the clock was set back
 FLIGHT_TIMEOUT_S = 300.0
 _POLL_S = 0.05
-_OLD_FETCH_PREFIX = ".fetch-"  # how builds before the chunks named what they were fetching
+_OLD_FETCH_PREFIX = ".fetch-"  # name prefix of unfinished fetches in builds without chunks
 _READABLE = 0o755
 
 
@@ -50,51 +50,51 @@ class ArtifactCache:
     root: Path
 
     def path_of(self, digest: Digest) -> Path:
-        """Where the artifact lies, or would lie."""
+        """Return the directory of the artifact, which may not exist."""
         return self._digests / manifests.hex_of(digest)
 
     def partial_path(self, digest: Digest) -> Path:
-        """Where the artifact is put together."""
+        """Return the directory in which the artifact is assembled."""
         return self.root / "partial" / manifests.hex_of(digest)
 
     def held(self, digest: Digest) -> bool:
-        """Whether the artifact is here, without reading it."""
+        """Return True if the artifact is cached, without reading it."""
         return (self.path_of(digest) / MANIFEST_NAME).is_file()
 
     def verified(self, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Path | None:
-        """The artifact's directory after hashing every byte of it; None where it is not cached.
+        """Return the artifact's directory after hashing every byte, or None if it is not cached.
 
-        ArtifactCorrupt where the disk no longer holds what was written: fetch again, `install` takes its place.
+        Raise ArtifactCorrupt if the disk no longer holds what was written: fetch again, and `install` replaces it.
         """
         path = self.path_of(digest)
         try:
             directories.verify_directory(path, digest, limits)
         except ArtifactMissing:
-            if path.exists():  # a directory without its manifest cannot be anything that we renamed there
+            if path.exists():  # a directory without its manifest was not installed by us
                 self.discard(digest)
             return None
         return path
 
     def digests(self) -> list[CachedArtifact]:
-        """What is here, the least recently used first."""
+        """Return the cached artifacts, least recently used first."""
         found = [artifact for path in _entries(self._digests) if (artifact := _cached(path)) is not None]
         return sorted(found, key=lambda artifact: (artifact.last_used_unix_s, artifact.digest))
 
     def touch(self, digest: Digest, now_unix_s: float | None = None) -> None:
-        """Note that the artifact was used now; writes at most once a minute."""
+        """Record that the artifact is in use now, at most once a minute."""
         self._note_use(digest, time.time() if now_unix_s is None else now_unix_s, TOUCH_EVERY_S)
 
     def _note_use(self, digest: Digest, now_unix_s: float, every_s: float) -> None:
         path = self.path_of(digest)
-        with suppress(OSError):  # gone meanwhile, or another user's: then its age is that user's affair
-            if not 0 <= now_unix_s - path.stat().st_mtime < every_s:  # also one that a clock ahead of ours wrote
+        with suppress(OSError):  # deleted meanwhile, or owned by another user
+            if not 0 <= now_unix_s - path.stat().st_mtime < every_s:  # also replaces a time in the future
                 os.utime(path, (now_unix_s, now_unix_s))
 
     @contextmanager
     def use(self, digest: Digest) -> Iterator[Path]:
-        """The artifact's directory, which nobody of the node evicts meanwhile; ArtifactMissing where it is not."""
+        """Yield the artifact's directory and protect it from eviction; raise ArtifactMissing if it is not cached."""
         path = self.path_of(digest)
-        while True:  # an eviction holds its lock for a moment, and then there is nothing to use
+        while True:  # an eviction holds its lock only for a moment, and then the directory is gone
             with try_lock_directory(path, shared=True) as in_use:
                 if in_use:
                     self._note_use(digest, time.time(), 0.0)
@@ -107,18 +107,18 @@ class ArtifactCache:
     def evict(
         self, max_bytes: int, pinned: Collection[Digest] = (), *, used_before_unix_s: float = math.inf
     ) -> list[Digest]:
-        """Remove what was used least recently until at most `max_bytes` are left; what was removed.
+        """Remove the least recently used artifacts until at most `max_bytes` are left. Return the removed ones.
 
-        Never what is pinned, in use, or was used at `used_before_unix_s` or later, also while this runs; but what was
-        used so much later (CLOCK_STEP_S) was used before the clock was set back, and is as old as any. Fetches that
-        were killed count too, and go first. Two processes never evict at once (each would take away for the other);
-        the second leaves it to the first.
+        Artifacts are spared if they are pinned, in use, or were used at `used_before_unix_s` or later, even during
+        this call. A time of use more than CLOCK_STEP_S later is from before the clock was set back, and does not
+        protect. Killed fetches count too, and are removed first. Only one process evicts at a time, since each would
+        free the whole excess; a second one returns without evicting.
         """
         with self._try_lock("evict") as alone:
             return self._evict(max_bytes, pinned, used_before_unix_s) if alone else []
 
     def make_room(self, digest: Digest, needed_bytes: int, max_bytes: int) -> list[Digest]:
-        """Evict so that `max_bytes` hold what is here and the whole of an artifact that is on its way."""
+        """Evict until `max_bytes` can hold the cached artifacts and the whole of the one that is being fetched."""
         has_bytes = _allocated_bytes(self.partial_path(digest))
         return self.evict(max(0, max_bytes - needed_bytes + has_bytes), pinned=(digest,))
 
@@ -131,9 +131,9 @@ class ArtifactCache:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[None]:
-        """Be the only one on this node that fetches the digest. Look whether it is `held` first thing inside.
+        """Be the only process of this node that fetches the digest. Check `held` first inside the block.
 
-        FetchUnderway where another process has not ended within `timeout_s`.
+        Raise FetchUnderway if another process has not finished within `timeout_s`.
         """
         give_up_at_s = clock() + timeout_s
         while True:
@@ -146,14 +146,16 @@ class ArtifactCache:
             sleep(_POLL_S)
 
     def install(self, staged: Path, digest: Digest) -> Path:
-        """Rename a whole, verified directory to its digest, in place of what was there: it is only ever put together
-        where that is rotten. One that another puts there in between is as good.
+        """Rename a whole, verified directory to its digest, replacing what was there.
+
+        An artifact is only assembled where there is none or a corrupt one. If another process installs it in between,
+        that one is used.
         """
         target = self.path_of(digest)
         former: Path | None = None
         try:
             self._digests.mkdir(parents=True, exist_ok=True)
-            staged.chmod(_READABLE)  # an engine under another user has to read it
+            staged.chmod(_READABLE)  # an engine that runs as another user must be able to read it
             os.utime(staged)
             directories.sync_directory(staged)
             if target.exists():
@@ -169,11 +171,11 @@ class ArtifactCache:
         return target
 
     def discard(self, digest: Digest) -> None:
-        """Take a bad directory away, in use or not."""
+        """Remove a corrupt directory, even if it is in use."""
         self._throw_away(self.path_of(digest))
 
     def clean_garbage(self, now_unix_s: float | None = None) -> int:
-        """Remove what killed processes left and nobody will go on with; how many things there were."""
+        """Remove leftovers of killed processes that no fetch will resume. Return how many were removed."""
         now_unix_s = time.time() if now_unix_s is None else now_unix_s
         removed = 0
         for path in _entries(self.root / "trash"):
@@ -186,7 +188,7 @@ class ArtifactCache:
                 removed += _removed(path)
         for path in _entries(self.root / "locks"):
             with self._try_lock(path.name):
-                pass  # a killed holder's is removed by who holds it next
+                pass  # the lock file of a killed holder is removed by its next holder
         return removed
 
     @property
@@ -208,11 +210,11 @@ class ArtifactCache:
         try:
             changed_unix_s = max((partial / name).stat().st_mtime for name in (".", "progress"))
         except FileNotFoundError:
-            changed_unix_s = 0.0  # never laid out: nothing in it to go on with
+            changed_unix_s = 0.0  # not laid out, so there is nothing to resume
         return now_unix_s - changed_unix_s > PARTIAL_KEPT_S or (self._digests / partial.name).exists()
 
     def _remove_partial(self, path: Path) -> bool:
-        """Whether it was removed: not while somebody fetches into it."""
+        """Remove an unfinished fetch. Return False if a process still fetches into it."""
         with self._try_lock(path.name) as alone:
             return alone and _removed(path)
 
@@ -234,7 +236,10 @@ class ArtifactCache:
         return evicted
 
     def _evict_one(self, digest: Digest, used_before_unix_s: float) -> bool:
-        """The time of use is looked at under the lock: whoever used it since it was listed has written it down."""
+        """Evict one artifact unless it is used.
+
+        The time of use is read under the lock, so a use since the listing counts.
+        """
         path = self.path_of(digest)
         with try_lock_directory(path) as nobody_uses_it:
             used_since_s = path.stat().st_mtime - used_before_unix_s
@@ -244,11 +249,14 @@ class ArtifactCache:
             return True
 
     def _throw_away(self, path: Path) -> None:
-        """Out of sight by one rename, then gone; a kill in between leaves garbage, which is cleaned."""
+        """Move the directory to the trash by one rename, then delete it.
+
+        `clean_garbage` removes leftovers of a kill.
+        """
         shutil.rmtree(self._moved_aside(path), ignore_errors=True)
 
     def _moved_aside(self, path: Path) -> Path:
-        """The folder in the trash that holds it now, or nothing where it was not there."""
+        """Return the new folder in the trash that holds the directory; the folder is empty if there was none."""
         trash = self.root / "trash"
         try:
             trash.mkdir(parents=True, exist_ok=True)
@@ -270,7 +278,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _cached(path: Path) -> CachedArtifact | None:
-    """What lies under one digest; None where it is none, or gone meanwhile."""
+    """Return the artifact in one directory, or None if the name is not a digest or the directory vanished."""
     with suppress(ArtifactRefused, FileNotFoundError):
         digest = manifests.check_digest(f"sha256:{path.name}")
         return CachedArtifact(digest, _allocated_bytes(path), path.stat().st_mtime)
@@ -278,7 +286,7 @@ def _cached(path: Path) -> CachedArtifact | None:
 
 
 def _allocated_bytes(directory: Path) -> int:
-    """What the files below take from the disk; holes and files that vanish count nothing."""
+    """Return the bytes that the files below occupy on the disk; holes and files that vanish do not count."""
     total_bytes = 0
     for folder, _, names in os.walk(directory):
         for name in names:

@@ -1,20 +1,21 @@
-"""Garbage collection: mark what nothing reaches, and delete it in a later pass if nothing reaches it still.
+"""Garbage collection: mark unreachable objects, and delete them in a later pass if they are still unreachable.
 
-    1 ask for the roots, list the store, follow every root and pointer
-    2 mark: what was not reached is a candidate as of now; candidates that were reached are none any more
+    1 request the roots, list the store, follow every root and pointer
+    2 mark: unreached objects become candidates as of now; candidates that were reached are unmarked
     3 of the candidates older than the grace, move those that no open ingest may rely on to `deleting` (one atomic step)
-    4 say in the store that a sweep begins; ask for the roots and list the pointers again
-    5 spare what is reached after all
-    6 delete the rest from the store, then from the ledger; the sweep is over
+    4 announce the sweep in the store; request the roots and list the pointers again
+    5 spare objects that are reached now
+    6 delete the others from the store, then from the ledger; end the sweep
 
-Step 4 comes after step 3 on purpose: whoever names a digest later finds its objects being deleted and waits, whoever
-named it before is among the roots (the laws are GcLedger's). A collector that is killed leaves objects in `deleting`;
-the next pass takes them up at step 4. One collector at a time: its caller holds a lock. A publisher without a ledger
-(`publish_directory`, which seeds adapters kept in git) is protected by its pointer: a sweep that begins later finds it;
-of one that is under way the publisher waits for the end, and then puts what it took.
+Step 4 must follow step 3. A process that names a digest later finds its objects in `deleting` and waits; a digest
+that was named earlier is among the roots (GcLedger states the rules). A killed collector leaves objects in
+`deleting`, and the next pass continues with them at step 4. Only one collector may run: its caller holds a lock.
+
+A publisher without a ledger (`publish_directory`, which seeds adapters kept in git) is protected by its pointer,
+which later sweeps find. If a sweep is running, the publisher waits for its end and then puts what the sweep deleted.
 
 Worked example (test_worked_example): grace 24 h, passes every hour. A version removed at 10:20 is marked at 11:00 and
-deleted at 11:00 of the next day; named again in between, its objects are candidates no longer.
+deleted at 11:00 of the next day. If it is named again in between, its objects are no longer candidates.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,64 +30,64 @@ IngestId = NewType("IngestId", str)
 
 
 class GcLedger(Protocol):
-    """What collection and ingests agree on: who relies on which object, and which objects are being deleted.
+    """Shared record of the objects that ingests rely on and of the objects that are being deleted.
 
     An object (a chunk or a manifest, by its key) is in one of three states:
 
         kept --mark--> candidate --deleting--> deleting --deleted--> gone
           ^--------------unmark---'                '------spare-----> kept
 
-    The laws, which every ledger keeps and which make deleting safe without a lock around an upload:
-      1 `unmark` before relying: an ingest takes its objects out of the candidates before it asks the store whether they
-        are there; what is already `deleting` it must wait for, then put again.
-      2 `deleting` is one atomic step: it moves only keys that are still candidates, that were marked at or before the
-        time given, and that no open ingest is older than (it may have relied on them before they were marked).
-      3 An ingest past its expiry is removed by `deleting`, in the same step; its `end_ingest` then answers False and it
-        must not name anything.
+    Every ledger obeys these rules, which make deletion safe without a lock around an upload:
+
+      1 `unmark` before relying: an ingest removes its objects from the candidates before it checks that the store has
+        them. If objects are already in `deleting`, it must wait for the deletion and then put them again.
+      2 `deleting` is one atomic step. It moves only keys that are still candidates and were marked at or before the
+        given time, and only if no open ingest began before the mark (it may have relied on them).
+      3 `deleting` also removes expired ingests in the same step. `end_ingest` then returns False, and the ingest must
+        not name anything.
       4 The order of `begin_ingest` and `mark` is the ledger's own order (a counter), never that of callers' clocks.
 
-    Whoever names a digest does so with a session open, after `unmark` and after asking the store for its objects, and
-    in one transaction with the question whether that session is open still: what an open session relies on is not
-    deleted.
+    A process names a digest only with a session open, after `unmark` and after checking that the store has its
+    objects. The transaction that names it also checks that the session is still open. So objects that an open session
+    relies on are not deleted.
     """
 
     def begin_ingest(self, now_unix_s: float, expires_unix_s: float) -> IngestId:
-        """Open a session: nothing marked from now on is deleted until it ends or expires."""
+        """Open a session. Objects marked from now on are not deleted until it ends or expires."""
 
     def end_ingest(self, ingest: IngestId) -> bool:
-        """Close the session; False where it had expired, so that what it relied on may be gone."""
+        """Close the session. Return False if it had expired: the objects that it relied on may be gone."""
 
     def unmark(self, keys: Collection[str]) -> frozenset[str]:
-        """Take the keys out of the candidates; those that are being deleted now, which cannot be."""
+        """Remove the keys from the candidates. Return those that are already being deleted."""
 
     def mark(self, keys: Collection[str], now_unix_s: float) -> None:
-        """These and no others are unreachable: new ones become candidates as of now, candidates not among them kept."""
+        """Make exactly these keys the candidates: new ones as of now; candidates not among them are kept again."""
 
     def due(self, marked_before_unix_s: float, now_unix_s: float) -> frozenset[str]:
-        """Candidates marked at or before that time and younger than every open, unexpired ingest's beginning: none
-        of those sessions began before the key was marked."""
+        """Return candidates marked at or before that time, if no open, unexpired ingest began before their mark."""
 
     def deleting(self, keys: Collection[str], marked_before_unix_s: float, now_unix_s: float) -> frozenset[str]:
-        """Move those of `keys` that are still due to `deleting`; which ones were moved."""
+        """Move those of `keys` that are still due to `deleting`. Return the moved ones."""
 
     def in_deletion(self) -> frozenset[str]:
-        """Everything in `deleting`: after a collector was killed, more than the caller moved."""
+        """Return all keys in `deleting`, including those of a killed collector."""
 
     def spare(self, keys: Collection[str]) -> None:
-        """Reached again after all: from `deleting` back to kept."""
+        """Move keys that are reachable again from `deleting` back to kept."""
 
     def deleted(self, keys: Collection[str]) -> None:
-        """They are gone from the store: forget them."""
+        """Remove keys from the ledger whose objects are deleted from the store."""
 
 
-# Longer than any registration, rollout or pause of a client between uploading and naming what it uploaded.
+# Default grace: longer than any pause of a client between uploading an artifact and naming it.
 DEFAULT_GRACE_S = 24 * 3600.0
-_BATCH_KEYS = 500  # one request to the store; what a kill leaves half done
+_BATCH_KEYS = 500  # keys per request to the store; a kill leaves at most one batch half done
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one pass saw and did; bytes are those of objects in the store."""
+    """Result of one collection pass; bytes are sizes of objects in the store."""
 
     reachable: int = 0
     candidates: int = 0
@@ -94,7 +95,7 @@ class Collected:
     deleted: int = 0
     deleted_bytes: int = 0
     spared: int = 0
-    missing: tuple[Digest, ...] = ()  # named by a root, and not in the store: somebody should know
+    missing: tuple[Digest, ...] = ()  # named by a root but not in the store: an error to report
 
 
 def collect(
@@ -106,7 +107,7 @@ def collect(
     grace_s: float = DEFAULT_GRACE_S,
     dry_run: bool = False,
 ) -> Collected:
-    """One pass. StoreUnavailable and ArtifactCorrupt end it before anything more is deleted; the next goes on."""
+    """Run one pass. StoreUnavailable and ArtifactCorrupt end it without further deletions; the next pass continues."""
     *_, (_, result) = steps(store, roots, ledger, now_unix_s=now_unix_s, grace_s=grace_s, dry_run=dry_run)
     return result
 
@@ -114,7 +115,7 @@ def collect(
 def steps(
     store: CollectedStore, roots: Roots, ledger: GcLedger, *, now_unix_s: float, grace_s: float, dry_run: bool = False
 ) -> Iterator[tuple[str, Collected]]:
-    """The pass cut wherever another process may act in between: each step's name and the result so far."""
+    """Run a pass and yield each step's name and the result so far, wherever another process may act in between."""
     reader = Reader(store)
     named = frozenset(roots())
     yield "asked for roots", Collected()
@@ -147,7 +148,7 @@ def steps(
             freed_bytes = sum(sizes.get(key, 0) for key in swept.deleted)
             spared, deleted = len(swept.spared), len(swept.deleted)
             yield step, replace(result, spared=spared, deleted=deleted, deleted_bytes=freed_bytes)
-    if doomed or any(stored.key == SWEEPING_KEY for stored in objects):  # also what a killed collector left
+    if doomed or any(stored.key == SWEEPING_KEY for stored in objects):  # also removes the mark of a killed collector
         store.delete([SWEEPING_KEY])
 
 
@@ -160,7 +161,7 @@ class _Swept:
 def _sweep(
     store: CollectedStore, roots: Roots, ledger: GcLedger, reader: Reader, doomed: frozenset[str]
 ) -> Iterator[tuple[str, _Swept]]:
-    """Steps 4 to 6, for everything that is in `deleting`."""
+    """Run steps 4 to 6 for everything in `deleting`."""
     named = frozenset(roots())
     yield "asked for roots again", _Swept()
     reach = reader.reach(named, list(store.list("")))

@@ -1,8 +1,8 @@
 """Reachability in the store: every object that a named digest or a pointer needs.
 
-Anything that cannot be read for certain stops the collection instead of being taken for garbage: a manifest with
-other content than its digest says, a pointer that is no manifest, a store that does not answer. Only what the store
-does not have at all is passed over, and reported: nothing can be kept of it.
+Any object that cannot be read reliably stops the collection: a manifest whose content does not match its digest, a
+pointer that is not a manifest, a store that does not answer. Only objects that the store does not have are skipped
+and reported.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -22,13 +22,13 @@ from functions.artifacts.workers import run_all
 PARALLEL_READS = 8
 COLLECTED_PREFIXES = (CHUNKS_PREFIX, MANIFESTS_PREFIX)
 
-# Digests, or the beginnings of digests: a replica says `sha256:` and 16 hex digits of what its engine holds.
+# Digests, or prefixes of digests: a replica reports `sha256:` and 16 hex digits for what its engine holds.
 Roots = Callable[[], Iterable[str]]
 _DIGEST_CHARS = len("sha256:") + 64
 
 
 class CollectedStore(Protocol):
-    """What collecting needs of a store; `S3Store` has it."""
+    """Store operations that collection needs; `S3Store` has them."""
 
     def list(self, prefix: str) -> Iterable[StoredObject]: ...
 
@@ -41,8 +41,8 @@ class CollectedStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    keys: frozenset[str]  # of objects that must stay
-    missing: frozenset[Digest]  # named, and not in the store
+    keys: frozenset[str]  # objects that must stay
+    missing: frozenset[Digest]  # digests that are named, but not in the store
 
 
 class _Version(msgspec.Struct):
@@ -50,14 +50,14 @@ class _Version(msgspec.Struct):
 
 
 class Reader:
-    """Reads manifests once per collection: what a digest names does not change, what a pointer holds may."""
+    """Reads each manifest once per collection. Pointers are read each time, because their content may change."""
 
     def __init__(self, store: CollectedStore) -> None:
         self._store = store
         self._known: dict[Digest, frozenset[str]] = {}
 
     def reach(self, roots: Iterable[str], objects: Collection[StoredObject]) -> Reach:
-        """What `roots` need, and what the pointers among `objects`, all that the store holds, need."""
+        """Return what `roots` and the pointers among `objects` need. `objects` lists everything in the store."""
         keys: set[str] = set()
         missing: set[Digest] = set()
 
@@ -71,7 +71,7 @@ class Reader:
             try:
                 document = self._store.read_small(key, MANIFEST_MAX_BYTES)
             except ArtifactMissing:
-                return  # an operator removed it since it was listed
+                return  # removed by an operator since the listing
             keys.update(_keys_named(document, key))
 
         run_all(follow_root, _whole_digests(roots, objects), parallel=PARALLEL_READS)
@@ -90,7 +90,7 @@ class Reader:
 
 
 def _whole_digests(roots: Iterable[str], objects: Iterable[StoredObject]) -> set[Digest]:
-    """The digests among `roots`, and those in the store that begin as a root does."""
+    """Return the digests among `roots`, and the stored digests that start with a root that is a prefix."""
     named = set(roots)
     beginnings = tuple(root for root in named if len(root) < _DIGEST_CHARS)
     stored = (
@@ -105,12 +105,12 @@ def _pointers_in(objects: Iterable[StoredObject]) -> list[str]:
 
 
 def collected(key: str) -> bool:
-    """Whether an object is of a kind that is collected at all."""
+    """Return True if an object is of a kind that is collected at all."""
     return key.startswith(COLLECTED_PREFIXES)
 
 
 def _keys_named(document: bytes, where: str) -> frozenset[str]:
-    """The manifest's own object and its chunks; for a manifest of schema 1, which nobody reads, its object alone."""
+    """Return the manifest's own object and its chunks; for a manifest of the obsolete schema 1, its object alone."""
     own = manifest_key(manifests.hex_of(manifests.digest_of(document)))
     try:
         manifest = manifests.decode(document)

@@ -1,19 +1,18 @@
-"""What an engine compiled, as companions of a base's weights: packed once, laid out where the next engine looks.
+"""Compile caches of engines, stored as companions of a base's weights and installed for the next engine.
 
-    compiled/sha256/<hex of the weights' digest>/index.json    which companions there are, the newest last
-    compiled/sha256/<hex of the weights' digest>/<hex>/…       each one's pointer: no collector takes its content
+    compiled/sha256/<hex of the weights' digest>/index.json    the list of companions, the newest last
+    compiled/sha256/<hex of the weights' digest>/<hex>/…       each companion's pointer, which protects its content
 
-A companion is an artifact of one file, PACK_NAME: a tar of `torch_compile_cache` below VLLM_CACHE_ROOT. The engine
-names what it has compiled by a hash of its version, its arguments, its environment and the model's code (the
-companion's `keys`); what does not fit it does not look at. So `engine` and `accelerator` only spare nodes what they
-cannot use.
+A companion is an artifact with one file, PACK_NAME: a tar of `torch_compile_cache` below VLLM_CACHE_ROOT. The engine
+identifies an entry by a hash of its version, arguments, environment and model code (the companion's `keys`), and
+ignores entries that do not match. So `engine` and `accelerator` only save nodes useless downloads.
 
-Whoever loads a compile cache runs what is in it. The folder `compiled` is the store's own: no artifact URI leads there,
-so that nothing that a tenant uploads can (`locations`); only who holds the store's write credential can put one. Each
-byte is verified by the digest in the index. Reading is opt-in (SHOAL_NODE_FETCH_COMPILED_DIR).
+An engine executes the code in its compile cache, so the source must be trusted. The folder `compiled` belongs to the
+store: no artifact URI can name it, so tenants cannot upload there (`locations`); writing needs the store's write
+credential. Every byte is verified against the digest in the index. Reading is opt-in (SHOAL_NODE_FETCH_COMPILED_DIR).
 
-Laying out takes plain files alone, by safe relative names, never over what is there, each renamed into place when it is
-whole. All calls block: run them in a thread.
+Only plain files with safe relative names are unpacked. They never overwrite a file, and each is renamed into place
+once it is whole. All calls block: run them in a thread.
 """
 
 import os
@@ -35,29 +34,29 @@ from functions.artifacts.s3 import S3Store
 
 CACHE_FOLDER = "torch_compile_cache"
 PACK_NAME = "compiled.tar"
-MAX_COMPANIONS = 16  # of one base's weights; the oldest goes
+MAX_COMPANIONS = 16  # per base; beyond that the oldest is dropped
 MAX_FILES = 50_000
 MAX_BYTES = 8 * 1024**3  # an 8B's graphs for one GPU are some hundred megabytes
 LIMITS = ManifestLimits(max_files=1, max_file_bytes=MAX_BYTES * 2, max_total_bytes=MAX_BYTES * 2)
 _INDEX_MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 16
 _MAX_NAME_CHARS = 200
-_PASSED_OVER = (".lock", ".tmp")  # what another process of the engine was at
+_PASSED_OVER = (".lock", ".tmp")  # unfinished files of another engine process
 
 _Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._+-]*\Z")]
 
 
 class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one engine version on one kind of accelerator."""
+    """Compile cache of one engine version on one kind of accelerator."""
 
     digest: Annotated[str, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
     engine: _Word  # vLLM's version
-    accelerator: _Word  # the operator's word for the kind, such as h100
-    keys: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]  # the engine's own names of what it compiled
+    accelerator: _Word  # the operator's name for the kind, such as h100
+    keys: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]  # the engine's own hashes, which name its entries
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
 
     def fits(self, wanted: str) -> bool:
-        """`ENGINE/ACCELERATOR`, or either alone; empty: any."""
+        """Return True if the companion matches `ENGINE/ACCELERATOR`, or either alone; an empty text matches any."""
         return set(filter(None, wanted.split("/"))) <= {self.engine, self.accelerator}
 
 
@@ -66,8 +65,10 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
-    """Write PACK_NAME of an engine's cache root into `folder`; the engine's keys in it. The same files make the same
-    bytes. ArtifactMissing where nothing was compiled, ArtifactRefused where it is too much or no plain files."""
+    """Pack an engine's compile cache into PACK_NAME in `folder` and return its keys. Equal files give equal bytes.
+
+    Raise ArtifactMissing if nothing was compiled, ArtifactRefused if the cache is too large or not only plain files.
+    """
     compiled = cache_root / CACHE_FOLDER
     paths = sorted(_plain_files(compiled))
     if not paths:
@@ -87,8 +88,10 @@ def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accelerator: str) -> Companion:
-    """Put the pack that lies in `folder` beside the weights, and name it in their index. ArtifactRefused where one of
-    the two words is none."""
+    """Put the pack in `folder` into the store and into the weights' index.
+
+    Raise ArtifactRefused for an invalid name.
+    """
     for word in (engine, accelerator):
         _checked_word(word)
     manifest = directories.build_manifest(folder, LIMITS)
@@ -107,7 +110,7 @@ def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accel
 
 
 def read_index(store: S3Store, weights: Digest) -> Index:
-    """Empty where nothing was put; ArtifactCorrupt where it is no index."""
+    """Read the index, which is empty if nothing was put. Raise ArtifactCorrupt if it is invalid."""
     try:
         document = store.read_small(f"{compiled_prefix(manifests.hex_of(weights))}/index.json", _INDEX_MAX_BYTES)
         return msgspec.json.decode(document, type=Index)
@@ -118,8 +121,10 @@ def read_index(store: S3Store, weights: Digest) -> Index:
 
 
 def lay_out(pack_file: Path, cache_root: Path) -> int:
-    """The pack's files below an engine's cache root, but for those that are there; how many were written.
-    ArtifactRefused where it holds anything but plain files by safe names, or too much: then nothing was written."""
+    """Unpack into an engine's cache root, skipping files that exist. Return the number of files written.
+
+    Raise ArtifactRefused, and write nothing, if the pack holds an unsafe name, anything but plain files, or too much.
+    """
     compiled = cache_root / CACHE_FOLDER
     try:
         with tarfile.open(pack_file, "r:") as packed:
@@ -171,7 +176,7 @@ def _write(packed: tarfile.TarFile, member: tarfile.TarInfo, at: Path) -> bool:
     with content, temporary.open("wb") as file:
         while block := content.read(1024 * 1024):
             file.write(block)
-    temporary.chmod(0o755)  # libraries among them
+    temporary.chmod(0o755)  # shared libraries may need the execute bit
     temporary.rename(at)
     return True
 
@@ -182,7 +187,7 @@ def _names_in(pack_file: Path) -> list[str]:
 
 
 def _plain_files(compiled: Path) -> Iterator[str]:
-    """Relative paths; ArtifactRefused where one is a link, or could not be laid out."""
+    """Yield relative paths; raise ArtifactRefused for a link, a special file or a name that could not be unpacked."""
     for folder, _, names in os.walk(compiled):
         for name in names:
             path = Path(folder, name)
@@ -195,7 +200,7 @@ def _plain_files(compiled: Path) -> Iterator[str]:
 
 
 def _keys(paths: list[str]) -> tuple[str, ...]:
-    """The folders that the engine names by its hashes: the first part, or the second below `torch_aot_compile`."""
+    """Return the folders that the engine names by its hashes: the first, or the second below `torch_aot_compile`."""
     found = set()
     for path in paths:
         parts = PurePosixPath(path).parts

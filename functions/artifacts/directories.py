@@ -1,8 +1,8 @@
 """A directory on disk as an artifact: build its manifest, or verify it against a digest.
 
-Only plain files count. A symlink, a socket or a device is refused rather than followed: what is hashed must be what
-is inside. Files are opened with O_NOFOLLOW, so that a link swapped in between looking and opening is refused too.
-All calls block on the disk; run them in a thread.
+Only plain files are allowed. Symlinks, sockets and devices are rejected, since the hashed content must be in the
+directory itself. Files are opened with O_NOFOLLOW, so a link that is swapped in after the check is rejected too. All
+calls block on the disk; run them in a thread.
 """
 
 import errno
@@ -26,12 +26,12 @@ from functions.artifacts.manifest import (
 )
 
 READ_BYTES = 1024 * 1024
-# What says nothing about the file: the process or the machine has run out, or another user owns it.
+# Errors that do not concern the file: the process or machine is out of resources, or another user owns the file.
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE)
 
 
 def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """The manifest of every file below `directory`; a manifest already there is left out."""
+    """Build the manifest of every file below `directory`, except for an existing manifest."""
     paths = []
     total_bytes = 0
     for path in plain_files(directory):
@@ -50,7 +50,7 @@ def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Ma
 
 
 def write_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Digest:
-    """Write the directory's manifest beside its files, atomically; its digest."""
+    """Write the directory's manifest next to its files, atomically, and return its digest."""
     document = manifests.encode(build_manifest(directory, limits))
     temporary = directory / f".{MANIFEST_NAME}.{os.getpid()}"
     write_durably(temporary, document)
@@ -60,7 +60,7 @@ def write_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Di
 
 
 def read_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> tuple[Digest, Manifest]:
-    """The manifest that lies in the directory and its digest; the files are not looked at."""
+    """Read the directory's manifest and its digest, without checking the files."""
     document = _read_manifest_bytes(directory)
     return manifests.digest_of(document), manifests.decode(document, limits)
 
@@ -84,13 +84,13 @@ def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = M
 
 
 def verify_file(directory: Path, entry: FileEntry) -> None:
-    """Raise ArtifactCorrupt unless the file below `directory` holds what the manifest says.
+    """Raise ArtifactCorrupt unless the file below `directory` matches its entry in the manifest.
 
-    CacheFailed where that cannot be told: a file that cannot be read now may be sound.
+    Raise CacheFailed if the file cannot be read now, because it may be sound.
     """
     try:
         with open_plain(directory / entry.path) as file:
-            size_bytes = os.fstat(file.fileno()).st_size  # a file that grew is not read to its end
+            size_bytes = os.fstat(file.fileno()).st_size  # avoids reading a file that grew
             sha256 = sha256_of(file) if size_bytes == entry.size_bytes else "another size"
     except (ArtifactMissing, ArtifactRefused) as error:
         raise ArtifactCorrupt(f"{entry.path}: {error}") from error
@@ -101,9 +101,9 @@ def verify_file(directory: Path, entry: FileEntry) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file for reading without following a link; ArtifactRefused for anything else.
+    """Open a regular file for reading without following a link; raise ArtifactRefused for anything else.
 
-    CacheFailed where it cannot be opened for a reason that is not its own.
+    Raise CacheFailed if the cause is not the file itself (see `_NOT_THE_FILES_FAULT`).
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """The hex sha256 of the rest of an open file."""
+    """Return the hex sha256 of the rest of an open file."""
     sha256 = hashlib.sha256()
     while block := file.read(READ_BYTES):
         sha256.update(block)
@@ -128,7 +128,7 @@ def sha256_of(file: BinaryIO) -> str:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write and fsync one file; it must not exist yet."""
+    """Write and fsync one file, replacing an existing one."""
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
         file.write(content)
@@ -146,7 +146,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def plain_files(directory: Path) -> Iterator[str]:
-    """The relative paths of all files below; ArtifactRefused where one is no plain file, or lies too deep."""
+    """Yield the relative paths of all files below; raise ArtifactRefused for a special file or too deep a path."""
     return _plain_files(directory, directory)
 
 
@@ -179,7 +179,7 @@ def _read_manifest_bytes(directory: Path) -> bytes:
 
 
 def _entry(directory: Path, path: str, limits: ManifestLimits, chunk_bytes: int) -> FileEntry:
-    """One pass over the file for both kinds of hashes; a file of one chunk has one hash for both."""
+    """Hash the file and its chunks in one pass. A file smaller than one chunk has the same hash for both."""
     whole = hashlib.sha256()
     chunks: list[str] = []
     size_bytes = 0

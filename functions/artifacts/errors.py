@@ -1,8 +1,8 @@
-"""Errors of artifacts, named by what the caller does about them."""
+"""Errors of artifacts, named by what the caller should do about them."""
 
 
 class ArtifactError(Exception):
-    """Base of all: the artifact cannot be used now. The text is for people."""
+    """Base class: the artifact cannot be used now. The text is written for people."""
 
 
 class ArtifactRefused(ArtifactError):
@@ -24,19 +24,19 @@ class VersionTaken(ArtifactError):
 class StoreUnavailable(ArtifactError):
     """The store cannot be reached, is overloaded or refuses our credentials: try again later, with backoff."""
 
-    kind = ""  # of failure, whatever it failed on; empty where the text names nothing else
+    kind = ""  # kind of failure, regardless of the object; empty if the text names no object
 
 
 class StoreRefused(StoreUnavailable):
-    """The store is there and takes no such write: its operator looks at credentials, policies and what it offers."""
+    """The store rejects the write permanently: its operator must check credentials, policies and supported features."""
 
 
 class StoreUnfit(StoreUnavailable):
-    """The store does less than is needed, and will tomorrow: its operator uses another."""
+    """The store lacks a feature that is needed, and will not gain it: its operator must use another one."""
 
 
 class CacheFailed(ArtifactError):
-    """The local disk refused (full, read-only, broken): free it; what is already cached goes on serving."""
+    """The local disk failed (full, read-only, broken): free space or repair it. Cached artifacts remain usable."""
 
 
 class FetchUnderway(ArtifactError):

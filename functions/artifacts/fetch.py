@@ -1,12 +1,12 @@
-"""Fetching an artifact by its digest: nothing is visible under the digest until every byte has been verified.
+"""Fetch an artifact by its digest. Nothing is visible under the digest until every byte has been verified.
 
     1 read the manifest, verify it against the digest
-    2 lay the files out, or go on with what a killed fetch had (`assembly`)
-    3 read the missing chunks, several at a time, each verified as it comes
+    2 lay the files out, or resume a killed fetch (`assembly`)
+    3 read the missing chunks, several at a time, and verify each when it arrives
     4 hash the files on the disk, fsync, rename the whole directory to its digest
 
-One process of a node does it at a time; whoever else asks for the same digest waits and finds it there. Blocks: run it
-in a thread.
+One process of a node fetches a digest at a time; others wait and then find it in the cache. Blocks: run it in a
+thread.
 """
 
 import time
@@ -24,29 +24,29 @@ from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, Chunk, ManifestLimits
 from functions.artifacts.workers import run_all
 
-DEFAULT_TIMEOUT_S = 300.0  # a 200 MB adapter at 1 MB/s, with room; a store that drips must not hold a thread for ever
+DEFAULT_TIMEOUT_S = 300.0  # a 200 MB adapter at 1 MB/s, with room; a slow store must not block a thread for ever
 PARALLEL_CHUNKS = 4  # 32 MiB in memory at the default chunk size
-_READS_OF_A_CHUNK = 2  # bytes may flip on the way: one that arrives corrupt is read once more
+_READS_OF_A_CHUNK = 2  # a chunk that arrives corrupt is read once more, since bits may flip in transit
 
 
 class ChunkSource(Protocol):
     def read(self, chunk: Chunk) -> bytes:
-        """The chunk's bytes, not verified yet; ArtifactError where there are none to be had. Many threads call it."""
+        """Return the chunk's bytes, unverified; raise ArtifactError if they are unavailable. Many threads call this."""
 
 
 class ObjectSource(Protocol):
-    """Where manifests and chunks lie under their keys: a store, or another region's registry."""
+    """Source of manifests and chunks by key: a store, or another region's registry."""
 
     def read_small(self, key: str, max_bytes: int) -> bytes:
-        """A whole object; ArtifactMissing, ArtifactCorrupt where it is larger, StoreUnavailable."""
+        """Return a whole object; raise ArtifactMissing, ArtifactCorrupt if it is larger, or StoreUnavailable."""
 
     def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
-        """The same in blocks."""
+        """Yield a whole object in blocks, with the errors of `read_small`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreChunks:
-    """Chunks straight from S3."""
+    """Chunks read directly from the store."""
 
     store: ObjectSource
     check_time: Callable[[], None]
@@ -69,13 +69,16 @@ def fetch(
     clock: Callable[[], float] = time.monotonic,
     on_fetch: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The artifact's verified directory in the cache, fetched unless it is there; `on_fetch` hears that it is not."""
+    """Return the artifact's verified directory in the cache, fetching it if necessary.
+
+    `on_fetch` is called before a fetch.
+    """
     cached = from_cache(cache, digest, limits)
     if cached is not None:
         return cached
     deadline = _Deadline(digest, clock() + timeout_s, clock)
     with cache.single_flight(digest, timeout_s=timeout_s, clock=clock):
-        cached = from_cache(cache, digest, limits)  # by whoever held the flight before us
+        cached = from_cache(cache, digest, limits)  # may have been fetched by the previous holder of the lock
         if cached is not None:
             return cached
         on_fetch()
@@ -85,19 +88,19 @@ def fetch(
         fill(assembly, source)
         try:
             return assembly.finish()
-        except ArtifactCorrupt:  # what an earlier fetch had written did not outlive a power cut: it is missing now
+        except ArtifactCorrupt:  # a power cut lost chunks of an earlier fetch: they are missing now
             fill(assembly, source)
             return assembly.finish()
 
 
 def from_cache(cache: ArtifactCache, digest: Digest, limits: ManifestLimits = ADAPTER_LIMITS) -> Path | None:
-    """What the cache holds, verified and noted as used; None where it is not there, or rotten.
+    """Return the cached directory, verified and marked as used, or None if it is missing or corrupt.
 
-    What rotted stays until a sound one is installed in its place: an engine that has loaded it may read the directory
-    again at any time, and dies of its absence.
+    A corrupt directory stays until a sound one replaces it: an engine that has loaded it may read it again at any
+    time, and would die of its absence.
     """
     try:
-        with cache.use(digest):  # else an eviction in the middle would look like rot
+        with cache.use(digest):  # an eviction during the check would look like corruption
             return cache.verified(digest, limits)
     except (ArtifactMissing, ArtifactCorrupt):
         return None
@@ -106,12 +109,12 @@ def from_cache(cache: ArtifactCache, digest: Digest, limits: ManifestLimits = AD
 
 
 def read_manifest(store: ObjectSource, digest: Digest) -> bytes:
-    """The manifest's document from the store; `Assembly.open` verifies it."""
+    """Read the manifest's document from the store; `Assembly.open` verifies it."""
     return store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
 
 
 def fill(assembly: Assembly, source: ChunkSource, *, parallel: int = PARALLEL_CHUNKS) -> None:
-    """Put every missing chunk from one source."""
+    """Put every missing chunk, read from one source."""
 
     def obtain(chunk: Chunk) -> None:
         for attempt in range(1, _READS_OF_A_CHUNK + 1):

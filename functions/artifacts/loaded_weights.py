@@ -1,14 +1,14 @@
-"""Digest of the weights in a folder that an engine is started from: of its manifest, as every artifact is named.
+"""Digest of the weights in the folder that an engine starts from: the digest of the folder's manifest.
 
-    a manifest lies there, of these files and no older than they   its digest; nothing is hashed
-    the files were hashed before: same names, sizes and times      the digest that was found then
-    else                                                           the digest of the manifest that they would have
+    a manifest of exactly these files, none newer than it     its digest; nothing is hashed
+    a note for the same names, sizes and times                the digest in the note
+    otherwise                                                 the digest of the manifest built by hashing
 
-So what was fetched by its digest costs nothing, and a folder that somebody wrote to since is not taken for what it was.
-What was found is noted below `notes`, which all agents of a node share: 140 GB are hashed once a node and not once a
-replica. There are at most MAX_NOTES; a note that is lost, or half, costs hashing again. All calls block on the disk.
+So weights that were fetched by digest cost nothing, and a folder that was modified since is not mistaken for the old
+one. Notes are stored below `notes`, which all agents of a node share: 140 GB are hashed once per node, not once per
+replica. There are at most MAX_NOTES. A lost or damaged note costs hashing again. All calls block on the disk.
 
-Neighbours: `directories` builds manifests; `functions.replica.weights` asks when an engine has come up.
+Related modules: `directories` builds manifests; `functions.replica.weights` calls this when an engine has started.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ Facts = dict[str, tuple[int, int]]  # by relative path: size in bytes, modificat
 
 
 class _Note(msgspec.Struct, frozen=True):
-    seen: str  # a hash of the facts that the digest was found for
+    seen: str  # hash of the facts that the digest belongs to
     digest: str
 
 
@@ -46,10 +46,10 @@ def weights_digest(
     hashed: Callable[[Path], None] = lambda folder: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Digest:
-    """The digest; ArtifactError where the folder is none of an artifact, OSError where it cannot be read.
+    """Return the digest; raise ArtifactError if the folder cannot be an artifact, OSError if it cannot be read.
 
-    `hashed` is notified before every byte is read, which may take minutes. Where another process of the node is at it,
-    this waits.
+    `hashed` is called before all bytes are read, which may take minutes. If another process of the node is hashing
+    the folder, this call waits for it.
     """
     facts = facts_of(folder)
     digest = _by_manifest(folder, facts)
@@ -71,7 +71,7 @@ def weights_digest(
 
 
 def facts_of(folder: Path) -> Facts:
-    """Of every file below, but the manifest and what is hidden; ArtifactRefused where there are too many."""
+    """Return facts of all files but the manifest and hidden ones; raise ArtifactRefused if there are too many."""
     found: Facts = {}
     for path in directories.plain_files(folder):
         if path == MANIFEST_NAME or any(part.startswith(".") for part in path.split("/")):
@@ -84,7 +84,7 @@ def facts_of(folder: Path) -> Facts:
 
 
 def _by_manifest(folder: Path, facts: Facts) -> Digest | None:
-    """Of a manifest of just these files, none of which was written after it."""
+    """Return the digest of a manifest of exactly these files, none written after it; else None."""
     try:
         digest, manifest = directories.read_manifest(folder)
         written_ns = (folder / MANIFEST_NAME).lstat().st_mtime_ns
@@ -110,8 +110,8 @@ def _read(path: Path) -> _Note | None:
 
 
 def _write(path: Path, note: _Note) -> None:
-    """In one rename. The oldest notes go where there are too many."""
-    with suppress(OSError):  # a full disk: it is hashed again the next time
+    """Write the note by one rename, and delete the oldest notes beyond MAX_NOTES."""
+    with suppress(OSError):  # full disk: the folder is hashed again next time
         temporary = path.with_suffix(f".{os.getpid()}.new")
         temporary.write_bytes(msgspec.json.encode(note))
         temporary.replace(path)

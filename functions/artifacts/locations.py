@@ -1,14 +1,14 @@
-"""Where things lie in the store, and which artifact URIs we follow at all.
+"""Keys of the store, and the artifact URIs that are followed.
 
     chunks/sha256/<hex>           one chunk's bytes
     manifests/sha256/<hex>        one manifest's canonical bytes
-    compiled/sha256/<hex>/…       what engines compiled for a base, by the base's digest (`compiled`)
+    compiled/sha256/<hex>/…       compile caches of engines, by the base's digest (`compiled`)
     tokenizers/sha256/<hex>/…     a base's tokenizer, by the base's digest (`tokenizers`)
-    <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
+    <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name in a version's URI
     bases/<name>/<version>/…      such a prefix: the weights of a base, which replicas name shoal://<name>@<version>
 
-`blobs/sha256/` held whole files before there were chunks; nothing reads it any more.
-Only `s3://<our bucket>/<prefix>` is followed: no other bucket, scheme or host can be reached by naming it in a model.
+`blobs/sha256/` held whole files before chunks were introduced and is no longer read. Only `s3://<our
+bucket>/<prefix>` is followed: a model cannot name another bucket, scheme or host.
 """
 
 import re
@@ -23,7 +23,7 @@ _URI = re.compile(rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])/(?P<pre
 CHUNKS_PREFIX = "chunks/sha256/"
 MANIFESTS_PREFIX = "manifests/sha256/"
 TOKENIZERS_PREFIX = "tokenizers/sha256/"
-SWEEPING_KEY = "manifests/sweeping"  # there while a collector looks for the last time, and deletes
+SWEEPING_KEY = "manifests/sweeping"  # exists while a collector sweeps
 COMPILED_PREFIX = "compiled/sha256/"
 _RESERVED = ("blobs", "chunks", "compiled", "manifests", "tokenizers")
 URI_MAX_CHARS = 600
@@ -44,7 +44,7 @@ class ArtifactLocation:
 
 
 def parse_artifact_uri(uri: str, *, bucket: str) -> ArtifactLocation:
-    """The place that `uri` names inside our bucket; ArtifactRefused for any other place."""
+    """Parse a URI inside our bucket; raise ArtifactRefused for any other."""
     match = _URI.fullmatch(uri) if len(uri) <= URI_MAX_CHARS else None
     if match is None:
         raise ArtifactRefused(f"artifact {uri[:200]!r} is not of the form s3://{bucket}/tenant/name/version")
@@ -78,7 +78,7 @@ _WEIGHTS = re.compile(rf"(?P<name>{NAME_PATTERN})@(?P<version>{NAME_PATTERN})")
 
 @dataclass(frozen=True, slots=True)
 class WeightsName:
-    """One version of one base model: its pool's name, and the version's."""
+    """One version of one base model, with its pool's name."""
 
     name: str
     version: str
@@ -91,12 +91,12 @@ class WeightsName:
         return WEIGHTS_SCHEME + str(self)
 
     def location(self, bucket: str) -> ArtifactLocation:
-        """Where `shoal base push` leaves the pointer to it."""
+        """Return the location of the pointer that `shoal base push` writes."""
         return ArtifactLocation(bucket, f"bases/{self.name}/{self.version}")
 
 
 def parse_weights_name(text: str) -> WeightsName:
-    """`NAME@VERSION`, with or without the scheme; ArtifactRefused for anything else."""
+    """Parse `NAME@VERSION`, with or without the scheme; raise ArtifactRefused for anything else."""
     match = _WEIGHTS.fullmatch(text.removeprefix(WEIGHTS_SCHEME))
     if match is None:
         raise ArtifactRefused(f"{text[:160]!r} is not of the form {WEIGHTS_SCHEME}name@version, such as llama-3-8b@v1")
@@ -104,8 +104,9 @@ def parse_weights_name(text: str) -> WeightsName:
 
 
 def weights_at(uri: str) -> WeightsName | None:
-    """The version that a storageUri (`shoal://…`) or a version's artifact (`s3://<bucket>/bases/…`) names; None for any
-    other place."""
+    """Return the base weights that a storageUri (`shoal://…`) or an artifact URI (`s3://<bucket>/bases/…`) names, or
+    None.
+    """
     if not uri.startswith(WEIGHTS_SCHEME):
         bucket, _, path = uri.removeprefix("s3://").partition("/")
         name, _, version = path.removeprefix("bases/").partition("/")

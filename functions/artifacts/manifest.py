@@ -1,16 +1,16 @@
-"""Manifests: what an artifact is made of, in bytes that have exactly one form.
+"""Manifests: the list of an artifact's files and chunks, in bytes of exactly one form.
 
     digest = "sha256:" + hex(sha256(canonical bytes))
 
 Canonical bytes are msgspec's deterministic JSON of `{"schema_version":2,"chunk_bytes","files":[{"path","size_bytes",
-"sha256","chunks":[…]}…]}` with the files sorted by path. A document that decodes but is not in that form is refused:
-one artifact must never have two digests. Paths are plain relative names, so that no manifest can write outside the
+"sha256","chunks":[…]}…]}` with the files sorted by path. A document that decodes but is not in that form is rejected,
+so that one artifact never has two digests. Paths are plain relative names, so that no manifest can write outside the
 directory it is unpacked into.
 
-Files are cut every `chunk_bytes`: chunk i of a file is its bytes [i * chunk_bytes, min((i + 1) * chunk_bytes, size)),
-an empty file has none. Chunks are what travels, is stored and is verified one by one. Worked example
-(test_worked_example): one file `a.txt` holding "hi" is one chunk, whose hash is the file's own, and the digest is what
-sha256sum says of the manifest.
+Files are cut every `chunk_bytes`: chunk i of a file is its bytes [i * chunk_bytes, min((i + 1) * chunk_bytes, size));
+an empty file has none. Chunks are transferred, stored and verified one by one. Worked example (test_worked_example):
+one file `a.txt` holding "hi" is one chunk, whose hash is the file's own; the digest equals the sha256sum of the
+manifest.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ SCHEMA_VERSION = 2
 MANIFEST_NAME = "shoal-manifest.json"
 PATH_MAX_DEPTH = 4
 CHUNK_MIN_BYTES = 1024**2
-CHUNK_DEFAULT_BYTES = 8 * 1024**2  # a peer's request of under a second at 10 MB/s; 67 bytes of manifest each
+CHUNK_DEFAULT_BYTES = 8 * 1024**2  # a peer sends one in under a second at 10 MB/s; 67 bytes of manifest each
 CHUNK_MAX_BYTES = 64 * 1024**2  # one is held in memory while it is verified
 CHUNKS_AIMED_AT = 8192  # 8192 * 67 bytes: half a MiB of manifest
 MANIFEST_MAX_BYTES = 4 * 1024**2  # 2 TiB in the largest chunks are 32768 hashes, 2.2 MB
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"  # no leading dot or dash: neither `..` nor an option
 _PATH = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,{PATH_MAX_DEPTH - 1}}}")
 _DIGEST = re.compile(DIGEST_PATTERN)
-# What a Windows share, or a copy of the cache on one, would take for a device.
+# Names that Windows, for example on a network share, treats as devices.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
 Sha256Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -43,7 +43,7 @@ Sha256Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 @dataclass(frozen=True, slots=True)
 class ManifestLimits:
-    """How large an artifact of one kind may be."""
+    """Size limits for artifacts of one kind."""
 
     max_files: int = 512
     max_file_bytes: int = 64 * 1024**3
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return sum(entry.size_bytes for entry in self.files)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Every chunk, in the order of files and offsets; equal content occurs as often as it is there."""
+        """Yield every chunk in the order of files and offsets; repeated content is repeated."""
         for entry in self.files:
             for index, sha256 in enumerate(entry.chunks):
                 offset_bytes = index * self.chunk_bytes
@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 yield Chunk(sha256, size_bytes, entry.path, offset_bytes)
 
     def distinct_chunks(self) -> tuple[Chunk, ...]:
-        """Each content once, where it first occurs: what has to travel. Its order is the order of every bitmap."""
+        """Return the first occurrence of each distinct content. Their order is the order of all bitmaps."""
         first: dict[str, Chunk] = {}
         for chunk in self.chunks():
             first.setdefault(chunk.sha256, chunk)
@@ -102,7 +102,7 @@ class _Version(msgspec.Struct):
 
 
 def chunk_bytes_for(total_bytes: int) -> int:
-    """The size to cut an artifact at: the smallest power of two from the default on that makes at most 8192 chunks.
+    """Return the chunk size: the smallest power of two, from the default on, that makes at most 8192 chunks.
 
     Worked example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280 kB of manifest).
     """
@@ -113,18 +113,18 @@ def chunk_bytes_for(total_bytes: int) -> int:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest's canonical bytes."""
+    """Return the manifest's canonical bytes."""
     ordered = msgspec.structs.replace(manifest, files=tuple(sorted(manifest.files, key=lambda entry: entry.path)))
     return msgspec.json.encode(ordered, order="deterministic")
 
 
 def digest_of(document: bytes) -> Digest:
-    """The digest that names these manifest bytes."""
+    """Return the digest that names these manifest bytes."""
     return Digest("sha256:" + hashlib.sha256(document).hexdigest())
 
 
 def decode(document: bytes, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """A manifest from its bytes; ArtifactRefused says what is wrong with them."""
+    """Decode and check a manifest; raise ArtifactRefused if it is invalid."""
     if len(document) > MANIFEST_MAX_BYTES:
         raise ArtifactRefused(f"manifest of {len(document)} bytes is over the limit of {MANIFEST_MAX_BYTES}")
     try:
@@ -139,7 +139,7 @@ def decode(document: bytes, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
 
 
 def decode_verified(document: bytes, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """A manifest whose bytes are those that `digest` names; ArtifactCorrupt where they are others."""
+    """Decode the manifest that `digest` names; raise ArtifactCorrupt if the bytes have another digest."""
     found = digest_of(document)
     if found != digest:
         raise ArtifactCorrupt(f"manifest {digest} has the content of {found}")
@@ -147,7 +147,7 @@ def decode_verified(document: bytes, digest: Digest, limits: ManifestLimits = MO
 
 
 def check(manifest: Manifest, limits: ManifestLimits) -> None:
-    """Raise ArtifactRefused unless every path is safe and unique, every bound holds and the chunks fit the files."""
+    """Raise ArtifactRefused unless paths are safe and unique, all limits hold and the chunks match the files."""
     if not 1 <= len(manifest.files) <= limits.max_files:
         raise ArtifactRefused(f"{len(manifest.files)} files; an artifact has 1 to {limits.max_files}")
     seen: set[str] = set()
@@ -157,7 +157,7 @@ def check(manifest: Manifest, limits: ManifestLimits) -> None:
             raise ArtifactRefused(
                 f"{entry.path} has {entry.size_bytes} bytes, over the limit of {limits.max_file_bytes}"
             )
-        folded = entry.path.lower()  # two names that one file system keeps apart and another does not
+        folded = entry.path.lower()  # some file systems ignore case
         if folded in seen:
             raise ArtifactRefused(f"{entry.path} is named twice (upper and lower case count as the same)")
         seen.add(folded)
@@ -168,7 +168,7 @@ def check(manifest: Manifest, limits: ManifestLimits) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raise ArtifactRefused unless `path` is a plain relative name that we would write to a disk."""
+    """Raise ArtifactRefused unless `path` is a plain relative name that is safe to write to a disk."""
     if _PATH.fullmatch(path) is None:
         raise ArtifactRefused(f"file name {path[:200]!r} is not allowed: letters, digits, `._-`, no leading dot")
     if path.lower() == MANIFEST_NAME:
@@ -178,7 +178,7 @@ def check_path(path: str) -> None:
 
 
 def check_digest(text: str) -> Digest:
-    """`text` as a digest; ArtifactRefused where it is none."""
+    """Return `text` as a digest; raise ArtifactRefused if it is not one."""
     if _DIGEST.fullmatch(text) is None:
         raise ArtifactRefused(f"{text[:100]!r} is not a digest: sha256: and 64 hex digits")
     return Digest(text)

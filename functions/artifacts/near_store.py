@@ -1,10 +1,10 @@
-"""A store with a cache of the region before it: content by its sha256 is asked of the cache first, all else never.
+"""A store behind a regional cache. Objects that are named by their sha256 are requested from the cache first.
 
-    from the cache    200, and the bytes are what their name says
-    from the store    anything else; a cache that does not answer, or drips, is left alone for `AWAY_S`
+    from the cache    200, and the bytes match the name
+    from the store    everything else; a cache that fails or is slow is skipped for `AWAY_S`
 
-So a cache that is away, slow, full or wrong costs time, never an artifact. What comes is whole before it is given on,
-as `functions.artifacts.fetch` keeps a chunk in memory in any case. Many threads may share one.
+So an absent, slow, full or faulty cache costs time, but never an artifact. An object is read completely before it is
+returned, as `functions.artifacts.fetch` holds a chunk in memory in any case. Threads may share one instance.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from functions.artifacts.fetch import ObjectSource
 from functions.artifacts.locations import CHUNKS_PREFIX, MANIFESTS_PREFIX
 
 AWAY_S = 10.0
-ANSWER_S = 30.0  # whole; 64 MiB at 2 MB/s
+ANSWER_S = 30.0  # limit for a whole object; 64 MiB at 2 MB/s
 _TIMEOUT = httpx.Timeout(10.0, connect=1.0)
 _KINDS = {CHUNKS_PREFIX: "chunks", MANIFESTS_PREFIX: "manifests"}
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class NearStore:
-    """`bearer` is asked for with each read: credentials change."""
+    """`bearer` is called for each read, since credentials change."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class NearStore:
         return content
 
     def _asked(self, url: str, max_bytes: int) -> bytes | None:
-        """What it answers; None where it has nothing to give, or more than it should."""
+        """Read an object from the cache; return None if the cache refuses or sends more than `max_bytes`."""
         content, until_s = bytearray(), self._clock() + ANSWER_S
         with self._client.stream("GET", url, headers={"authorization": f"Bearer {self._bearer()}"}) as response:
             if response.status_code != httpx.codes.OK:

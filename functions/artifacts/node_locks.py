@@ -1,7 +1,7 @@
-"""Locks between the processes of one node, which the kernel frees when their holder dies (flock).
+"""Locks between the processes of one node; the kernel releases them when their holder dies (flock).
 
-A lock file is removed by whoever holds it, when done: nothing piles up. So a lock counts only if its path still names
-what was locked; otherwise it was removed in between, and is tried again.
+The holder removes the lock file when it is done, so files do not pile up. A lock therefore counts only if its path
+still names the locked file; otherwise the file was removed in between, and the attempt fails.
 """
 
 import fcntl
@@ -13,19 +13,19 @@ from pathlib import Path
 
 @contextmanager
 def try_lock_file(path: Path) -> Iterator[bool]:
-    """Whether the lock was to be had at once; it is held inside, and its file is gone afterwards."""
+    """Try to lock the file; yield True if locked. The lock is held in the block; its file is removed at the end."""
     descriptor = _try(path, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor is not None
     finally:
         if descriptor is not None:
-            path.unlink(missing_ok=True)  # while it is held: whoever waits for it makes a new one
+            path.unlink(missing_ok=True)  # unlinked while locked: processes that wait for it create a new one
             os.close(descriptor)
 
 
 @contextmanager
 def try_lock_directory(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Whether the directory is there and its lock was to be had at once; it is held inside."""
+    """Try to lock the directory; yield True if it exists and is locked. The lock is held in the block."""
     try:
         descriptor = _try(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
@@ -38,13 +38,13 @@ def try_lock_directory(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def _try(path: Path, kind: int, flags: int) -> int | None:
-    """A descriptor that holds the lock of what lies at `path` now, or None. OSError where it cannot be opened."""
+    """Return a descriptor that holds the lock of `path`, or None. Raise OSError if it cannot be opened."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         if path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-    except (BlockingIOError, FileNotFoundError):  # held by another; removed meanwhile
+    except (BlockingIOError, FileNotFoundError):  # locked by another process, or removed meanwhile
         os.close(descriptor)
         return None
     os.close(descriptor)

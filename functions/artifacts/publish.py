@@ -1,11 +1,9 @@
-"""Publishing: chunks first, then the manifest, then the pointer, so that nothing ever points at what is not there.
+"""Publish artifacts: chunks first, then the manifest, then the pointer, so that nothing ever points at missing content.
 
-What a collector of garbage takes meanwhile, since it looked before the pointer was there, is put again (`collect`).
-
-Idempotent and safe to kill at any line: what is missing is put, what is there is left, and a second run finishes
-the first. Content that the store has already, from whichever artifact, is not sent again. It is read back, though: an
-object whose bytes have rotted keeps its size and its name, and is put again
-(test_publishing_again_repairs_what_has_rotted).
+Garbage collection that started before the pointer existed may delete some content; that is put again (`collect`).
+Publishing is idempotent and can be killed at any point: missing objects are put, and a second run finishes the first.
+Content that the store already has, from any artifact, is not sent again. It is read back, though: an object with
+corrupt bytes has the right size and name, and is replaced (test_publishing_again_repairs_what_has_rotted).
 """
 
 import functools
@@ -25,8 +23,8 @@ from functions.artifacts.workers import run_all
 
 PARALLEL_PUTS = 4  # 32 MiB in memory at the default chunk size
 _SWEEP_POLL_S = 0.2
-_SWEEP_WAIT_S = 60.0  # sweeping takes seconds
-_SWEEP_MAX_S = 900.0  # one that began earlier was killed
+_SWEEP_WAIT_S = 60.0  # a sweep takes seconds
+_SWEEP_MAX_S = 900.0  # a sweep that began earlier was killed
 
 
 def publish_directory(
@@ -37,24 +35,27 @@ def publish_directory(
     limits: ManifestLimits = ADAPTER_LIMITS,
     replace: bool = False,
 ) -> Digest:
-    """Publish the files of `directory` under `artifact_uri`; the artifact's digest. Blocks: run it in a thread.
+    """Publish the files of `directory` under `artifact_uri` and return the digest. Blocks: run it in a thread.
 
-    A URI that already points at other content raises VersionTaken: versions do not change. `replace` moves the pointer
-    all the same, for a source that is itself the truth (adapters kept in git).
+    Raise VersionTaken if the URI already points at other content, since versions do not change. With `replace` the
+    pointer moves all the same, for a source that is itself authoritative (adapters kept in git).
     """
     location = parse_artifact_uri(artifact_uri, bucket=store.bucket)
     manifest = directories.build_manifest(directory, limits)
     document = manifests.encode(manifest)
     if not replace:
-        _check_free(store, location, document)  # before anything is uploaded in vain
+        _check_free(store, location, document)  # avoids uploading in vain
     put_content(store, directory, manifest)
     point(store, location, document, replace=replace)
     return put_content(store, directory, manifest, reread=False)
 
 
 def point(store: S3Store, location: ArtifactLocation, document: bytes, *, replace: bool = False) -> None:
-    """Make the URI point at the manifest, and wait for the end of a sweep that may have looked before: what it took of
-    the content is to be put once more. VersionTaken where the URI points at other content."""
+    """Point the URI at the manifest, then wait for the end of a sweep that may have started before.
+
+    The caller must put the content again, since the sweep may have deleted some. Raise VersionTaken if the URI points
+    at other content.
+    """
     if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
     _outlast_sweep(store)
@@ -66,9 +67,9 @@ def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = AD
 
 
 def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: bool = True) -> Digest:
-    """Put what the store lacks of `manifest`, whose files lie in `directory`, and the manifest last.
+    """Put the objects of `manifest` that the store lacks; the manifest comes last. Its files are in `directory`.
 
-    `reread` False only where all of it has just been put, or read: sizes are then enough.
+    `reread` is False only if all content has just been put or read: then comparing sizes is enough.
     """
     put = functools.partial(_put_chunk, store, directory, reread=reread)
     run_all(put, manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
@@ -76,17 +77,17 @@ def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: 
 
 
 def put_manifest(store: S3Store, manifest: Manifest) -> Digest:
-    """Put the manifest under its digest, once every chunk of it is there."""
+    """Put the manifest under its digest. Every chunk must be in the store already."""
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     key = manifest_key(manifests.hex_of(digest))
     if not store.put_new(key, document) and not _holds(store, key, len(document), manifests.hex_of(digest)):
-        store.put(key, document)  # cut short by a store that lost its tail, or rotten
+        store.put(key, document)  # truncated by a store that lost data, or corrupt
     return digest
 
 
 def read_pointer(store: S3Store, artifact_uri: str) -> Digest:
-    """The digest that `artifact_uri` points at; ArtifactMissing where nothing was published."""
+    """Return the digest that `artifact_uri` points at; raise ArtifactMissing if nothing was published."""
     key = parse_artifact_uri(artifact_uri, bucket=store.bucket).pointer_key
     document = store.read_small(key, MANIFEST_MAX_BYTES)
     manifests.decode(document)
@@ -94,9 +95,9 @@ def read_pointer(store: S3Store, artifact_uri: str) -> Digest:
 
 
 def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> bool:
-    """Whether the pointer is `document` already; VersionTaken where it names other content.
+    """Return True if the pointer already holds `document`; raise VersionTaken if it names other content.
 
-    One that this build cannot read (its form is a former one's) names none, and may be replaced.
+    A pointer that this build cannot read (an older format) may be replaced.
     """
     try:
         pointed = store.read_small(location.pointer_key, MANIFEST_MAX_BYTES)
@@ -109,7 +110,7 @@ def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> 
 
 
 def _outlast_sweep(store: S3Store) -> None:
-    """Wait for the end of a sweep that may have looked before the pointer was there; not for one that was killed."""
+    """Wait for the end of a sweep that may have started before the pointer existed; ignore one that was killed."""
     give_up_s = time.monotonic() + _SWEEP_WAIT_S
     while time.monotonic() < give_up_s:
         begun_unix_s = max((at.modified_unix_s for at in store.list(SWEEPING_KEY)), default=0.0)
@@ -124,9 +125,9 @@ def _put_chunk(store: S3Store, directory: Path, chunk: Chunk, *, reread: bool) -
 
 
 def put_chunk(store: S3Store, chunk: Chunk, read: Callable[[], bytes], *, reread: bool) -> bool:
-    """Put the chunk unless the store has it; whether it was put. `read` gives its verified bytes where they are needed.
+    """Put the chunk unless the store has it; return True if it was put. `read` returns its verified bytes on demand.
 
-    `reread`: what is there is believed by its bytes, else by its size.
+    With `reread`, the stored bytes are compared, else only their number.
     """
     key = chunk_key(chunk.sha256)
     stored_bytes = store.size_of(key)
@@ -135,24 +136,24 @@ def put_chunk(store: S3Store, chunk: Chunk, read: Callable[[], bytes], *, reread
     content = read()
     if stored_bytes is None:
         store.put_new(key, content, sha256=chunk.sha256)
-    else:  # cut short by a store that lost its tail, or rotten: the name promises this content, so this is a repair
+    else:  # truncated or corrupt: repair it, since the name promises this content
         store.put(key, content, sha256=chunk.sha256)
     return True
 
 
 def _holds(store: S3Store, key: str, size_bytes: int, sha256: str) -> bool:
-    """Whether the object is what its name promises; read, since no store's word is better than its bytes."""
+    """Return True if the object's bytes match its name. They are read, because stores may report wrongly."""
     found = hashlib.sha256()
     try:
         for block in store.stream(key, size_bytes):
             found.update(block)
-    except (ArtifactMissing, ArtifactCorrupt, StoreUnavailable):  # a store may fail on what has rotted; then it is put
+    except (ArtifactMissing, ArtifactCorrupt, StoreUnavailable):  # a store may fail on a corrupt object; then it is put
         return False
     return found.hexdigest() == sha256
 
 
 def _read(directory: Path, chunk: Chunk) -> bytes:
-    """The bytes that were hashed; a chunk under a wrong name would poison every later publisher."""
+    """Read the chunk and check its hash: a chunk under a wrong name would break every later publisher."""
     with directories.open_plain(directory / chunk.path) as file:
         file.seek(chunk.offset_bytes)
         content = file.read(chunk.size_bytes)

@@ -1,10 +1,10 @@
-"""The object store over S3: few verbs, foreign exceptions mapped once, every wait bounded.
+"""Object store over S3: few operations, one mapping of foreign exceptions, and a limit on every wait.
 
-One `S3Store` holds one client, which threads may share; all calls block, so that callers in an event loop use
-`asyncio.to_thread`. Objects are written only where nothing is (`If-None-Match: *`) unless the caller says
-otherwise: two publishers of the same content cannot harm each other. Every write carries its sha256, and the store
-refuses a body that is not it: without that, SeaweedFS keeps an empty object under the name of an upload whose sender
-was killed, in place of what was there before (test_a_killed_upload_leaves_what_was_there).
+One `S3Store` holds one client, which threads may share. All calls block, so callers in an event loop use
+`asyncio.to_thread`. `put_new` writes only where no object exists (`If-None-Match: *`), so two publishers of the same
+content cannot harm each other. Every write carries its sha256, and the store rejects a body that does not match.
+Without it, SeaweedFS replaces an object by an empty one if the sender of an upload is killed
+(test_a_killed_upload_leaves_what_was_there).
 """
 
 import base64
@@ -23,17 +23,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, StoreRefused, StoreUnavailable, StoreUnfit
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client  # from the stubs, which only development installs
+    from mypy_boto3_s3 import S3Client  # from the type stubs, which only development installs
 
 DEFAULT_BUCKET = "shoal-models"
 _CREDENTIALS_MAX_BYTES = 4096
-_PAGE_KEYS = 1000  # what one listing or one deletion may name, by S3's own limit
+_PAGE_KEYS = 1000  # S3's own limit for one listing or one deletion
 _READ_BYTES = 256 * 1024
 NOT_FOUND = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 _ALREADY_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 _CONDITION_UNKNOWN = ("NotImplemented", "501")
 _REFUSALS = (400, 403)
-_BROKEN_ON_THE_WAY = (  # 400s that the same write need not meet again
+_BROKEN_ON_THE_WAY = (  # status 400, but a repeated write may succeed
     "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
 )  # fmt: skip
 
@@ -42,7 +42,7 @@ class S3Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     access_key_id: str
     secret_access_key: str
 
-    def __repr__(self) -> str:  # a secret must not reach a log by way of a repr
+    def __repr__(self) -> str:  # keeps the secret out of logs
         return f"S3Credentials(access_key_id={self.access_key_id!r}, secret_access_key=<hidden>)"
 
 
@@ -53,10 +53,10 @@ class S3Settings:
     bucket: str = DEFAULT_BUCKET
     region: str = "us-east-1"  # SeaweedFS ignores it; the signature needs one
     connect_timeout_s: float = 2.0
-    read_timeout_s: float = 20.0  # one socket read: what a stalled store may hold a thread for
-    max_attempts: int = 3  # botocore's own, with jitter, for 500, 503 and broken connections
-    max_connections: int = 32  # kept open; several fetches at once read several chunks each
-    needs_conditions: bool = False  # where a store knows none: StoreUnfit, instead of looking first and then writing
+    read_timeout_s: float = 20.0  # per socket read: bounds how long a stalled store blocks a thread
+    max_attempts: int = 3  # in botocore, with jitter, for 500, 503 and broken connections
+    max_connections: int = 32  # kept open; several fetches run at once, each reading several chunks
+    needs_conditions: bool = False  # raise StoreUnfit instead of emulating conditional writes by a check and a write
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CredentialsInvalid(Exception):
 
 
 def load_credentials(file: Path) -> S3Credentials:
-    """The credentials in `{"access_key_id": …, "secret_access_key": …}`."""
+    """Load credentials from a file of `{"access_key_id": …, "secret_access_key": …}`."""
     try:
         with file.open("rb") as opened:
             return msgspec.json.decode(opened.read(_CREDENTIALS_MAX_BYTES), type=S3Credentials)
@@ -98,7 +98,7 @@ class S3Store:
                 max_pool_connections=settings.max_connections,
                 retries={"total_max_attempts": settings.max_attempts, "mode": "standard"},
                 s3={"addressing_style": "path"},
-                # Every byte is verified against its sha256; CRCs on top would only cost time.
+                # Every byte is verified against its sha256, so further CRCs would only cost time.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),
@@ -110,11 +110,11 @@ class S3Store:
 
     @property
     def client(self) -> "S3Client":
-        """For what is said beside these verbs, in `s3_large`."""
+        """The underlying client, for operations outside this class (`s3_large`)."""
         return self._client
 
     def ensure_bucket(self) -> None:
-        """Create the bucket unless it is there."""
+        """Create the bucket unless it exists."""
         try:
             self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
@@ -125,7 +125,7 @@ class S3Store:
             raise unavailable("bucket " + self.bucket, error) from error
 
     def size_of(self, key: str) -> int | None:
-        """The object's bytes, or None where there is no such object."""
+        """Return the object's size in bytes, or None if it does not exist."""
         try:
             return self._client.head_object(Bucket=self.bucket, Key=key)["ContentLength"]
         except ClientError as error:
@@ -136,11 +136,11 @@ class S3Store:
             raise unavailable(key, error) from error
 
     def read_small(self, key: str, max_bytes: int) -> bytes:
-        """A whole object of at most `max_bytes`."""
+        """Read a whole object of at most `max_bytes`."""
         return b"".join(self.stream(key, max_bytes))
 
     def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
-        """The object's bytes in blocks; ArtifactCorrupt as soon as they are more than `max_bytes`."""
+        """Yield the object's bytes in blocks; raise ArtifactCorrupt if there are more than `max_bytes`."""
         received = 0
         try:
             body = self._client.get_object(Bucket=self.bucket, Key=key)["Body"]
@@ -158,7 +158,7 @@ class S3Store:
             raise unavailable(key, error) from error
 
     def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
-        """Write the object unless one is there; whether it was written. `sha256` (hex) spares hashing it again."""
+        """Write the object unless it exists; return True if it was written. `sha256` (hex) saves hashing the body."""
         try:
             self._client.put_object(
                 Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=_checksum(body, sha256), IfNoneMatch="*"
@@ -168,7 +168,7 @@ class S3Store:
                 return False
             if code_of(error) in _CONDITION_UNKNOWN and self.settings.needs_conditions:
                 raise StoreUnfit(f"{self.bucket} knows no conditional writes (If-None-Match: *)") from error
-            if code_of(error) in _CONDITION_UNKNOWN:  # an older store: look first, then write; equal content either way
+            if code_of(error) in _CONDITION_UNKNOWN:  # older store: check, then write; content is equal
                 return self._put_after_looking(key, body)
             raise not_written(key, error) from error
         except BotoCoreError as error:
@@ -176,7 +176,7 @@ class S3Store:
         return True
 
     def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:
-        """Write the object, whatever was there."""
+        """Write the object, replacing an existing one."""
         checksum = _checksum(body, sha256)
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
@@ -184,7 +184,7 @@ class S3Store:
             raise not_written(key, error) from error
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object whose key begins with `prefix`, page by page, in the order of keys."""
+        """Yield every object whose key starts with `prefix`, page by page, in the order of keys."""
         try:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": _PAGE_KEYS}
@@ -196,7 +196,7 @@ class S3Store:
             raise unavailable(f"the listing of {prefix}", error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the objects; one that is not there is as good as deleted."""
+        """Delete the objects; missing ones are ignored."""
         waiting = iter(keys)
         while page := list(islice(waiting, _PAGE_KEYS)):
             try:
@@ -246,7 +246,7 @@ def _of_kind(found: StoreUnavailable, error: Exception) -> StoreUnavailable:
 
 
 def not_written(what: str, error: Exception) -> StoreUnavailable:
-    """StoreRefused where the store would refuse the same write again."""
+    """Return StoreRefused if the store would reject the same write again, else StoreUnavailable."""
     if isinstance(error, ClientError) and code_of(error) not in _BROKEN_ON_THE_WAY:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status in _REFUSALS:

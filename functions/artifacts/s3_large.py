@@ -1,11 +1,11 @@
-"""Objects too large for memory: written as parts while their bytes come, read by ranges.
+"""Objects too large for memory: written in parts while the bytes arrive, read by ranges.
 
     LargeWriter   one multipart upload; holds at most one part. Until `finish` the object does not exist.
-    read_range    some bytes of an object, so that whoever reads for hours holds no connection meanwhile
-    abort_stale   uploads whose writer was killed: the store keeps their parts for ever otherwise
+    read_range    some bytes of an object, so that a reader that takes hours holds no connection meanwhile
+    abort_stale   ends uploads whose writer was killed; the store would keep their parts for ever
 
-All block, as `s3` does, whose client and exceptions these share; each part carries its sha256, of which the store is
-told when the upload begins and again when it ends: Amazon's refuses the parts otherwise.
+All calls block and share the client and exceptions of `s3`. Each part carries its sha256. The checksums are announced
+when the upload starts and listed again when it ends, because Amazon S3 rejects the parts otherwise.
 """
 
 import base64
@@ -27,7 +27,7 @@ _NO_UPLOAD = ("NoSuchUpload", "404")
 
 @dataclass(slots=True)
 class LargeWriter:
-    """Calls may come from several threads: whoever gave up waiting for one call may abort, which then waits for it."""
+    """Writer of one object. Several threads may call it; an `abort` waits for a call that is still running."""
 
     store: S3Store
     key: str
@@ -49,7 +49,7 @@ class LargeWriter:
                 del self._held[:PART_BYTES]
 
     def finish(self) -> None:
-        """The object is there, whatever was under its key before."""
+        """Complete the object, replacing an existing one under its key."""
         with self._lock:
             self._check_open()
             if not self._upload:
@@ -61,7 +61,7 @@ class LargeWriter:
             self._upload, self._held, self._is_over = "", bytearray(), True
 
     def abort(self) -> None:
-        """Forget what was sent; does nothing after `finish`. What the store keeps all the same is `abort_stale`'s."""
+        """Discard the upload; does nothing after `finish`. `abort_stale` removes parts that could not be discarded."""
         with self._lock:
             upload, self._upload, self._held, self._is_over = self._upload, "", bytearray(), True
             try:
@@ -110,7 +110,10 @@ class LargeWriter:
 
 
 def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
-    """At most `length` bytes from `start`; none past the end. ArtifactMissing where there is no such object."""
+    """Read at most `length` bytes from `start`, none past the end.
+
+    Raise ArtifactMissing if the object does not exist.
+    """
     try:
         wanted = f"bytes={start}-{start + length - 1}"
         with store.client.get_object(Bucket=store.bucket, Key=key, Range=wanted)["Body"] as body:
@@ -126,7 +129,7 @@ def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
 
 
 def abort_stale(store: S3Store, begun_before_unix_s: float) -> int:
-    """Abort uploads that began before; how many (of one listing's thousand)."""
+    """Abort unfinished uploads that began before the given time. Return how many (at most one listing of 1,000)."""
     try:
         found = store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", ())
         stale = [upload for upload in found if upload["Initiated"].timestamp() < begun_before_unix_s]
@@ -138,7 +141,7 @@ def abort_stale(store: S3Store, begun_before_unix_s: float) -> int:
 
 
 def _abort(store: S3Store, key: str, upload: str) -> None:
-    """An upload that is not there (any more) is as good as aborted."""
+    """Abort an upload; one that no longer exists is ignored."""
     try:
         store.client.abort_multipart_upload(Bucket=store.bucket, Key=key, UploadId=upload)
     except ClientError as error:

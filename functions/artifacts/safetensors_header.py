@@ -1,12 +1,12 @@
-"""A safetensors file's header, verified before any engine opens the file.
+"""Verify the header of a safetensors file before an engine opens the file.
 
     u64 little-endian header length | JSON header | tensor bytes
 
-Engines trust the header for offsets and names. The common library refuses holes, overlaps, overflows and trailing
-bytes but accepts duplicate keys and any name (measured, reliability notes, fault 35), so the whole header is
-checked here: strict JSON, plain names, known types, and tensors that cover the rest of the file exactly, in order,
-without a gap. Worked example (test_worked_example): one F32 tensor of shape [2, 3] needs data_offsets [0, 24] and a
-file of 8 + header + 24 bytes. The values themselves: `finite`.
+Engines trust the header for offsets and names. The common library rejects holes, overlaps, overflows and trailing
+bytes but accepts duplicate keys and any name (measured, reliability notes, fault 35). So the whole header is checked
+here: strict JSON, plain names, known types, and tensors that cover the rest of the file exactly, in order, without a
+gap. Worked example (test_worked_example): one F32 tensor of shape [2, 3] needs data_offsets [0, 24] and a file of 8 +
+header + 24 bytes. `adapter_weights.check_finite` checks the values.
 """
 
 import math
@@ -21,12 +21,12 @@ from functions.artifacts.strict_json import strict_object
 
 HEADER_MAX_BYTES = 16 * 1024 * 1024
 MAX_TENSORS = 50_000
-# A matrix's entry has three brackets and five commas; the rest is for more dimensions and for the metadata's texts.
+# A matrix's entry has three brackets and five commas; the rest allows for more dimensions and metadata texts.
 HEADER_MAX_MARKS = 11 * MAX_TENSORS + 100_000
 _MAX_DIMENSIONS = 8
 _MAX_SIZE = 2**40
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,511}")
-# The floating types that adapters are trained and saved in; a quantised or integer adapter is not one that vLLM serves.
+# Floating types in which adapters are trained and saved; vLLM does not serve quantised or integer adapters.
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -35,7 +35,7 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    begin: int  # offset in the file, header included
+    begin: int  # offset in the file, including the header
     end: int
 
     @property
@@ -44,7 +44,7 @@ class Tensor:
 
 
 def read_tensors(file: BinaryIO) -> tuple[Tensor, ...]:
-    """Every tensor of an open file, in the order of its bytes; ArtifactRefused says what is wrong with the header."""
+    """Return the tensors of an open file in the order of their bytes; raise ArtifactRefused for an invalid header."""
     file_bytes = os.fstat(file.fileno()).st_size
     file.seek(0)
     prefix = file.read(8)
@@ -57,7 +57,7 @@ def read_tensors(file: BinaryIO) -> tuple[Tensor, ...]:
 
 
 def parse_header(header: bytes, *, data_bytes: int) -> tuple[Tensor, ...]:
-    """The tensors that `header` describes in `data_bytes` bytes of data."""
+    """Return the tensors that `header` describes; they must cover `data_bytes` bytes exactly."""
     if not header.startswith(b"{"):
         raise ArtifactRefused("the safetensors header does not begin with {")
     document = strict_object(header, what="the safetensors header", max_marks=HEADER_MAX_MARKS)

@@ -1,11 +1,11 @@
-"""Signatures over an adapter's files (OpenSSF model signing, elliptic keys): who made these weights.
+"""Signatures over an adapter's files (OpenSSF model signing, elliptic keys), which prove the author of the weights.
 
     verify_signed(directory, tenant, policy)   at publish, and again before an engine may see the files
 
-The signature lies beside the files it signs as `model.sig`: a Sigstore bundle around an in-toto statement that lists
-every other file with its sha256, as `model_signing sign key` writes it. Nothing is asked of any network. Before the
-library sees the bundle it is read by one strict schema (bounded, no key twice), and what it lists must be every file
-there is: a signature that leaves a file out (`ignore_paths`) vouches for nothing.
+The signature is stored with the files as `model.sig`: a Sigstore bundle around an in-toto statement that lists every
+other file with its sha256, as `model_signing sign key` writes it. No network is used. The bundle is checked by a
+strict schema (bounded, no duplicate keys) before the library reads it. It must list every file: a signature that
+leaves files out (`ignore_paths`) is rejected.
 """
 
 import base64
@@ -30,18 +30,18 @@ _MAX_RESOURCES = 1024
 _BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
-# verified: signed by a key of the tenant's. unsigned: no signature, and none required. unchecked: there is one, but
-# the policy knows no key for this tenant and requires none.
+# verified: signed with a key of the tenant. unsigned: no signature, and none required. unchecked: there is a signature,
+# but the policy has no key for this tenant and requires none.
 Finding = Literal["verified", "unsigned", "unchecked"]
 
 
 class SigningUnavailable(ArtifactError):
-    """A signature has to be checked and the library for it, or a key, is not there: correct the installation."""
+    """The library or a key for a required signature check is missing: correct the installation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignaturePolicy:
-    """Whose signatures count. Files are PEM public keys on a NIST curve; any of a tenant's, or of those for all."""
+    """Keys whose signatures count, as PEM public keys on a NIST curve: a tenant's own and those for all tenants."""
 
     keys: tuple[Path, ...] = ()  # for every tenant
     tenant_keys: Mapping[TenantId, tuple[Path, ...]] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class _Statement(msgspec.Struct, rename="camel"):
 
 
 def verify_signed(directory: Path, tenant: TenantId | None, policy: SignaturePolicy) -> Finding:
-    """What the signature in `directory` is worth; ArtifactRefused with the reason where it does not hold.
+    """Verify the signature in `directory`; raise ArtifactRefused if it is invalid, or missing although required.
 
-    SigningUnavailable where the policy needs the model-signing library and it is not installed. Hashes every file:
-    blocks on the disk.
+    Raise SigningUnavailable if the model-signing library is needed but not installed. Hashes every file: blocks on
+    the disk.
     """
     keys = policy.keys_for(tenant)
     document = _read_signature(directory)
@@ -130,7 +130,7 @@ def _parse(document: bytes) -> tuple[_Bundle, _Statement]:
         bundle = msgspec.convert(_strict(document), _Bundle)
         payload = base64.b64decode(bundle.dsse_envelope.payload, validate=True)
         return bundle, msgspec.convert(_strict(payload), _Statement)
-    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
+    except (ValueError, RecursionError) as error:  # includes msgspec's errors
         raise ArtifactRefused(f"{SIGNATURE_NAME} is not what `model_signing sign key` writes: {error}") from error
 
 
@@ -140,7 +140,7 @@ def _strict(document: bytes) -> Any:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
-    if len(document) != len(pairs):  # two readers could each take another one
+    if len(document) != len(pairs):  # parsers could disagree on the value
         raise ValueError("a key occurs twice")
     return document
 
@@ -155,7 +155,7 @@ def _check_lists_everything(directory: Path, statement: _Statement) -> None:
 
 
 def _key_of(bundle: _Bundle, keys: tuple[Path, ...]) -> Path:
-    """The key that the signature names; the hint is the sha256 of the key's PEM form."""
+    """Return the key that the signature names; its hint is the sha256 of the key's PEM form."""
     hint = bundle.verification_material.public_key.hint
     for path in keys:
         if _hint_of(path) == hint:
@@ -178,7 +178,7 @@ def _hint_of(path: Path) -> str:
 
 
 def _verify(directory: Path, key: Path) -> None:
-    """The library's part: the signature over the statement, and every listed file against its sha256."""
+    """Let the library verify the signature over the statement, and every listed file against its sha256."""
     try:
         from cryptography.exceptions import InvalidSignature
         from model_signing import hashing, verifying

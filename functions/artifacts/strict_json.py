@@ -1,8 +1,8 @@
-"""JSON objects from strangers: one meaning, bounded before anything is built.
+"""Strict parsing of JSON objects from untrusted sources: one meaning, bounded before parsing.
 
-The usual parsers take a repeated key's last value, and each takes another liberty (NaN, a byte order mark): two readers
-of one document may then see two things. And a few MB of brackets become hundreds of MB of objects, so the marks are
-counted before the document is parsed.
+The usual parsers use the last value of a repeated key, and each has other liberties (NaN, a byte order mark), so two
+parsers can read one document differently. And a few MB of brackets become hundreds of MB of objects, so these marks
+are counted before the document is parsed.
 """
 
 import json
@@ -13,9 +13,9 @@ from functions.artifacts.errors import ArtifactRefused
 
 
 def strict_object(document: bytes, *, what: str, max_marks: int) -> dict[str, Any]:
-    """The object that `document` spells; ArtifactRefused, naming `what`, for anything else.
+    """Parse `document` as an object; raise ArtifactRefused, with `what` as its name, for anything else.
 
-    `max_marks` bounds the commas, and so the values, and the opening brackets.
+    `max_marks` limits the number of commas and opening brackets, and so the number of values.
     """
     if not document.lstrip(b" \t\r\n").startswith(b"{"):
         raise ArtifactRefused(f"{what} does not begin with {{")

@@ -1,14 +1,14 @@
-"""Tokenizers of base models in the store: the few small files that a gateway reads of a base, without its weights.
+"""Tokenizers of base models in the store: the few small files of a base that gateways read.
 
     tokenizers/sha256/<hex of the base's digest>/manifest.json     the base's own manifest, canonical bytes
     tokenizers/sha256/<hex of the base's digest>/tokenizer.json    and the others of FILES that the manifest names
 
-The digest is the one that the snapshot has of the base's version, so nothing else has to be told: it names the
-manifest, and the manifest names each file by its sha256. Whoever reads verifies both, and need not trust who wrote. The
-manifest is put last: where it lies, all of its files do. Nothing here is collected as garbage (some megabytes a base).
+The snapshot's digest of the base's version names the manifest, and the manifest names each file by its sha256. A
+reader verifies both and need not trust the writer. The manifest is put last, so its presence proves that all files
+are there. Tokenizers are not collected as garbage (some megabytes per base).
 
-On a reader's disk each base is one directory, renamed into place when it is whole and verified again when a process
-starts. TokenizerCache holds their bytes below a bound; those in use stay. All calls block: run them in a thread.
+On a reader's disk each base is one directory, renamed into place once it is whole and verified again when a process
+starts. TokenizerCache limits their bytes; those in use stay. All calls block: run them in a thread.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from functions.artifacts.s3 import S3Store
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json")
 FILE_MAX_BYTES = 64 * 1024**2  # the largest vocabularies take 35 MB
 _MANIFEST = "manifest.json"
-_HALF_MADE = "."  # how a directory's name begins until it is whole
+_HALF_MADE = "."  # first character of a directory's name until it is whole
 
 
 def publish(store: S3Store, directory: Path) -> Digest:
-    """Put the tokenizer of the base model in `directory`, whose manifest lies beside its files; the base's digest.
+    """Put the tokenizer of the base model in `directory`, which must have a manifest, and return the base's digest.
 
-    ArtifactCorrupt where a file is not what the manifest says, ArtifactRefused where there is no tokenizer among them.
-    Idempotent: equal content is put again, so a second run repairs what has rotted in the store.
+    Raise ArtifactCorrupt if a file does not match the manifest, ArtifactRefused if there is no tokenizer. Equal
+    content is put again, so a second run repairs corrupt objects in the store.
     """
     _, manifest = directories.read_manifest(directory)
 
@@ -47,7 +47,7 @@ def publish(store: S3Store, directory: Path) -> Digest:
 
 
 def publish_files(store: S3Store, manifest: Manifest, read: Callable[[FileEntry], bytes]) -> Digest:
-    """The same for a base that lies elsewhere: `read` gives a small file's bytes."""
+    """Put the tokenizer of a base whose small files `read` returns, and return the base's digest."""
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     for entry in _entries(manifest):
@@ -60,14 +60,14 @@ def publish_files(store: S3Store, manifest: Manifest, read: Callable[[FileEntry]
 
 
 class TokenizerCache:
-    """A directory of tokenizers by the digests of their bases. Several processes of a host may share one."""
+    """A directory of tokenizers by the digests of their bases. Several processes of a host may share it."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes
 
     def held(self, digest: Digest) -> Path | None:
-        """Its directory, verified; None where it is not there, or not whole any more."""
+        """Return the base's verified directory, or None if it is missing or damaged."""
         directory = self._root / manifests.hex_of(digest)
         try:
             document = (directory / _MANIFEST).read_bytes()
@@ -75,11 +75,14 @@ class TokenizerCache:
                 directories.verify_file(directory, entry)
         except (OSError, ArtifactError):
             return None
-        os.utime(directory)  # when it was last asked for
+        os.utime(directory)  # time of last use
         return directory
 
     def obtain(self, store: S3Store, digest: Digest, in_use: Collection[Digest]) -> Path:
-        """Its directory, fetched unless it is held; ArtifactError says why not. What is not `in_use` makes room."""
+        """Return the base's directory, fetching it if needed; raise ArtifactError.
+
+        Bases not `in_use` may be deleted for it.
+        """
         found = self.held(digest)
         if found is not None:
             return found
@@ -99,7 +102,7 @@ class TokenizerCache:
             raise CacheFailed(f"{digest} cannot be kept on the disk: {error.strerror}") from error
 
     def _put_in_place(self, made: Path, digest: Digest) -> Path:
-        """Over what was rotten there; where another process was faster, its directory is as good."""
+        """Rename over a damaged directory; if another process has installed a sound one, use that."""
         directory = self._root / manifests.hex_of(digest)
         if self.held(digest) is None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -110,7 +113,9 @@ class TokenizerCache:
         return directory
 
     def _make_room(self, needed_bytes: int, in_use: Collection[Digest]) -> None:
-        """Delete what was asked for longest ago, and is not in use, until `needed_bytes` fit; else CacheFailed."""
+        """Delete the least recently used bases until `needed_bytes` fit; raise CacheFailed if those in use take too
+        much.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
         keep = {manifests.hex_of(digest) for digest in in_use}
         used = {path: _size_bytes(path) for path in self._root.iterdir() if path.is_dir()}
@@ -126,7 +131,7 @@ class TokenizerCache:
 
 
 def _entries(manifest: Manifest) -> list[FileEntry]:
-    """What a reader of prompts needs of a base; ArtifactRefused where it has no tokenizer at all."""
+    """Return the entries that readers of prompts need; raise ArtifactRefused if there is no tokenizer."""
     entries = [entry for entry in manifest.files if entry.path in FILES]
     if not any(entry.path in ("tokenizer.json", "config.json") for entry in entries):
         raise ArtifactRefused("the base has no tokenizer.json")

@@ -1,7 +1,6 @@
-"""A few threads for blocking work on many items: bounded, and the first failure ends it.
+"""Run blocking work on many items in a few threads; the first failure ends it.
 
-The threads are daemons, other than those of an executor: a process that is told to end must not wait until a stalled
-store lets go of them.
+The threads are daemons, unlike those of an executor: a process that ends must not wait for a stalled store.
 """
 
 import threading
@@ -12,7 +11,7 @@ _Item = TypeVar("_Item")
 
 
 def run_all(work: Callable[[_Item], object], items: Iterable[_Item], *, parallel: int) -> None:
-    """Call `work` on every item, `parallel` at a time; the first exception, once no call is under way any more."""
+    """Call `work` on every item, `parallel` at a time. Raise the first exception after all running calls have ended."""
     waiting = list(items)
     waiting.reverse()
     failures: list[BaseException] = []

@@ -1,9 +1,9 @@
-"""How adapters from outside become artifacts: received into a private place, checked, and only then published.
+"""Ingest of adapters: receive them into a private directory, check them, and only then publish them.
 
     upload or URI -> staging (bounded while reading) -> check_adapter -> verify_signed -> put_content -> digest
 
-Nothing reaches the store before every check has passed, and nothing stays in staging after a refusal or a kill. All
-of it blocks: the registry calls it in threads.
+Nothing reaches the store before every check has passed, and nothing stays in staging after a rejection or a kill. All
+calls block: the registry runs them in threads.
 """
 
 from functions.artifacts.ingest.ingest import Ingest

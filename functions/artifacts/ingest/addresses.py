@@ -1,11 +1,11 @@
-"""Addresses of the public internet: which may be connected to, whatever form they hide in.
+"""Decide which addresses belong to the public internet, in any notation.
 
-A host name is resolved once; every address it resolves to must be allowed, and the connection goes to one of exactly
-these, so that a name that answers differently the second time (rebinding) gains nothing. What is special stands here as
-a list, since `ipaddress` judges some networks otherwise from one Python to the next: 2002::/16 was global until 3.12.
-IPv6 that carries an IPv4 address in a form still in use (mapped, NAT64) is judged by what it carries; the tunnels that
-were given up (6to4, Teredo) are refused. Worked example (test_worked_example): 64:ff9b::7f00:1 is NAT64 for 127.0.0.1,
-and is refused although its own prefix leads to the internet.
+A host name is resolved once. Every resulting address must be allowed, and the connection goes to one of exactly
+these, so DNS rebinding gains nothing. Special networks are listed here because `ipaddress` classifies some of them
+differently from one Python to the next: 2002::/16 was global until 3.12. IPv6 that embeds an IPv4 address in a form
+still in use (mapped, NAT64) is judged by the embedded address; obsolete tunnels (6to4, Teredo) are rejected. Worked
+example (test_worked_example): 64:ff9b::7f00:1 is NAT64 for 127.0.0.1, and is rejected although its own prefix leads
+to the internet.
 """
 
 import socket
@@ -21,7 +21,7 @@ MAX_ADDRESSES = 16
 _NAT64 = IPv6Network("64:ff9b::/96")
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-# Every network of IANA's special-purpose registries, also those that it calls reachable: nobody publishes models there.
+# Every network of IANA's special-purpose registries, even those that are globally reachable: no models are there.
 _SPECIAL_V4 = tuple(
     IPv4Network(text)
     for text in (
@@ -29,7 +29,7 @@ _SPECIAL_V4 = tuple(
         "10.0.0.0/8",  # private
         "100.64.0.0/10",  # carriers' NAT, and one cloud's metadata
         "127.0.0.0/8",  # loopback
-        "168.63.129.16/32",  # in no registry: one cloud's host agent, seen from inside every machine there
+        "168.63.129.16/32",  # in no registry: the host agent of one cloud, reachable from every machine there
         "169.254.0.0/16",  # link-local, and most clouds' metadata
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments
@@ -46,7 +46,7 @@ _SPECIAL_V4 = tuple(
         "240.0.0.0/4",  # reserved, and broadcast
     )
 )
-# Those within 2000::/3; all outside of it is refused anyway, but for the two forms that are judged by what they carry.
+# Networks within 2000::/3. Other IPv6 is rejected, except for the two forms that are judged by the embedded address.
 _SPECIAL_V6 = tuple(
     IPv6Network(text)
     for text in (
@@ -67,7 +67,7 @@ def system_resolver(host: str, port: int) -> list[str]:
 def resolve(
     host: str, port: int, resolver: Resolver, networks: tuple[IPv4Network | IPv6Network, ...]
 ) -> tuple[Address, ...]:
-    """The addresses of `host`, all of them allowed; ArtifactRefused names the first that is not."""
+    """Return the addresses of `host`; raise ArtifactRefused with the first that is not allowed."""
     try:
         texts = resolver(host, port)
     except OSError as error:
@@ -82,7 +82,7 @@ def resolve(
 
 
 def is_allowed(address: Address, networks: tuple[IPv4Network | IPv6Network, ...] = ()) -> bool:
-    """Whether `address` is global unicast, or lies in a network that the operator named."""
+    """Return True if `address` is global unicast or lies in a network that the operator allowed."""
     if any(address in network for network in networks):
         return True
     if isinstance(address, IPv4Address):

@@ -1,7 +1,7 @@
-"""An adapter from an https folder: a fixed list of files, one request each, at addresses resolved once.
+"""Receive an adapter from an https folder: a fixed list of files, one request each, at addresses resolved once.
 
-No redirects (an allowed host must not send us elsewhere), no proxies from the environment, no content encodings (a
-small body must not become a large one), bounded bodies, bounded time.
+Redirects are not followed (an allowed host must not redirect elsewhere), proxies of the environment are ignored, and
+content encodings are rejected (a small body must not expand). Body sizes and time are limited.
 """
 
 import ssl
@@ -20,7 +20,7 @@ from functions.artifacts.ingest.upload import Upload
 from functions.artifacts.signatures import SIGNATURE_MAX_BYTES, SIGNATURE_NAME
 
 _README_MAX_BYTES = 1024 * 1024
-_ABSENT = (403, 404, 410)  # object stores answer 403 for what is not there and may not be listed
+_ABSENT = (403, 404, 410)  # object stores answer 403 for a missing object that may not be listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _check_status(status: int, place: HttpsSource, name: str) -> None:
 
 
 def _check_headers(response: httpcore.Response, file: _RemoteFile) -> int | None:
-    """The announced size, if any; ArtifactRefused where body or size cannot be taken."""
+    """Return the announced size, if any; raise ArtifactRefused for an encoded or too large body."""
     headers = {name.lower(): value for name, value in response.headers}
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
@@ -110,7 +110,7 @@ def _check_headers(response: httpcore.Response, file: _RemoteFile) -> int | None
     announced = headers.get(b"content-length")
     if announced is None:
         return None
-    announced_bytes = int(announced)  # the protocol reader has refused what is no number
+    announced_bytes = int(announced)  # the protocol reader has rejected non-numbers
     if announced_bytes > file.max_bytes:
         raise ArtifactRefused(
             f"{file.name} is announced with {announced_bytes} bytes, over the limit of {file.max_bytes}"

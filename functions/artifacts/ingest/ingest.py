@@ -1,13 +1,13 @@
-"""Ingest of one artifact: its steps in their order, and its agreement with garbage collection.
+"""Ingest of one artifact: the order of its steps, and its coordination with garbage collection.
 
     1 open a session with the ledger, and a private directory
     2 receive the files, bounded while reading
-    3 check the adapter, verify its signature, ask whether there is room for it
-    4 take its objects out of the candidates for deletion; wait for those that are just being deleted
+    3 check the adapter, verify its signature, check that there is room for it
+    4 remove its objects from the candidates for deletion; wait for those that are being deleted
     5 put chunks, then the manifest
-    6 close the session: where it had expired, nothing may rely on what was put
+    6 close the session: if it had expired, nothing may rely on what was put
 
-A digest is then in the store but named by nothing; whoever names it does so inside `holding(digest)`.
+The digest is then in the store, but nothing names it yet; a process that names it does so inside `holding(digest)`.
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ from functions.artifacts.publish import put_content
 from functions.artifacts.s3 import S3Store, StoredObject
 from functions.artifacts.signatures import SignaturePolicy, verify_signed
 
-# An adapter from the store: either published there (a pointer) or plain files below a prefix.
+# Receive an adapter from the store: either published there (a pointer) or plain files below a prefix.
 #
-# Published ones keep their digest: they are fetched and verified into staging, checked like any other, and their
-# manifest is the one that is put. Plain files are copied into staging one by one, bounded like an upload.
+# A published adapter retains its digest: it is fetched and verified into staging, checked like any other, and put with
+# its own manifest. Plain files are copied into staging one by one, with the limits of an upload.
 
 
 def receive(place: S3Source, upload: Upload, staged: Path, store: S3Store, policy: IngestPolicy) -> Path | None:
-    """The directory of a published adapter, verified; None where plain files were written into `upload`."""
+    """Return the verified directory of a published adapter, or None after writing plain files into `upload`."""
     with _source(place, store) as source:
         try:
             document = source.read_small(f"{place.prefix}/{MANIFEST_NAME}", MANIFEST_MAX_BYTES)
@@ -86,7 +86,7 @@ def _receive_files(place: S3Source, upload: Upload, source: S3Store, policy: Ing
             )
     if not objects:
         raise ArtifactMissing(f"nothing lies below s3://{place.bucket}/{place.prefix}/")
-    for stored in objects:  # every name before the first byte
+    for stored in objects:  # check every name before reading the first byte
         check_name(_name(place, stored))
     for stored in objects:
         with upload.file(_name(place, stored), stored.size_bytes) as writer:
@@ -98,10 +98,10 @@ def _name(place: S3Source, stored: StoredObject) -> str:
     return stored.key.removeprefix(place.prefix + "/")
 
 
-# The private place where an ingest is received: one directory an ingest, gone when it ends, however it ends.
+# Private staging directory of one ingest; it is deleted when the ingest ends, in any way.
 #
-# A directory is locked (flock) by the process that fills it; a lock that nobody holds marks what a killed process left,
-# and `clean` removes it. The directory is 0700: nobody else reads what is not yet checked.
+# The process that fills a directory holds its lock (flock). An unlocked directory was left by a killed process, and
+# `clean` removes it. The mode is 0700, so that no other user reads unchecked content.
 
 
 _PREFIX = ".ingest-"
@@ -110,7 +110,7 @@ _LOCK_TRIES = 5
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """A fresh empty directory below `root`."""
+    """Yield a fresh empty directory below `root`."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         path, lock = _locked_directory(root)
@@ -124,10 +124,10 @@ def staging(root: Path) -> Iterator[Path]:
 
 
 def clean(root: Path) -> int:
-    """Remove what killed ingests left; how many there were."""
+    """Remove directories left by killed ingests. Return how many were removed."""
     removed = 0
     for path in root.glob(_PREFIX + "*"):
-        with suppress(OSError):  # held by a living process, or removed by another cleaner
+        with suppress(OSError):  # locked by a living process, or removed by another cleaner
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +139,10 @@ def clean(root: Path) -> int:
 
 
 def _locked_directory(root: Path) -> tuple[Path, int]:
-    """A new directory and the descriptor that holds its lock; a cleaner may win the moment between the two."""
+    """Create a directory and lock it; retry if a cleaner removed it before it was locked.
+
+    Return it and its descriptor.
+    """
     for _ in range(_LOCK_TRIES):
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         with suppress(FileNotFoundError):
@@ -156,7 +159,7 @@ _DELETION_POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class HeldArtifact:
-    """An artifact of the store that is not collected while it is held."""
+    """A stored artifact that garbage collection spares while it is held."""
 
     digest: Digest
     total_bytes: int
@@ -166,14 +169,14 @@ class HeldArtifact:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """All of it blocks; one object serves any number of threads."""
+    """Ingests artifacts into the store. All methods block; one object serves any number of threads."""
 
     store: S3Store
     staging_root: Path
     policy: IngestPolicy = field(default_factory=IngestPolicy)
     signatures: SignaturePolicy | None = None
     budget: StagingBudget = field(default_factory=StagingBudget)
-    ledger: GcLedger | None = None  # None only where nothing is ever collected
+    ledger: GcLedger | None = None  # None only if garbage is never collected
     resolver: Resolver = system_resolver
     wall_clock: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
@@ -182,11 +185,11 @@ class Ingest:
     def from_uri(self, uri: str, expect: Expectation) -> Ingested:
         """Fetch the adapter at `uri` and publish it.
 
-        ArtifactRefused for a place that is not allowed and for anything wrong with the adapter; ArtifactMissing where
-        nothing lies there; StoreUnavailable where the place or the store cannot be reached now.
+        Raise ArtifactRefused if the source is not allowed or the adapter is invalid, ArtifactMissing if nothing is
+        there, StoreUnavailable if the source or the store cannot be reached.
         """
         place = parse_source(uri, self.policy, own_bucket=self.store.bucket, tenant=expect.tenant)
-        with self._session(), self._staged(expect.tenant) as (directory, upload):  # who receives closes what it opens
+        with self._session(), self._staged(expect.tenant) as (directory, upload):  # `receive` closes what it opens
             if isinstance(place, HttpsSource):
                 from_https.receive(place, upload, self.policy, self.resolver, self.clock)
                 return upload.finish(expect)
@@ -196,9 +199,9 @@ class Ingest:
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])
 
     def from_source(self, source: ObjectSource, digest: Digest, expect: Expectation) -> Ingested:
-        """Bring in the artifact of that digest from another store, checked like any other; errors as `from_uri`.
+        """Import the artifact of that digest from another store, with the same checks and errors as `from_uri`.
 
-        What was fetched and verified before a kill is not fetched again.
+        Chunks that were fetched and verified before a kill are not fetched again.
         """
         limits, timeout_s = self.policy.limits, self.policy.deadline_s
         cache = ArtifactCache(self.staging_root / "from-elsewhere")
@@ -206,7 +209,7 @@ class Ingest:
         cache.clean_garbage()
         with self._session(), self.budget.reservation(expect.tenant) as room:
             manifest = manifests.decode_verified(read_manifest(source, digest), digest, limits)
-            for entry in manifest.files:  # every name before the first byte
+            for entry in manifest.files:  # check every name before reading the first byte
                 check_name(entry.path)
             room.up_to(manifest.total_bytes)
             Upload(cache.root, self.policy, self._publish, room).check_space(manifest.total_bytes)
@@ -218,7 +221,7 @@ class Ingest:
 
     @contextmanager
     def upload(self, tenant: TenantId | None = None) -> Iterator[Upload]:
-        """Files that the caller writes; what was not finished is forgotten at the end."""
+        """Yield an upload for the caller to write files into. Unfinished files are discarded at the end."""
         with self._session(), self._staged(tenant) as (_, upload):
             try:
                 yield upload
@@ -227,10 +230,10 @@ class Ingest:
 
     @contextmanager
     def holding(self, digest: Digest) -> Iterator[HeldArtifact]:
-        """Keep an artifact from being collected while something that names it is written down.
+        """Protect an artifact from collection while the caller records something that names it.
 
-        The transaction that writes it down asks the ledger whether the session is still open, and gives up where it
-        is not: then the artifact may be gone. ArtifactMissing where the store does not have it whole.
+        The recording transaction must check with the ledger that the session is still open, and fail otherwise: then
+        the artifact may be gone. Raise ArtifactMissing if the store does not have the whole artifact.
         """
         with self._session() as session:
             key = manifest_key(manifests.hex_of(digest))
@@ -246,9 +249,9 @@ class Ingest:
             yield HeldArtifact(digest, manifest.total_bytes, keys, session)
 
     def check(self, digest: Digest, expect: Expectation) -> None:
-        """Check an artifact of the store once more, against a base that it did not come in for; nothing is changed.
+        """Check a stored artifact again, against a base other than the one it was ingested for; nothing is changed.
 
-        ArtifactRefused says why it does not fit; ArtifactMissing where the store does not have it.
+        Raise ArtifactRefused if it does not fit, ArtifactMissing if the store does not have it.
         """
         document = self.store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
         manifest = manifests.decode_verified(document, digest, self.policy.limits)
@@ -260,7 +263,7 @@ class Ingest:
             check_adapter(fetched, max_rank=expect.max_rank, base=expect.base)
 
     def clean_staging(self) -> int:
-        """Remove what killed ingests left; how many there were."""
+        """Remove directories left by killed ingests. Return how many were removed."""
         return clean(self.staging_root)
 
     def _publish(self, directory: Path, expect: Expectation, published: Manifest | None = None) -> Ingested:
@@ -277,7 +280,7 @@ class Ingest:
 
     @contextmanager
     def _staged(self, tenant: TenantId | None) -> Iterator[tuple[Path, Upload]]:
-        """A directory that is gone at the end, and with it what was reserved for it."""
+        """Yield a directory and its upload. At the end the directory is deleted and its reservation released."""
         with self.budget.reservation(tenant) as room, staging(self.staging_root) as directory:
             yield directory, Upload(directory, self.policy, self._publish, room)
 
@@ -307,6 +310,6 @@ class Ingest:
 
 
 def object_keys(digest: Digest, manifest: Manifest) -> frozenset[str]:
-    """Every object of the store that an artifact consists of."""
+    """Return the keys of all objects that an artifact consists of."""
     chunks = {chunk_key(chunk.sha256) for chunk in manifest.chunks()}
     return frozenset({manifest_key(manifests.hex_of(digest)), *chunks})

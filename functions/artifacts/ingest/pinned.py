@@ -1,8 +1,8 @@
-"""Connections to addresses that were decided beforehand, watched for slowness: httpcore's border to the network.
+"""Connections of httpcore to pinned addresses, with limits on slowness.
 
-httpcore asks for `host:port` and gets a connection to one of the pinned addresses; TLS still verifies the host's
-name. Every wait is cut to what is left of the deadline, and a host that delivers below the agreed average is given
-up, wherever in an answer it drips (handshake, headers, chunk sizes, body).
+httpcore requests `host:port` and gets a connection to one of the pinned addresses; TLS still verifies the host's
+name. Every wait is limited to the rest of the deadline. A host that delivers below the agreed average rate is
+abandoned in any part of an answer (handshake, headers, chunk sizes, body).
 """
 
 import ssl
@@ -16,7 +16,10 @@ from functions.artifacts.ingest.policy import IngestPolicy
 
 
 class Watch:
-    """The time that one ingest may take from its host. `request()` begins an answer, `answered()` ends its head."""
+    """Time limits of one ingest's host.
+
+    Call `request()` when a request starts, `answered()` after the answer's headers.
+    """
 
     def __init__(self, policy: IngestPolicy, clock: Callable[[], float]) -> None:
         self._policy, self._clock = policy, clock
@@ -34,14 +37,14 @@ class Watch:
         self._head_by_s = self._ends_s
 
     def wait_s(self, wanted_s: float | None) -> float:
-        """How long one operation may block; httpcore.ReadTimeout when no time is left."""
+        """Return how long one operation may block; raise httpcore.ReadTimeout if no time is left."""
         left_s = min(self._ends_s, self._head_by_s) - self._clock()
         if left_s <= 0:
             raise httpcore.ReadTimeout("the host takes too long")
         return left_s if wanted_s is None else min(wanted_s, left_s)
 
     def received(self, count: int) -> None:
-        """Account for bytes that came; httpcore.ReadTimeout when they come too slowly."""
+        """Count received bytes; raise httpcore.ReadTimeout if they arrive too slowly."""
         self._received_bytes += count
         elapsed_s = self._clock() - self._began_s
         if elapsed_s > self._policy.rate_grace_s and self._received_bytes < self._policy.min_bytes_per_s * elapsed_s:
@@ -52,12 +55,7 @@ class Watch:
 
 
 class PinnedBackend(httpcore.NetworkBackend):
-    """Connects to the given addresses only, in their order.
-
-    httpcore asks for `host:port` and gets a connection to one of the pinned addresses; TLS still verifies the host's
-    name. Every wait is cut to what is left of the deadline, and a host that delivers below the agreed average is given
-    up, wherever in an answer it drips (handshake, headers, chunk sizes, body).
-    """
+    """Connects to the given addresses only, in their order, and watches the streams."""
 
     def __init__(self, addresses: Sequence[IPv4Address | IPv6Address], watch: Watch) -> None:
         self._addresses, self._watch = tuple(addresses), watch

@@ -1,8 +1,8 @@
-"""Policy of an ingest: from where adapters may come, how much one may take, which files it has, and what is expected.
+"""Policy of an ingest: allowed sources, limits, allowed file names, and the caller's expectation.
 
-The default reaches nothing but the store's own bucket: hosts on the network are named by the operator, one by one.
-What an adapter consists of is known, so that file names are an allowlist: its configuration, its weights, its
-signature, and plain documents. Safe spelling (no traversal, no device names, bounded depth) is the manifest's own law.
+By default only the store's own bucket is allowed; the operator allows other hosts one by one. File names are an
+allowlist, because the parts of an adapter are known: configuration, weights, signature and plain documents. The
+manifest checks safe spelling (no traversal, no device names, bounded depth).
 """
 
 from collections.abc import Callable
@@ -23,25 +23,25 @@ from functions.artifacts.signatures import SIGNATURE_NAME, Finding
 class IngestPolicy:
     limits: ManifestLimits = ADAPTER_LIMITS
 
-    # Places. Buckets lie at the store's own endpoint; none named means the store's own bucket.
+    # Sources. Buckets are at the store's own endpoint; if none is listed, the store's own bucket is allowed.
     s3_buckets: tuple[str, ...] = ()
     https_hosts: tuple[str, ...] = ()  # "models.example.com" or "models.example.com:8443", lower case, exact
-    https_networks: tuple[IPv4Network | IPv6Network, ...] = ()  # private ones that those hosts may resolve into
+    https_networks: tuple[IPv4Network | IPv6Network, ...] = ()  # private networks that those hosts may resolve into
     https_ca_file: Path | None = None  # instead of the system's authorities
 
-    # Time. A host that drips must not hold a thread: one read, the average rate after a start, and the whole.
+    # Time limits, so that a slow host cannot block a thread: one read, the average rate after a start, and the total.
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 15.0
-    min_bytes_per_s: float = 32 * 1024  # a 200 MB adapter then takes under two hours, and the deadline says less
-    rate_grace_s: float = 10.0  # slow start and TLS handshakes come before any rate
+    min_bytes_per_s: float = 32 * 1024  # a 200 MB adapter would take under two hours; the deadline is shorter
+    rate_grace_s: float = 10.0  # before the rate counts: slow start and TLS handshakes
     deadline_s: float = 1800.0
 
-    # A session with the ledger outlives the deadline: receiving, checking and putting together.
+    # Lifetime of a ledger session. It exceeds the deadline, as it covers receiving, checking and putting.
     session_s: float = 2 * 3600.0
-    # For an object that is just being deleted, before it can be put again; deleting takes seconds.
+    # Wait for an object that is being deleted before it is put again; a deletion takes seconds.
     deletion_wait_s: float = 60.0
 
-    # Of the disk under staging, left free for others: a full disk stops the whole registry.
+    # Bytes that staging leaves free on its disk: a full disk stops the whole registry.
     reserve_free_bytes: int = 256 * 1024**2
 
 
@@ -62,11 +62,11 @@ def check_name(path: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    tenant: TenantId | None  # whose adapter it will be: its places and its keys count; None is the operator's own
-    base: BaseFacts | None = None  # None where the base's weights are not at hand: shapes are then left to the engine
-    base_fingerprint: str = ""  # of `base`: by this it is remembered that the adapter fits it; empty without a base
+    tenant: TenantId | None  # owner of the adapter, for allowed sources and signing keys; None is the operator
+    base: BaseFacts | None = None  # None if the base's weights are not available: then only the engine checks shapes
+    base_fingerprint: str = ""  # hash of `base`, stored as proof that the adapter fits it; empty without a base
     max_rank: int = DEFAULT_MAX_RANK
-    admits: Callable[[Digest, int], None] | None = None  # digest and bytes; raises where there is no room for them
+    admits: Callable[[Digest, int], None] | None = None  # called with digest and bytes; raises if there is no room
 
 
 @dataclass(frozen=True, slots=True)

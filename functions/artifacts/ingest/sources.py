@@ -1,10 +1,10 @@
-"""URIs that an adapter may be fetched from: parsed by one strict grammar, judged by the policy, refused with a reason.
+"""URIs of adapters: parsed by one strict grammar, checked against the policy, rejected with a reason.
 
     s3://<bucket>/<tenant>/<name…>          a bucket of the policy at the store's own endpoint; the tenant's own folder
-    https://<host>[:port]/<path>            a host that the operator named; files lie below the path
+    https://<host>[:port]/<path>            a host that the operator allowed; files are below the path
 
-Nothing is decoded, normalised or guessed: percent signs, user names, queries, fragments, backslashes, trailing dots,
-numbers as hosts and names outside ASCII are no part of the grammar, so that no two readers can differ about a URI.
+Nothing is decoded, normalised or guessed. Percent signs, user names, queries, fragments, backslashes, trailing dots,
+numeric hosts and names outside ASCII are not in the grammar, so two parsers cannot read a URI differently.
 """
 
 import re
@@ -20,7 +20,7 @@ _HOST = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}")
 _HTTPS = re.compile(r"https://(?P<authority>[^/?#]*)(?P<path>(?:/[^/?#]*)*)(?P<rest>.*)", re.DOTALL)
 _SEGMENT = re.compile(r"[A-Za-z0-9_~][A-Za-z0-9._~-]{0,127}")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}):")
-# The last label of a name that is a number to some resolver: 127.0.0.1, 2130706433, 0x7f.1, 0177.0.0.1.
+# A last label that some resolvers read as a number: 127.0.0.1, 2130706433, 0x7f.1, 0177.0.0.1.
 _NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)")
 _MAX_SEGMENTS = 16
 _HTTPS_PORT = 443
@@ -36,7 +36,7 @@ class S3Source:
 class HttpsSource:
     host: str
     port: int
-    path: str  # begins with a slash, does not end in one unless it is the root
+    path: str  # starts with a slash; ends with one only if it is the root
 
     @property
     def authority(self) -> str:
@@ -44,7 +44,7 @@ class HttpsSource:
 
 
 def parse_source(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: TenantId | None) -> S3Source | HttpsSource:
-    """The place that `uri` names; ArtifactRefused where this tenant may not fetch from it."""
+    """Return the source that `uri` names; raise ArtifactRefused if this tenant may not fetch from it."""
     if len(uri) > URI_MAX_CHARS:
         raise ArtifactRefused(f"artifact_uri is over {URI_MAX_CHARS} characters")
     if not uri.isascii() or not uri.isprintable() or any(character in uri for character in " \\%"):

@@ -1,12 +1,12 @@
-"""Files that stream in: names, sizes, number and disk space are checked before or while they are written.
+"""Files of an upload: names, sizes, number and disk space are checked before or while they are written.
 
-What all uploads of a process have on the disk together is bounded besides (`StagingBudget`): a volume's own limit, as
-an emptyDir has one, shows nowhere in what the disk says is free, and who passes it is evicted with all that lies there.
+`StagingBudget` also limits the bytes that all uploads of a process hold on the disk. A volume's own limit, such as an
+emptyDir's, does not show in the free space of the disk, and a pod that exceeds it is evicted with all its data.
 
-with ingest.upload() as upload:
-    with upload.file("adapter_config.json") as writer:
-        writer.write(block)
-    ingested = upload.finish(expect)
+    with ingest.upload() as upload:
+        with upload.file("adapter_config.json") as writer:
+            writer.write(block)
+        ingested = upload.finish(expect)
 """
 
 import errno
@@ -26,21 +26,21 @@ _SPACE_CHECKED_EVERY_BYTES = 16 * 1024**2
 
 
 class StagingBudget:
-    """Bytes that all ingests together may have under staging; any number of threads.
+    """Limit on the bytes that all ingests may hold in staging together; usable from any number of threads.
 
-    A tenant has at most as much as it leaves free, so that whoever comes first leaves room for the next: of 3 GiB one
-    has 1.5, a second one that comes then 0.75 (test_one_tenant_leaves_room_for_the_next).
+    A tenant may hold at most as much as stays free, so that there is room for the next: of 3 GiB the first tenant
+    gets up to 1.5, a second one then 0.75 (test_one_tenant_leaves_room_for_the_next).
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
-        """None: only the disk bounds them."""
+        """`max_bytes`: None means that only the disk limits them."""
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._held: Counter[str] = Counter()
 
     @contextmanager
     def reservation(self, tenant: str | None) -> Iterator["Reservation"]:
-        """Of one ingest, until its files are gone."""
+        """Yield a reservation for one ingest; it is released when the block ends."""
         made = Reservation(self, tenant or "")
         try:
             yield made
@@ -56,7 +56,7 @@ class StagingBudget:
             return self._held.total()
 
     def take(self, tenant: str, size_bytes: int) -> None:
-        """CacheFailed where there is no room."""
+        """Reserve bytes for a tenant; raise CacheFailed if there is no room."""
         with self._lock:
             left_bytes = self._max_bytes - self._held.total() - size_bytes if self._max_bytes is not None else None
             if left_bytes is not None and self._held[tenant] + size_bytes > left_bytes:
@@ -65,7 +65,7 @@ class StagingBudget:
 
 
 class Reservation:
-    """What one ingest may have on the disk by now."""
+    """Bytes that one ingest may hold on the disk so far."""
 
     def __init__(self, budget: StagingBudget, tenant: str) -> None:
         self._budget = budget
@@ -73,7 +73,7 @@ class Reservation:
         self.held_bytes = 0
 
     def up_to(self, size_bytes: int) -> None:
-        """It is about to have so much; CacheFailed where there is no room."""
+        """Grow the reservation to `size_bytes`; raise CacheFailed if there is no room."""
         more_bytes = size_bytes - self.held_bytes
         if more_bytes > 0:
             self._budget.take(self.tenant, more_bytes)
@@ -81,14 +81,14 @@ class Reservation:
 
 
 class FileWriter:
-    """One file of an upload, whole once it is closed; one left by an exception is not, and fails `finish`."""
+    """One file of an upload. It is complete once closed; if an exception leaves it open, `finish` fails."""
 
     def __init__(self, upload: "Upload", path: str, file: BinaryIO) -> None:
         self._upload, self._path, self._file = upload, path, file
         self._size_bytes = 0
 
     def write(self, block: bytes) -> None:
-        """Append a block; ArtifactRefused as soon as the file or the whole is over its limit."""
+        """Append a block; raise ArtifactRefused if the file or the upload exceeds its limit."""
         self._size_bytes += len(block)
         if self._size_bytes > self._upload.policy.limits.max_file_bytes:
             raise ArtifactRefused(
@@ -119,7 +119,7 @@ class FileWriter:
 
 
 class Upload:
-    """The files of one adapter on their way in; not for two threads at once."""
+    """Files of one adapter while they are received. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Upload:
         self._until_space_check_bytes = 0
 
     def file(self, path: str, announced_bytes: int | None = None) -> FileWriter:
-        """Begin the file `path`; ArtifactRefused for a name, a number or an announced size that cannot be."""
+        """Open the file `path` for writing; raise ArtifactRefused for a bad name, too many files or excess size."""
         check_name(path)
         limits = self.policy.limits
         if path.lower() in self._names:
@@ -163,7 +163,7 @@ class Upload:
         return FileWriter(self, path, file)
 
     def finish(self, expect: Expectation) -> Ingested:
-        """Check what was received and publish it; ArtifactRefused with the reason, nothing stored then."""
+        """Check the received files and publish them; raise ArtifactRefused, with nothing stored, if a check fails."""
         if self._open:
             raise ArtifactRefused(f"{min(self._open)} did not arrive whole")
         if not self._names:
@@ -184,9 +184,9 @@ class Upload:
         self._open.pop(path, None)
 
     def abandon(self) -> None:
-        """Let go of files that nobody closed."""
+        """Close files that were left open."""
         for file in self._open.values():
-            with suppress(OSError):  # a full disk once more, over bytes that nobody wants
+            with suppress(OSError):  # a full disk may fail again
                 file.close()
 
     def check_space(self, wanted_bytes: int) -> None:

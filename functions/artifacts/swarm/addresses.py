@@ -1,11 +1,11 @@
-"""Which addresses are believed to be peers: `<ip>:<port>` as literals, and only such as a node can have.
+"""Validate addresses of peers: `<ip>:<port>` literals that a node can have.
 
-A node announces where it serves, and others connect there with the installation's token. So there are no names (which
-can be made to resolve anywhere, later), no schemes, no paths; and neither link-local addresses (a cloud's metadata
-service is 169.254.169.254), nor the services that clouds have put elsewhere, nor multicast, nor unspecified ones, nor
-IPv6 that wraps an IPv4 address. Loopback is for one-machine fleets: it is believed only from, and by, somebody who is
-on loopback too. The networks stand here as lists, since `ipaddress` judges some of them otherwise from one Python to
-the next: ::ffff:127.0.0.1 is loopback from 3.13 on.
+A node announces where it serves, and others connect there with the installation's token. So host names (which can
+resolve to anything later), schemes and paths are rejected. Rejected networks: link-local (a cloud's metadata service
+is 169.254.169.254), cloud services elsewhere, multicast, unspecified, and IPv6 that wraps an IPv4 address. Loopback
+serves one-machine fleets: it is accepted only if the receiver is on loopback too. The networks are listed here
+because `ipaddress` classifies some differently from one Python to the next: ::ffff:127.0.0.1 is loopback from 3.13
+on.
 """
 
 import re
@@ -39,11 +39,11 @@ _NO_NODES_V6 = (
 
 
 class AddressRefused(ValueError):
-    """No address of a peer; the text says why."""
+    """Raised for an address that a peer cannot have; the text says why."""
 
 
 def check_address(address: str, *, loopback_allowed: bool) -> str:
-    """The address as it was given; AddressRefused where it is none that a peer can have."""
+    """Return the address unchanged; raise AddressRefused if a peer cannot have it."""
     match = None if len(address) > ADDRESS_MAX_CHARS else _V4.fullmatch(address) or _V6.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
         raise AddressRefused(f"{address[:ADDRESS_MAX_CHARS]!r} is not <ip>:<port> (IPv6 in brackets; no host names)")
@@ -62,7 +62,7 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an IP literal is loopback; no literal is not."""
+    """Return True for a loopback IP literal; False for other text."""
     try:
         return _in_any(ip_address(host.strip("[]")), _LOOPBACK)
     except ValueError:
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def can_be_a_node(ip: IPv4Address | IPv6Address) -> bool:
-    """Or a pod: loopback is neither."""
+    """Return True if a node or a pod can have the address; loopback does not count."""
     if isinstance(ip, IPv4Address):
         return not _in_any(ip, (*_NO_NODES, _LOOPBACK[0]))
     return _in_any(ip, _NODES_V6) and not _in_any(ip, _NO_NODES_V6)

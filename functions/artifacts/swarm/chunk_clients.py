@@ -1,7 +1,8 @@
-"""Chunks from a peer or from the store, at this node's download rate; a peer's failures named by what to do about them.
+"""Chunks from a peer or from the store, at this node's download rate. A peer's failures are classed by their remedy.
 
-httpx takes 1.0 s of CPU for a GB here and reached 930 MB/s on one core, a hand-written protocol 0.2 s and 2.4 GB/s;
-beside sha256 (0.5 s), the sender (0.7 s) and the disk that does not decide anything below 5 Gbit/s a node.
+httpx takes 1.0 s of CPU per GB here and reached 930 MB/s on one core; a hand-written protocol took 0.2 s and reached
+2.4 GB/s. Given sha256 (0.5 s), the sender (0.7 s) and the disk, that difference does not matter below 5 Gbit/s per
+node.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from functions.artifacts.swarm.protocol import CHUNK_PATH, HAVE_HEADER, HAVE_PAT
 from functions.decisions.distribution.chunk_bits import decode
 from functions.decisions.distribution.peers import Failure
 
-_BURST_S = 0.1  # what an idle moment may be caught up with
+_BURST_S = 0.1  # idle time that later bytes may make up for
 
 
 @dataclass(slots=True)
@@ -30,11 +31,11 @@ class Bandwidth:
     bytes_per_s: float | None = None
     clock: Callable[[], float] = time.monotonic
     burst_s: float = _BURST_S
-    _free_at_s: float = float("-inf")  # when all that is reserved has gone through
+    _free_at_s: float = float("-inf")  # when all reserved bytes have passed
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, size_bytes: int) -> float:
-        """Seconds to wait before these bytes have gone through."""
+        """Reserve these bytes and return the seconds to wait until they have passed."""
         if self.bytes_per_s is None:
             return 0.0
         now_s = self.clock()
@@ -43,17 +44,17 @@ class Bandwidth:
             return max(0.0, self._free_at_s - now_s)
 
 
-TIMEOUT = httpx.Timeout(10.0, connect=5.0)  # one read; a peer that drips is judged by its rate
+TIMEOUT = httpx.Timeout(10.0, connect=5.0)  # per read; the average rate of a slow peer is checked separately
 MIN_PEER_BYTES_PER_S = 64 * 1024
 _JUDGED_AFTER_S = 5.0
-_ANSWER_WITHIN_S = 15.0  # connected and all headers here: one that drips those reads as alive to every single read
+_ANSWER_WITHIN_S = 15.0  # for connection and all headers; a peer that drips headers passes every read timeout
 _BUSY_DEFAULT_S, _BUSY_MAX_S = 0.3, 10.0
-_ANSWER_MAX_BYTES = 16 * 1024  # of /swarm/{digest}: a bitmap
+_ANSWER_MAX_BYTES = 16 * 1024  # limit for /swarm/{digest}, a bitmap
 
 
 @dataclass(eq=False)
 class PeerFailed(Exception):
-    """No chunk from this peer now; `failure` says what to do about the peer."""
+    """This peer sends no chunk now; `failure` says what to do about the peer."""
 
     failure: Failure
     detail: str
@@ -63,12 +64,12 @@ class PeerFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Received:
     content: bytes
-    have: int | None  # the sender's bitmap, where it said
+    have: int | None  # the sender's bitmap, if it sent one
 
 
 @dataclass(frozen=True, slots=True)
 class PeerClient:
-    """`http` carries the token; it must follow no redirects and use no proxies."""
+    """Client for the peers' chunk routes. `http` carries the token; it must follow no redirects and use no proxies."""
 
     http: httpx.AsyncClient
     digest: Digest
@@ -79,7 +80,7 @@ class PeerClient:
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, address: str, chunk: Chunk) -> Received:
-        """The bytes that the peer sends for the chunk, as many as it has, not verified; PeerFailed."""
+        """Return the bytes that the peer sends for the chunk, unverified; raise PeerFailed."""
         url = f"http://{address}{CHUNK_PATH}{chunk.sha256}"
         try:
             async with AsyncExitStack() as stack:
@@ -93,14 +94,14 @@ class PeerClient:
         return Received(content, self._told(response.headers.get(HAVE_HEADER)))
 
     async def have(self, address: str) -> int:
-        """What the peer says that it has; PeerFailed."""
+        """Return the bitmap of chunks that the peer reports; raise PeerFailed."""
         try:
             async with (
                 asyncio.timeout(self.answer_within_s),
                 self.http.stream("GET", f"http://{address}{HAVE_PATH}{self.digest}") as response,
             ):
                 self._check(response)
-                if "content-encoding" in response.headers:  # nodes send none; a small block may unpack to a huge one
+                if "content-encoding" in response.headers:  # nodes never compress; a small block may expand hugely
                     raise PeerFailed(Failure.BROKEN, "its bitmap is compressed")
                 document = bytearray()
                 async for block in response.aiter_bytes():
@@ -137,7 +138,7 @@ class PeerClient:
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
                 waited_s += wait_s
-            took_s = self.clock() - began_s - waited_s  # what our own rate held back is not the peer's fault
+            took_s = self.clock() - began_s - waited_s  # our own rate limit is not the peer's fault
             if took_s > _JUDGED_AFTER_S and len(content) < self.min_bytes_per_s * took_s:
                 raise PeerFailed(Failure.SLOW, f"{len(content)} bytes in {took_s:.1f} s")
         return bytes(content)
@@ -145,7 +146,7 @@ class PeerClient:
     def _told(self, header: str | None) -> int | None:
         try:
             return None if header is None else decode(header, self.count)
-        except ValueError:  # its chunk is good all the same; the tracker will tell
+        except ValueError:  # the chunk is good anyway; the tracker reports the bitmap
             return None
 
 
@@ -170,7 +171,7 @@ class Origin:
     rate: Bandwidth
 
     def read(self, chunk: Chunk, sleep: Callable[[float], None]) -> bytes:
-        """The chunk's bytes, not verified; ArtifactError. `sleep` may raise to give it up."""
+        """Return the chunk's bytes, unverified; raise ArtifactError. `sleep` may raise to cancel the read."""
         content = bytearray()
         for block in self.store.stream(chunk_key(chunk.sha256), chunk.size_bytes):
             content += block

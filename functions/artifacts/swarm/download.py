@@ -1,14 +1,14 @@
-"""Fetching one artifact together with the nodes that fetch it too.
+"""Fetch one artifact together with other nodes that fetch it.
 
-    1 look into the cache; be the only one on this node (single flight); read and verify the manifest
-    2 go on with what a killed fetch had, and give that to others from now on
+    1 check the cache; become the only fetcher on this node (single flight); read and verify the manifest
+    2 resume a killed fetch, and offer its chunks to other nodes from now on
     3 exchange: chunks from peers and store until none is missing
-    4 hash the whole, rename it to its digest; what turns out bad on the disk is fetched once more
-    5 stay as a seed for as long as the caller wants, then say goodbye
+    4 hash the whole, rename it to its digest; fetch chunks again that turn out bad on the disk
+    5 stay as a seed for as long as the caller wants, then announce the departure
 
-One `Download` is one event loop's; disk, store and sha256 have threads. Cancelling `run` ends everything and keeps what
-is verified. Neighbours: exchange (the loop), decisions.distribution (what to request next), replica.chunk_routes (what
-others request of us), fetch (the same for adapters, from the store alone).
+One `Download` belongs to one event loop; disk, store and sha256 run in threads. Cancelling `run` ends everything, and
+verified chunks remain. Related modules: exchange (the loop), decisions.distribution (what to request next),
+replica.chunk_routes (requests of other nodes), fetch (the same for adapters, from the store alone).
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from functions.decisions.distribution.swarm import Swarm, SwarmPolicy
 from functions.decisions.distribution.tracker import Announcement
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
-FLIGHT_TIMEOUT_S = 7200.0  # 140 GB at 20 MB/s by another process of this node
+FLIGHT_TIMEOUT_S = 7200.0  # another process of this node may fetch 140 GB at 20 MB/s
 _FINISH_TRIES = 3
 _MANIFEST_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)
 _SEED_RETRY_S = 2.0
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This node as others see it."""
+    """This node's public address and zone."""
 
     address: str  # ip:port where chunk_routes are served
     zone: str = ""
@@ -58,7 +58,7 @@ class Node:
 
 @dataclass(slots=True)
 class Download:
-    """`registry` (None: the store alone) and `peers_http` carry the installation's token."""
+    """Download of one artifact. `registry` (None: the store alone) and `peers_http` carry the installation's token."""
 
     digest: Digest
     node: Node
@@ -79,14 +79,17 @@ class Download:
         self._threads = Threads(self.policy.origin_requests)
 
     async def run(self) -> Path:
-        """The artifact's verified directory; ArtifactError where it cannot be had."""
+        """Return the artifact's verified directory; raise ArtifactError if it cannot be fetched."""
         try:
             return await self._cached() or await self._alone_on_this_node()
         finally:
             self._threads.stop()
 
     async def seed(self, seconds: float, stopped: asyncio.Event) -> None:
-        """Be found by others for so long, then leave. Chunks are served as long as our server runs, found or not."""
+        """Announce this node as a seed for `seconds`, then announce its departure.
+
+        Chunks are served while the server runs, announced or not.
+        """
         if self.registry is None:
             return
         _, manifest = await asyncio.to_thread(self._read_cached_manifest)
@@ -133,7 +136,7 @@ class Download:
             self.shelf.remove(self.digest)
 
     def _make_room(self, document: bytes) -> None:
-        """Before it comes, so that the disk never holds more than its bound; what engines hold stays all the same."""
+        """Evict before the download, so that the cache stays within its limit. Artifacts in use are spared."""
         if self.cache_max_bytes is None:
             return
         needed_bytes = manifests.decode_verified(document, self.digest, MODEL_LIMITS).total_bytes
@@ -145,7 +148,7 @@ class Download:
         count, have = len(assembly.chunks), bits_of(assembly.have)
         swarm = Swarm(self.node.address, self.node.zone, count, have, self.clock(), self.policy)
         slowest = float(MIN_PEER_BYTES_PER_S)
-        if self.rate.bytes_per_s is not None:  # what we let through ourselves, shared by all that is in flight
+        if self.rate.bytes_per_s is not None:  # our own rate limit, shared by all requests in flight
             slowest = min(slowest, self.rate.bytes_per_s / (4 * self.policy.max_requests))
         return Exchange(
             assembly,
@@ -160,7 +163,7 @@ class Download:
         )
 
     async def _manifest(self) -> bytes:
-        """The manifest's document; a store that is away is waited for, until the caller cancels."""
+        """Read the manifest's document; while the store is unavailable, retry until the caller cancels."""
         failures = 0
         while True:
             try:

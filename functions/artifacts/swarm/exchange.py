@@ -1,10 +1,10 @@
-"""Loop of one download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
+"""Loop of one download: carry out the requests of `decisions.distribution.swarm` until no chunk is missing.
 
-    1 ask      every `PeerRequest` becomes a task: read from peer or store, verify, write
+    1 request  every `PeerRequest` becomes a task: read from peer or store, verify, write
     2 wait     until one ends, an update comes from the tracker, or a tick passes (back-offs end without an event)
-    3 settle   pass on how each ended; a chunk's other ask is cancelled
+    3 settle   report how each ended; cancel other requests for a chunk that has arrived
 
-Beside it, `announce` talks to the tracker, and `poll_peers` to the peers while the tracker is silent.
+Meanwhile `_announce` updates the tracker, and `_poll_peers` polls the peers while the tracker is unavailable.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _DISK_THREADS = 4
 
 @dataclass(slots=True)
 class Threads:
-    """The threads of one download: few for the disk and sha256, as many for the store as may read from it at once."""
+    """Thread pools of one download: a few threads for disk and sha256, one thread per parallel read of the store."""
 
     store_reads: int
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -51,29 +51,29 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._store, work)
 
     def sleep(self, seconds: float) -> None:
-        """Wait in a thread; FetchUnderway as soon as nobody waits for it any more."""
+        """Wait in a thread; raise FetchUnderway once the download is stopped."""
         if self._stopped.wait(seconds):
             raise FetchUnderway("the fetch was given up while it waited")
 
     def stop(self) -> None:
-        """What runs ends at its next step; what has not begun never does."""
+        """Cancel all work: running calls end at their next step, queued ones never start."""
         self._stopped.set()
         self._disk.shutdown(wait=False, cancel_futures=True)
         self._store.shutdown(wait=False, cancel_futures=True)
 
 
 _TICK_S = 0.2
-_EARLY_S = 0.25  # a node with nothing to do announces itself before its time, but no more often than this
+_EARLY_S = 0.25  # minimum interval of early announcements by a node without requests in flight
 TRACKER_RETRY_S = 2.0
 _POLL_PEERS_S = 2.0
-_BAD_ORIGIN_READS = 3  # of one chunk: then the store's own copy is bad or missing, and waiting does not mend it
+_BAD_ORIGIN_READS = 3  # per chunk: then the store's copy is bad or missing, and waiting does not help
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class DownloadProgress:
-    """For people and measurements. Bytes are those of chunks that were verified and written."""
+    """Progress for users and measurements. Bytes are those of verified and written chunks."""
 
     chunks: int = 0
     have: int = 0
@@ -86,7 +86,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How an ask ended. No failure: the chunk is here."""
+    """Result of one request. No failure means that the chunk is written."""
 
     failure: Failure | None = None
     detail: str = ""
@@ -112,7 +112,7 @@ class Exchange:
     _running: dict[asyncio.Task[_Ended], PeerRequest] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Until nothing is missing; ArtifactError where something cannot be had."""
+        """Run until no chunk is missing; raise ArtifactError if one cannot be fetched."""
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._announce()), group.create_task(self._poll_peers())]
             try:
@@ -120,7 +120,7 @@ class Exchange:
             finally:
                 for task in [*beside, *self._running]:
                     task.cancel()
-        if failed is not None:  # raised out here, where the group does not wrap it
+        if failed is not None:  # raised here, so that the task group does not wrap it
             raise failed
 
     async def _loop(self, group: asyncio.TaskGroup) -> ArtifactError | None:
@@ -166,12 +166,12 @@ class Exchange:
             await self.threads.on_disk(lambda: self.assembly.put(chunk, content))
         except ArtifactCorrupt as error:
             return _Ended(Failure.CORRUPT, str(error), store_is_bad=ask.peer is None)
-        except ArtifactError as error:  # the disk: nobody can help with that
+        except ArtifactError as error:  # the local disk failed: other sources do not help
             return _Ended(fatal=error)
         return _Ended()
 
     def _settle(self, ask: PeerRequest, task: asyncio.Task[_Ended]) -> ArtifactError | None:
-        """Take note of how one ask ended; what makes going on useless."""
+        """Record how one request ended. Return the error if the download cannot succeed."""
         if task.cancelled():
             self.swarm.dropped(ask)
             return None
@@ -187,7 +187,7 @@ class Exchange:
             _log.warning("%s sent chunk %d corrupt: %s", whence, ask.chunk, ended.detail)
         elif ended.failure is not Failure.BUSY:
             _log.info("chunk %d from %s: %s: %s", ask.chunk, whence, ended.failure.value, ended.detail)
-        after_s = ended.after_s * (0.5 + self.rng.random())  # those who were told to wait do not all come at once
+        after_s = ended.after_s * (0.5 + self.rng.random())  # spreads the retries of peers that were busy
         self.swarm.failed(ask, ended.failure, now_s, after_s=after_s, found=ended.detail)
         if ended.store_is_bad:
             self._bad_reads[ask.chunk] += 1
@@ -238,7 +238,7 @@ class Exchange:
         return Announcement(swarm.me, swarm.zone, swarm.have, room, swarm.avoided(self.clock()))
 
     async def _poll_peers(self) -> None:
-        """Without a tracker, nobody else tells what peers have got meanwhile."""
+        """Poll the peers' bitmaps while the tracker is unavailable, since nothing else reports them."""
         while True:
             await asyncio.sleep(_POLL_PEERS_S)
             if not self.swarm.is_alone(self.clock()):

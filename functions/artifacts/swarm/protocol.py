@@ -1,8 +1,8 @@
-"""Protocol between nodes and tracker: `POST /internal/v1/swarm/{digest}`, JSON, strict and bounded; and its client.
+"""Protocol between nodes and tracker, and the tracker's client: `POST /internal/v1/swarm/{digest}`, strict JSON.
 
-A node announces what it has and gets, in one answer, peers to ask and chunks to read from the store. Bitmaps are in the
-order of `Manifest.distinct_chunks()`. A chunk's answer (`GET /chunks/{sha256}?artifact=<digest>`) carries its sender's
-bitmap too (HAVE_HEADER), so that peers which exchange anyway need no further questions.
+A node announces its chunks and receives peers to request from and chunks to read from the store. Bitmaps are in the
+order of `Manifest.distinct_chunks()`. The response to a chunk request (`GET /chunks/{sha256}?artifact=<digest>`) also
+carries the sender's bitmap (HAVE_HEADER), so peers that exchange chunks need no further requests.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SWARM_PATH = "/internal/v1/swarm/"
 CHUNK_PATH = "/chunks/"
 HAVE_PATH = "/swarm/"  # GET /swarm/{digest}: a peer's bitmap alone
 HAVE_HEADER = "x-shoal-have"
-RETRY_HEADER = "x-shoal-retry-after-ms"  # beside retry-after, which knows whole seconds only
+RETRY_HEADER = "x-shoal-retry-after-ms"  # in addition to retry-after, which only has whole seconds
 BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 1024 * 1024  # 64 peers with 5.5 kB of bitmap each, and the grants
 MAX_PEERS = 64
@@ -35,7 +35,7 @@ _Zone = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class MessageRefused(ValueError):
-    """Not what the other side may say; the text says why."""
+    """The message is invalid; the text says why."""
 
 
 class AnnounceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ def encode_announcement(announcement: Announcement, count: int, *, leaving: bool
 
 
 def decode_announcement(document: bytes, *, loopback_allowed: bool) -> tuple[AnnounceBody, Announcement]:
-    """The body and its meaning; MessageRefused."""
+    """Decode an announcement; raise MessageRefused if it is invalid."""
     try:
         body = msgspec.json.decode(document, type=AnnounceBody)
         address = check_address(body.address, loopback_allowed=loopback_allowed)
@@ -93,10 +93,10 @@ def encode_answer(answer: PeerAnswer, count: int) -> bytes:
 
 
 def decode_answer(document: bytes, count: int, *, loopback_allowed: bool) -> PeerAnswer:
-    """The tracker's answer; MessageRefused.
+    """Decode the tracker's answer; raise MessageRefused if it is invalid.
 
-    Peers whose address is not believed here are left out: a node on the registry's own machine may announce loopback,
-    which must not cost all others the tracker.
+    Peers with an unacceptable address are skipped: a node on the registry's own machine may announce loopback, which
+    must not make the whole answer unusable for others.
     """
     try:
         answer = msgspec.json.decode(document, type=AnnounceAnswer)
@@ -118,16 +118,19 @@ def _is_believed(address: str, loopback_allowed: bool) -> bool:
     return True
 
 
-ANSWER_WITHIN_S = 5.0  # the tracker forgets who is silent for 15 s: one lost answer must leave time for the next
+ANSWER_WITHIN_S = 5.0  # leaves time for a retry before the tracker forgets the node, which is after 15 s of silence
 
 
 class TrackerUnavailable(Exception):
-    """No answer that can be used: go on with the peers that are known, and ask again later."""
+    """The tracker sent no usable answer: continue with the known peers, and retry later."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerClient:
-    """`http` has the registry's address, its authority and the token. `loopback_allowed`: this node is on loopback."""
+    """Client of the tracker.
+
+    `http` has the registry's address and the token. `loopback_allowed`: this node is on loopback.
+    """
 
     http: httpx.AsyncClient
     digest: Digest

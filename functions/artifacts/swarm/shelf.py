@@ -1,9 +1,8 @@
-"""Chunks that this node can give to others: whole artifacts of its cache, and what its unfinished ones have so far.
+"""Chunks that this node can send: those of cached artifacts, and those that unfinished downloads have so far.
 
-A chunk is asked for together with its artifact, so that nothing has to be indexed but the artifacts that are asked for
-(an LRU of their manifests). A whole chunk is read at a time: the uploads that may run at once bound the memory. What
-is read is not hashed here: the receiver does that, and a disk that rots is found by the agent's own checks. All calls
-block on the disk, except `have`.
+A chunk is requested together with its artifact, so only the manifests of requested artifacts are indexed (an LRU).
+One whole chunk is read at a time; the number of parallel uploads limits the memory. Chunks are not hashed here: the
+receiver verifies them, and the agent's own checks find a failing disk. All calls except `have` block on the disk.
 """
 
 import threading
@@ -30,17 +29,17 @@ class ChunkShelf:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, assembly: Assembly) -> None:
-        """Give from this one too while it is being put together."""
+        """Serve the chunks of this unfinished artifact too."""
         with self._lock:
             self._assemblies[assembly.digest] = assembly
 
     def remove(self, digest: Digest) -> None:
-        """Its assembly has ended, one way or the other."""
+        """Forget an assembly that has ended, with success or not."""
         with self._lock:
             self._assemblies.pop(digest, None)
 
     def have(self, digest: Digest) -> tuple[int, int] | None:
-        """The bitmap of what is here and the number of chunks, of an artifact that was asked for before."""
+        """Return bitmap and number of chunks of an artifact that was requested before, or None."""
         with self._lock:
             assembly, whole = self._assemblies.get(digest), self._whole.get(digest)
         if assembly is not None:
@@ -48,7 +47,7 @@ class ChunkShelf:
         return None if whole is None else (full(len(whole)), len(whole))
 
     def read(self, digest: Digest, sha256: str) -> bytes | None:
-        """A chunk's bytes; None where it is not here."""
+        """Return a chunk's bytes, or None if it is not here."""
         with self._lock:
             assembly = self._assemblies.get(digest)
         if assembly is not None and (content := assembly.read(sha256)) is not None:
@@ -56,7 +55,7 @@ class ChunkShelf:
         return self._from_cache(digest, sha256)
 
     def find(self, digest: Digest) -> bool:
-        """Whether anything of the artifact is here; makes `have` know of a whole one."""
+        """Return True if any of the artifact is here. Afterwards `have` knows a cached one."""
         with self._lock:
             known = digest in self._assemblies or digest in self._whole
         return known or self._chunks_of(digest) is not None
@@ -70,7 +69,7 @@ class ChunkShelf:
             with directories.open_plain(self.cache.path_of(digest) / chunk.path) as file:
                 file.seek(chunk.offset_bytes)
                 return file.read(chunk.size_bytes)
-        except (ArtifactError, OSError):  # evicted meanwhile, or the disk fails: either way not here
+        except (ArtifactError, OSError):  # evicted meanwhile, or the disk fails
             with self._lock:
                 self._whole.pop(digest, None)
             return None
@@ -95,5 +94,5 @@ class ChunkShelf:
 
 
 def bits_of(have: bytes) -> int:
-    """A bitmap from one byte a chunk, 1 where it is there."""
+    """Return the bitmap for one byte per chunk, 1 if it is present."""
     return int(have[::-1].translate(_BITS) or b"0", 2)
