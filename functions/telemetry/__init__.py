@@ -1,4 +1,5 @@
-"""Metrics, and later request traces and their sinks. Fire and forget: telemetry never holds up a request.
+"""Metrics, request traces, and their sinks. Telemetry never delays a request.
 
-May import api and decisions, never a role; the roles decide what is counted, this layer how it leaves the process.
+May import api and decisions, never a role. The roles decide what is counted; this layer sends it out of the
+process.
 """

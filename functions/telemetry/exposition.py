@@ -1,10 +1,10 @@
-"""`/metrics` on a port of its own, rendered off the loop.
+"""`/metrics` on a port of its own, rendered off the event loop.
 
-Rendering a thousand label sets takes 139 ms, which on the loop would stop every stream; a thread shares the
-interpreter in slices of 5 ms instead. The gauges are refreshed on the loop first, since only it may read its state.
+Rendering a thousand label sets takes 139 ms, which on the event loop would stop every stream; a thread shares the
+interpreter in slices of 5 ms instead. The gauges are refreshed on the event loop first, which owns their state.
 
-The thread has a loop of its own, with the guards that every server of ours has (`functions.http`): whoever connects and
-says a byte now and then takes a connection, not the port.
+The thread has an event loop of its own, with the guards of every server here (`functions.http`): a client that
+connects and sends only a byte now and then occupies one connection, not the port.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ Answer = tuple[int, str, bytes]
 
 
 class MetricsServer:
-    """Serves one registry on a socket that is already listening; `probes` are further pages, by path, for a process
-    that has no other server: each says what is wrong, or nothing."""
+    """A server for one registry on a listening socket. `probes` are further pages by path, for a process without
+    another server: each returns the problem, or an empty text."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class MetricsServer:
         server.close()
         for connection in guard.connections:
             connection.give_way()
-        await asyncio.sleep(0)  # transports close a turn later
+        await asyncio.sleep(0)  # one iteration later, transports are closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it, on the thread's loop."""
+        """Handle an ASGI request, on the thread's event loop."""
         status, kind, body = await self._answer(scope["path"])
         headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -93,7 +93,7 @@ class MetricsServer:
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     async def _on_the_loop(self, ask: Callable[[], T]) -> T:
-        """Of the process."""
+        """Call a function on the process's event loop and return its result."""
         answer = asyncio.run_coroutine_threadsafe(_called(ask), self._loop)
         async with asyncio.timeout(_REFRESH_TIMEOUT_S):
             return await asyncio.wrap_future(answer)

@@ -1,15 +1,15 @@
 """Histogram of a stream's gaps: the time between its pieces, in buckets of a quarter of an octave.
 
-Cheap enough to be fed with every piece of every stream, 384 bytes each, made with the second piece. A gap of g us falls
-into the bucket of its highest three bits, so a quantile is off by at most an eighth of its value.
-Worked example (test_worked_example_of_the_prologue): gaps of 10 ms, 10 ms and 40 ms have a median of 9.2 ms and a 99th
+It is cheap enough for every piece of every stream: 384 bytes a stream, allocated with the second piece. A gap of g
+us is in the bucket of its highest three bits, so a quantile is off by at most an eighth of its value. Worked
+example (test_worked_example_of_the_prologue): gaps of 10 ms, 10 ms and 40 ms have a median of 9.2 ms and a 99th
 percentile of 36.9 ms, which are the middles of 8.2 to 10.2 and of 32.8 to 41.0.
 
-A piece may have any number of tokens (`stream_interval`, speculation), and a stream of few large pieces is not a slow
-one. `between_tokens` makes of n gaps and t tokens t gaps: of a piece's tokens all but one took what those of the
-median piece did, and one all the rest, so that a stall stays a stall (test_a_stall_is_seen_whatever_a_piece_holds).
-Worked example (test_gaps_of_pieces_become_gaps_of_tokens): pieces of 10 tokens each 100 ms are gaps of 10 ms; one that
-took 5,100 ms is nine gaps of 10 ms and one of 5 s.
+A piece may have any number of tokens (`stream_interval`, speculation), and a stream of few large pieces is not a
+slow one. `between_tokens` converts n gaps of t tokens to t gaps. All but one of a piece's tokens have the token
+time of the median piece, and one has the rest, so that a stall remains a stall
+(test_a_stall_is_seen_whatever_a_piece_holds). Worked example (test_gaps_of_pieces_become_gaps_of_tokens): pieces of
+10 tokens each 100 ms are gaps of 10 ms; one that took 5,100 ms is nine gaps of 10 ms and one of 5 s.
 """
 
 from array import array
@@ -17,9 +17,9 @@ from itertools import accumulate
 
 from functions.decisions.quantile_sketch import bucket_of
 
-_BUCKETS = 96  # up to 2**25 us = 33 s, which is longer than a stream may be silent
+_BUCKETS = 96  # up to 2**25 us = 33 s, longer than a stream may be silent
 _NONE = bytes(_BUCKETS * array("I").itemsize)
-_ONE_TOKEN_A_PIECE = 1.25  # up to so many: pieces that came together, not a stream of larger ones
+_ONE_TOKEN_A_PIECE = 1.25  # up to this ratio, pieces merely arrived together; beyond, the stream has larger pieces
 
 GapCounts = tuple[tuple[int, int], ...]  # (bucket, gaps in it), ascending
 
@@ -34,14 +34,14 @@ class Gaps:
     def add(self, gap_s: float) -> None:
         if self._counts is None:
             self._counts = array("I", _NONE)
-        gap_us = int(gap_s * 1e6)  # as in `_bucket_of`, without its call: each piece of each stream passes
+        gap_us = int(gap_s * 1e6)  # as in `_bucket_of`, but inlined: it runs for each piece of each stream
         bits = gap_us.bit_length()
         bucket = (bits - 2) * 4 + ((gap_us >> (bits - 3)) & 3) if bits > 2 else 0
         self._counts[bucket if bucket < _BUCKETS else _BUCKETS - 1] += 1
         self.total += 1
 
     def between_tokens(self, tokens: int) -> GapCounts:
-        """Gaps of a stream that had `tokens` in all; see the prologue."""
+        """Return the gaps between the `tokens` of the whole stream, as the module docstring describes."""
         if self._counts is None:
             return ()
         counts = tuple([(bucket, count) for bucket, count in enumerate(self._counts) if count])
@@ -49,7 +49,7 @@ class Gaps:
         return counts if each <= _ONE_TOKEN_A_PIECE else _apart(counts, each)
 
     def quantile_ms(self, quantile: float) -> float | None:
-        """None where there were no gaps."""
+        """Return the quantile; None if there were no gaps."""
         if self._counts is None:
             return None
         wanted, passed = quantile * self.total, 0
@@ -61,7 +61,7 @@ class Gaps:
 
 
 def _apart(counts: GapCounts, each: float) -> GapCounts:
-    """Gaps of pieces as those of their tokens, `each` a piece."""
+    """Convert gaps between pieces of `each` tokens on average to gaps between tokens."""
     total = sum(count for _, count in counts)
     token_s = MIDDLES_S[_median(counts, total)] / each
     others_s = (each - 1) * token_s
@@ -74,7 +74,7 @@ def _apart(counts: GapCounts, each: float) -> GapCounts:
 
 
 def _median(counts: GapCounts, total: int) -> int:
-    """Its bucket."""
+    """Return the bucket of the median."""
     passed = accumulate(count for _, count in counts)
     return next(bucket for (bucket, _), until in zip(counts, passed, strict=True) if 2 * until >= total)
 
@@ -94,4 +94,4 @@ def _middle_us(bucket: int) -> float:
 
 
 MIDDLES_S = tuple(_middle_us(bucket) / 1e6 for bucket in range(_BUCKETS))
-SKETCH_BUCKETS = tuple(bucket_of(middle_s * 1000) for middle_s in MIDDLES_S)  # where a `QuantileSketch` counts them
+SKETCH_BUCKETS = tuple(bucket_of(middle_s * 1000) for middle_s in MIDDLES_S)  # buckets of a `QuantileSketch`

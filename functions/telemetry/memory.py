@@ -1,8 +1,8 @@
-"""Memory of a process where everything that its settings bound is full at once, against what it may have.
+"""Memory that a process may need if everything that its settings bound is full at once, compared with its limit.
 
-Each role sums up its own (`gateway.memory`, and `most_memory` in the servers of the others); the manifests' limits are
-held to the same sums, and a process that starts with less than that says so: past its limit it is killed, with all that
-it serves.
+Each role adds up its own parts (`gateway.memory`, and `most_memory` in the servers of the others), and tests
+compare the manifests' limits with the same sums. A process with a lower limit logs a warning at its start, because
+exceeding the limit kills it with everything it serves.
 """
 
 import logging
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 MIB = 1024 * 1024
 _LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_NO_LIMIT_BYTES = 2**60  # what cgroups of the first version say where there is none
-SNAPSHOT_FACTOR = 3  # 31 MiB of 60,000 models are 93 MiB, decoded
+_NO_LIMIT_BYTES = 2**60  # cgroup v1 reports a value above this if there is no limit
+SNAPSHOT_FACTOR = 3  # 31 MiB of 60,000 models are 93 MiB when decoded
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def total_bytes(parts: Iterable[Part]) -> int:
 
 
 def limit_bytes(files: Iterable[Path] = _LIMIT_FILES) -> int | None:
-    """Of the process's control group; None where there is none, or it cannot be read."""
+    """Return the limit of the process's control group; None if there is none, or it cannot be read."""
     for file in files:
         try:
             text = file.read_text().strip()
@@ -40,7 +40,7 @@ def limit_bytes(files: Iterable[Path] = _LIMIT_FILES) -> int | None:
 
 
 def warn_if_over(parts: Iterable[Part], limit: int | None) -> None:
-    """Say at the start what the settings may come to, where that is more than there is."""
+    """Log a warning at the start if the settings may need more than the limit."""
     known = sorted(parts, key=lambda part: -part.most_bytes)
     most = total_bytes(known)
     if limit is not None and most > limit:

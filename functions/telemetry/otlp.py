@@ -1,15 +1,13 @@
-"""OpenTelemetry over HTTP: spans as OTLP/JSON, made of trace rows by a thread that nobody waits for.
+"""OpenTelemetry over HTTP: spans as OTLP/JSON, built from trace rows by a background thread.
 
     a row ──► `shoal.request` (server) ──► auth, queue, route, connect, prefill, decode
 
-The encoding is our own: six dictionaries a request and one JSON text for hundreds of them, where the SDK makes, checks
-and batches each span by itself in the gateway's process (docs/decisions/0052). What a span is called follows the
-conventions for generative AI where they have a word.
+The encoding is our own: six dictionaries a request and one JSON text for hundreds of them. The SDK would build,
+check and batch each span in the gateway's process (docs/decisions/0052). Span names follow the conventions for
+generative AI if they define one. A span's id is derived from its request's, so a repeated batch has the same spans.
 
-A span's id follows from its request's, so a batch that comes twice is the same spans.
-
-Neighbours: `trace_shipping` brings the rows, and keeps them while no collector answers; `otlp_sender` has what other
-processes tell.
+Neighbours: `trace_shipping` delivers the rows and retains them while no collector answers; `otlp_sender` sends the
+spans and events of other processes.
 """
 
 import ssl
@@ -25,7 +23,7 @@ from functions.telemetry.trace_parts import parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow, decode
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
 
-PIECE_BYTES = 256 * 1024  # of rows: about 1 MB of spans
+PIECE_BYTES = 256 * 1024  # size of the rows, which become about 1 MB of spans
 _SERVER, _INTERNAL = 2, 1
 ERROR_CODE = 2
 _REFUSED = frozenset({400, 413, 422})
@@ -37,7 +35,7 @@ Signal = Literal["traces", "logs"]
 
 
 def spans(row: TraceRow) -> list[Span]:
-    """The request's own and its parts; none where its caller did not want it sampled."""
+    """Return the request's span and those of its parts; none if its caller did not sample it."""
     if not row.span_id or not row.trace_id:
         return []
     start_ns = int(row.ts * 1e9)
@@ -59,7 +57,7 @@ def spans(row: TraceRow) -> list[Span]:
 
 
 def span(ids: tuple[str, str], name: str, ns: tuple[int, int], attributes: Mapping[str, str | int | float]) -> Span:
-    """`ids`: of trace and span; `ns`: start and end, Unix nanoseconds."""
+    """Build a span. `ids`: trace and span; `ns`: start and end, Unix nanoseconds."""
     return {
         "traceId": ids[0],
         "spanId": ids[1],
@@ -72,13 +70,13 @@ def span(ids: tuple[str, str], name: str, ns: tuple[int, int], attributes: Mappi
 
 
 def document(service: str, instance: str, some: Sequence[Span]) -> bytes:
-    """An ExportTraceServiceRequest."""
+    """Return an encoded ExportTraceServiceRequest."""
     scoped = [{"scope": _SCOPE, "spans": list(some)}]
     return orjson.dumps({"resourceSpans": [{"resource": _resource(service, instance), "scopeSpans": scoped}]})
 
 
 def logs_document(service: str, instance: str, records: Sequence[dict[str, Any]]) -> bytes:
-    """An ExportLogsServiceRequest."""
+    """Return an encoded ExportLogsServiceRequest."""
     scoped = [{"scope": _SCOPE, "logRecords": list(records)}]
     return orjson.dumps({"resourceLogs": [{"resource": _resource(service, instance), "scopeLogs": scoped}]})
 
@@ -129,7 +127,7 @@ def _child_id(span_id: str, name: str) -> str:
 
 
 class Collector:
-    """POST /v1/traces and /v1/logs of an OTLP collector."""
+    """Client of an OTLP collector's POST /v1/traces and /v1/logs."""
 
     def __init__(self, endpoint: str, headers: Mapping[str, str], ca_file: Path | None = None) -> None:
         self._endpoint = endpoint.rstrip("/")
@@ -141,7 +139,7 @@ class Collector:
         )
 
     def send(self, body: bytes, signal: Signal = "traces") -> None:
-        """Raises ReceiverAway and PieceRefused."""
+        """Send one request; raises ReceiverAway and PieceRefused."""
         url = f"{self._endpoint}/v1/{signal}"
         try:
             answer = self._client.post(url, content=body)
@@ -172,13 +170,13 @@ class OtlpReceiver:
             except RowInvalid as error:
                 if lines.count(b"\n") == 1:
                     raise PieceRefused(str(error)) from error
-                continue  # its file's other receivers count it
+                continue  # the other receivers of the file count it
         if some:
             self._collector.send(document(self._service, self._instance, some))
 
 
 def headers_of(path: Path | None) -> dict[str, str]:
-    """`name: value` lines, such as a token that the collector wants to see."""
+    """Parse `name: value` lines, such as a token that the collector requires."""
     if path is None:
         return {}
     pairs = (line.partition(":") for line in path.read_text().splitlines() if ":" in line)

@@ -1,13 +1,13 @@
-"""What a process tells an OpenTelemetry collector beside requests: spans of its own work, and events.
+"""Spans of a process's own work, and events, for an OpenTelemetry collector; requests' spans come from trace files.
 
     span, event ──► a deque in memory ──► each second, by a thread ──► POST /v1/traces, /v1/logs
 
-An event is a log record with a name (OTLP's form of events). Nobody waits: beyond `waiting_max` the oldest are dropped
-and counted, and what a collector that is away did not take is tried again until then. A record may come twice after an
-answer that was lost: a span with the same ids, an event with the same `shoal.event_id`.
+An event is a log record with a name (OTLP's form of events). Callers never wait: beyond `waiting_max` the oldest
+records are dropped and counted. Records that an unavailable collector did not accept are sent again. A record may
+arrive twice after a lost response: a span with the same ids, an event with the same `shoal.event_id`.
 
-Where no endpoint is set there is no sender: callers hold None, and make nothing.
-Neighbours: `otlp` has the encoding and the collector; a gateway's spans come from its trace files instead.
+Without an endpoint there is no sender: callers hold None, and create no records. `otlp` has the encoding and the
+collector.
 """
 
 import logging
@@ -35,7 +35,7 @@ Attributes = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, at `at_unix_s`. Its name is of a small fixed set: `shoal.push`, `shoal.rollout`."""
+    """Something that happened at `at_unix_s`. Its name is from a small fixed set: `shoal.push`, `shoal.rollout`."""
 
     name: str
     at_unix_s: float
@@ -56,12 +56,13 @@ class OtlpSettings(Protocol):
 
 
 class OtlpSender:
-    """`span` and `event` may be called by any thread, and cost an append; its thread runs from `start` to `close`."""
+    """Queue and send records. Any thread may call `span` and `event`; they cost an append. Its thread runs from
+    `start` to `close`."""
 
     def __init__(
         self, collector: otlp.Collector, service: str, instance: str, *, waiting_max: int = WAITING_MAX
     ) -> None:
-        self.dropped_total = 0  # records that nobody will see
+        self.dropped_total = 0  # records that were never delivered
         self.sent_total = 0
         self._collector = collector
         self._service, self._instance = service, instance
@@ -76,7 +77,7 @@ class OtlpSender:
         self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Once more, as far as there is time; what then waits is lost."""
+        """Send once more if there is time; records that still wait are lost."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(within_s)
@@ -90,7 +91,7 @@ class OtlpSender:
         *,
         failed: bool = False,
     ) -> None:
-        """`ids`: of trace and span, hexadecimal; `unix_s`: start and end."""
+        """Queue a span. `ids`: trace and span, hexadecimal; `unix_s`: start and end."""
         made = otlp.span(ids, name, (round(unix_s[0] * 1e9), round(unix_s[1] * 1e9)), _bounded(attributes))
         if failed:
             made["status"] = {"code": otlp.ERROR_CODE}
@@ -100,7 +101,7 @@ class OtlpSender:
         self._put(self._events, _record(event))
 
     def send(self) -> None:
-        """All that waits; raises ReceiverAway, and then what was not taken waits on."""
+        """Send all waiting records; raises ReceiverAway, and records that were not accepted remain queued."""
         self._send_all(self._spans, "traces", lambda some: otlp.document(self._service, self._instance, some))
         self._send_all(self._events, "logs", lambda some: otlp.logs_document(self._service, self._instance, some))
 
@@ -150,7 +151,7 @@ class OtlpSender:
 
 
 def sender_of(settings: OtlpSettings, service: str, instance: str) -> OtlpSender | None:
-    """None where no endpoint is set. OSError and ssl.SSLError where its files cannot be read."""
+    """Return a sender; None without an endpoint. Raises OSError and ssl.SSLError if its files cannot be read."""
     if not settings.otlp_endpoint:
         return None
     collector = otlp.Collector(
@@ -184,4 +185,4 @@ def _popped(queue: deque[dict[str, Any]]) -> dict[str, Any] | None:
     try:
         return queue.popleft()
     except IndexError:
-        return None  # another thread has just taken it
+        return None  # another thread has just removed it

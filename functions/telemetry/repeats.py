@@ -1,19 +1,19 @@
-"""What is worth another line in a log: a kind of failure once, and again when it has been away for a while.
+"""Deduplication of log lines: a kind of failure is logged once, and again after it has been absent for a while.
 
-The kind leaves out what differs each time, as the object that a store failed on: a store that is away would otherwise
-be told of as often as it is tried.
+The kind leaves out details that differ each time, such as the object that an operation failed on. Otherwise an
+unavailable store would be logged at every attempt.
 """
 
-_KINDS = 32  # that are remembered: a failure of ever other words is told each time, and takes no memory
+_KINDS = 32  # remembered kinds; a failure with ever-changing text is logged each time, and needs no more memory
 
 
 class Repeats:
     def __init__(self, after_s: float = 60.0) -> None:
         self._after_s = after_s
-        self._last_s: dict[str, float] = {}  # by kind, the one that was seen last at the end
+        self._last_s: dict[str, float] = {}  # by kind, the most recent one last
 
     def is_new(self, kind: str, now_s: float) -> bool:
-        """It happened now; whether it had not for as long as makes it worth a line."""
+        """Record an occurrence and return True if it is worth a log line."""
         last_s = self._last_s.pop(kind, None)
         if len(self._last_s) >= _KINDS:
             del self._last_s[next(iter(self._last_s))]
@@ -22,5 +22,5 @@ class Repeats:
 
 
 def kind_of(error: Exception) -> str:
-    """As the error says of itself; else its words."""
+    """Return the kind that the error states, else its text."""
     return str(getattr(error, "kind", "")) or str(error)

@@ -1,17 +1,17 @@
-"""Trace files: rows as NDJSON in one directory, for people to read and as the spool of what a store has yet to get.
+"""Trace files: rows as NDJSON in one directory, readable for people, and the spool of rows for a store.
 
     requests-<Unix milliseconds>-<pid>.ndjson
 
-Several processes may write to one directory (a gateway and its successor): each has files of its own, and holds a lock
-on the one that it writes. A lock that is free says that nobody will end the half line that a killed process left.
-Bounded in bytes: whoever begins a file removes the oldest ones beyond the bound, whosesoever they are; those that are
-being written stay.
+Several processes may write to one directory (a gateway and its successor). Each has its own files and holds a lock
+on the one it writes. A free lock means that no process will complete the half line that a killed one left. The
+total size is bounded: a process that starts a file removes the oldest ones beyond the limit, of any process, except
+those being written.
 
-Law: a file never has half a line in its middle. Of what a full disk took, whole lines stay (somebody may have read
-them) and the half one is cut off. Lines that were written survive the process at once; a power cut costs those of the
-last `sync_every_s` at most.
+A file never has half a line in its middle. If the disk fills up during a write, whole lines stay (they may have
+been read) and the half one is cut off. Written lines survive the process; a power cut loses at most those of the
+last `sync_every_s`.
 
-Neighbours: `trace_row` reads the same files; `trace_shipping` sends what is in them.
+Neighbours: `trace_row` reads the same files; `trace_shipping` sends their content.
 """
 
 import fcntl
@@ -22,11 +22,11 @@ from pathlib import Path
 
 from functions.telemetry.trace_row import PATTERN
 
-MAX_FILES = 1024  # of many short-lived processes: their number costs as well
+MAX_FILES = 1024  # limit for many short-lived processes: each file has a cost
 
 
 class PartlyWritten(OSError):
-    """The disk took some of the lines, or none."""
+    """The disk stored some of the lines, or none."""
 
     def __init__(self, lines: int, cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror)
@@ -34,7 +34,7 @@ class PartlyWritten(OSError):
 
 
 class TraceFiles:
-    """The writing side; used by one thread. Every method may raise OSError."""
+    """Writer of trace files, for one thread. Every method may raise OSError."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TraceFiles:
         sync_every_s: float = 1.0,
         before_removal: Callable[[Path], None] | None = None,
     ) -> None:
-        """`before_removal` is told of each file that is about to go."""
+        """Create a writer; it calls `before_removal` with each file before it is removed."""
         self._directory = directory
         self._file_bytes = file_bytes
         self._max_bytes = max_bytes
@@ -56,7 +56,8 @@ class TraceFiles:
         self._unsynced_since_s: float | None = None
 
     def write(self, lines: list[bytes], now_unix_s: float) -> None:
-        """Append whole lines; a reader sees them at once. Raises PartlyWritten; after another OSError none is there."""
+        """Append whole lines, which readers see immediately. Raises PartlyWritten; after another OSError no line
+        was written."""
         descriptor = self._descriptor
         if descriptor is None or self._written_bytes >= self._file_bytes:
             descriptor = self._begin(now_unix_s)
@@ -65,7 +66,7 @@ class TraceFiles:
             self._unsynced_since_s = now_unix_s
         taken_bytes = 0
         try:
-            while taken_bytes < len(data):  # a disk that becomes full takes a part, and says so at the next
+            while taken_bytes < len(data):  # a disk that fills up writes a part, and fails at the next write
                 taken_bytes += os.write(descriptor, data[taken_bytes:] if taken_bytes else data)
         except OSError as error:
             whole = data.rfind(b"\n", 0, taken_bytes) + 1
@@ -75,7 +76,7 @@ class TraceFiles:
         self._written_bytes += len(data)
 
     def sync(self, now_unix_s: float) -> None:
-        """To the disk itself, where that is due."""
+        """Sync to the disk if `sync_every_s` has passed."""
         since_s = self._unsynced_since_s
         if self._descriptor is not None and since_s is not None and now_unix_s - since_s >= self._sync_every_s:
             os.fdatasync(self._descriptor)
@@ -87,7 +88,7 @@ class TraceFiles:
             try:
                 os.fdatasync(descriptor)
             finally:
-                os.close(descriptor)  # and with it the lock
+                os.close(descriptor)  # releases the lock
 
     def _begin(self, now_unix_s: float) -> int:
         self.close()
@@ -101,7 +102,7 @@ class TraceFiles:
         return descriptor
 
     def _remove_oldest(self) -> None:
-        """Until a whole new file has room."""
+        """Remove the oldest files until a whole new file has room."""
         sizes = [(path, size) for path in sorted(self._directory.glob(PATTERN)) if (size := size_of(path)) is not None]
         held_bytes, number = sum(size for _, size in sizes), len(sizes)
         for path, size in sizes:
@@ -115,7 +116,7 @@ class TraceFiles:
 
 
 def size_of(path: Path) -> int | None:
-    """None where it has been removed meanwhile."""
+    """Return the file's size; None if it has been removed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -123,14 +124,14 @@ def size_of(path: Path) -> int | None:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether nobody writes to it any more."""
+    """Return True if no process writes to the file any more."""
     with held(path, fcntl.LOCK_SH, create=False) as mine:
         return mine
 
 
 @contextmanager
 def held(path: Path, how: int = fcntl.LOCK_EX, *, create: bool = True) -> Iterator[bool]:
-    """A lock on it for as long as the block runs, where it is free: then True. A process that dies lets go of it."""
+    """Lock the file while the block runs and yield True if the lock is free. A process that dies releases its lock."""
     try:
         descriptor = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Parts of a request's time, one after the other, from its row: what the waterfall draws and spans are made of."""
+"""Consecutive parts of a request's time, computed from its row, for the waterfall and the spans."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,8 @@ class Part:
 
 
 def parts(row: TraceRow) -> list[Part]:
-    """Those that it never came to are left out; `other`: it ended before its first token."""
+    """Return the parts, without those that the request never reached. `other` is the rest if it ended before its
+    first token."""
     found, at_ms = [], 0.0
     decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
     for name, ms in (

@@ -1,16 +1,17 @@
-"""Shipping of trace files: what is in them goes to a receiver, each line once, however often one of the two is killed.
+"""Shipping of trace files: each line is delivered to a receiver exactly once, even if a process is killed.
 
     files ──► position: "from here to there is under way" ──► the receiver ──► position: "up to there it has them"
 
-A piece is some whole lines of one file. Its ends are written down before it is sent, and it is sent again with the same
-ends and under the same name for as long as nobody has said that it is there: the receiver knows by the name what it
-has. So a shipper that is killed between the answer and its note doubles nothing.
+A piece is some whole lines of one file. Its ends are stored before it is sent. Until the receiver confirms it, the
+piece is sent again with the same ends and the same name, by which the receiver recognises a repetition. A shipper
+that is killed between the confirmation and its record therefore duplicates nothing.
 
-One process ships a directory, whoever has its lock: a gateway's successor takes over what the gateway left, half lines
-at the ends of files that nobody writes any more included (`torn`). A receiver that is away costs time, and rows only
-when their files go for want of room (`spool`); rows that it refuses are halved until the bad one is alone (`refused`).
+One process ships a directory: the one that holds its lock. A gateway's successor continues with the remaining
+files, including half lines at the ends of files that no process writes any more (`torn`). An unavailable receiver
+costs time, and rows only if their files are removed for lack of room (`spool`). If a receiver refuses rows, the
+piece is halved until the bad row is alone (`refused`).
 
-Neighbours: `trace_files` has the files and their bound; `store.client` and `otlp` receive.
+Neighbours: `trace_files` has the files and their limit; `store.client` and `otlp` are receivers.
 """
 
 import logging
@@ -32,38 +33,38 @@ _RETRY_S, _RETRY_MAX_S = 1.0, 30.0
 
 
 class ReceiverAway(Exception):
-    """Not now: the same piece is sent again."""
+    """The receiver is unavailable now: the same piece is sent again."""
 
 
 class PieceRefused(Exception):
-    """Something in it will never be taken."""
+    """The piece has something that the receiver will never accept."""
 
 
 class Receiver(Protocol):
-    """Takes whole lines; it must know a piece by its name when it comes again."""
+    """A destination of whole lines, which must recognise a repeated piece by its name."""
 
     def take(self, lines: bytes, name: str) -> None:
-        """Raises ReceiverAway or PieceRefused."""
+        """Store a piece; raises ReceiverAway or PieceRefused."""
 
 
 class FileOffsets(msgspec.Struct):
-    """How far a file has come, in bytes."""
+    """Shipping position in a file, in bytes."""
 
     sent: int = 0
-    until: int = 0  # what is under way ends here; as `sent`: nothing is
+    until: int = 0  # end of the piece under way; equal to `sent` if there is none
 
 
 _decoder = msgspec.json.Decoder(dict[str, FileOffsets])
 
 
 class Shipping:
-    """A thread of its own from `start` to `close`; counters are read by anybody."""
+    """Ship files in a thread of its own, from `start` to `close`; any thread may read the counters."""
 
     def __init__(self, directory: Path, name: str, receiver: Receiver, *, piece_bytes: int = PIECE_BYTES) -> None:
-        """`name` tells several receivers of one directory apart: each has its own place in every file."""
+        """`name` distinguishes several receivers of one directory: each has its own position in every file."""
         self.written_total = 0  # rows that the receiver has
         self.dropped_total = {"spool": 0, "torn": 0, "refused": 0}
-        self.waiting_bytes = 0  # in all files, as last looked; 0 in a process that does not ship
+        self.waiting_bytes = 0  # in all files, as of the last round; 0 in a process that does not ship
         self.is_away = False
         self._directory = directory
         self._position_file = directory / f"{name}.position"
@@ -79,13 +80,13 @@ class Shipping:
         self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Once more, as far as there is time; the rest is the successor's."""
+        """Ship once more if there is time; the successor ships the rest."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(within_s)
 
     def count_lost(self, path: Path) -> None:
-        """A file is about to be removed: rows of it that were not sent are lost."""
+        """Count the unsent rows of a file that is about to be removed."""
         place = self._read_offsets().get(path.name, FileOffsets())
         try:
             with path.open("rb") as file:
@@ -97,7 +98,7 @@ class Shipping:
             self.dropped_total["spool"] += lost
             _log.warning("%d request traces are lost: the spool is full, and %s was not sent", lost, path.name)
 
-    # the thread
+    # Methods of the thread.
 
     def _ship_until_stopped(self) -> None:
         wait_s = _EVERY_S
@@ -106,7 +107,7 @@ class Shipping:
         self._try(_EVERY_S)
 
     def _try(self, waited_s: float) -> float:
-        """One round; how long to wait for the next."""
+        """Run one round and return the wait until the next."""
         try:
             self.ship()
         except (ReceiverAway, OSError) as error:
@@ -120,7 +121,7 @@ class Shipping:
         return _EVERY_S
 
     def ship(self) -> None:
-        """Everything that is there, unless another process ships; raises ReceiverAway and OSError."""
+        """Ship everything that is there, unless another process ships; raises ReceiverAway and OSError."""
         if not self._directory.is_dir():
             return
         with held(self._lock_file) as mine:
@@ -138,21 +139,21 @@ class Shipping:
         place = self._offsets.setdefault(path.name, FileOffsets())
         if (size_of(path) or 0) <= place.sent:
             return
-        finished = is_finished(path)  # before it is read: what is there then is all
+        finished = is_finished(path)  # checked before reading: a finished file does not grow
         try:
             with path.open("rb") as file:
                 while lines := self._next_piece(file.fileno(), place):
                     self._send(path.name, place, lines)
                 rest = os.pread(file.fileno(), LINE_MAX_BYTES, place.sent)
         except FileNotFoundError:
-            return  # removed for want of room, and counted by who did it
+            return  # removed for lack of room, and counted by the process that did so
         if rest and finished:
             self.dropped_total["torn"] += 1
             place.sent = place.until = place.sent + len(rest)
             self._write_offsets()
 
     def _next_piece(self, descriptor: int, place: FileOffsets) -> bytes:
-        """Whole lines: those that were under way, else as many as a piece has."""
+        """Return whole lines: the piece under way, else as many lines as a piece may have."""
         if place.until > place.sent:
             return os.pread(descriptor, place.until - place.sent, place.sent)
         data = os.pread(descriptor, self._piece_bytes, place.sent)
@@ -185,7 +186,7 @@ class Shipping:
     def _place(self, name: str) -> FileOffsets:
         return self._offsets.get(name, FileOffsets())
 
-    # the position on disk
+    # Position file.
 
     def _read_offsets(self) -> dict[str, FileOffsets]:
         try:
@@ -197,7 +198,7 @@ class Shipping:
             return {}
 
     def _write_offsets(self) -> None:
-        """By rename, and of files that are still there."""
+        """Replace the position file atomically; files that are gone are left out."""
         kept = {name: place for name, place in self._offsets.items() if (self._directory / name).exists()}
         partial = self._position_file.with_suffix(".partial")
         with partial.open("wb") as file:
@@ -208,12 +209,13 @@ class Shipping:
 
 
 def _name(file_name: str, start: int, lines: bytes) -> str:
-    """Of a piece. With its content: in pods, files of several gateways may be called the same."""
+    """Return the name of a piece. It includes a hash of the content: in pods, files of several gateways may have
+    one name."""
     return f"{file_name}:{start}-{start + len(lines)}:{xxhash.xxh3_64_hexdigest(lines)}"
 
 
 def _halves(lines: bytes) -> tuple[bytes, bytes]:
-    """Of some lines; the second is empty where there is one line only."""
+    """Split lines into two halves; the second is empty if there is only one line."""
     end = lines.find(b"\n", len(lines) // 2) + 1
     if end == len(lines):
         end = lines.rfind(b"\n", 0, len(lines) - 1) + 1

@@ -1,8 +1,9 @@
-"""Sink of trace rows: the last ones stay in memory, and all go to disk where there is a directory. It never blocks.
+"""Sink of trace rows: recent ones stay in memory, and all are written to disk if there is a directory. It never
+blocks.
 
-`offer` is called on the event loop, once a request: two appends of what a row is made of. A thread makes the rows,
-encodes and writes them, a few times a second. What a full disk does not take is tried again; when the disk is slower
-than the traffic, or gone, the oldest ones that wait are dropped and counted. Nothing waits for them.
+`offer` runs on the event loop once per request, and appends the source of a row to two queues. A thread builds,
+encodes and writes the rows a few times a second. Rows that a full disk does not accept are tried again. If the disk
+is slower than the traffic, or gone, the oldest waiting rows are dropped and counted.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from functions.telemetry.trace_row import TraceRow, encode
 _log = logging.getLogger(__name__)
 _RECENT_ROWS = 512  # about 1 MB
 _WAITING_ROWS = 16_384  # five seconds of 3,000 requests/s; about 30 MB
-_BATCH_ROWS = 1024  # encoded and written in one go: 3 ms
+_BATCH_ROWS = 1024  # encoded and written together: 3 ms
 _EVERY_S = 0.25
 FILE_BYTES = 32 * 1024 * 1024
 MAX_BYTES = 8 * FILE_BYTES
@@ -27,13 +28,14 @@ WAITING_BYTES = (_WAITING_ROWS + _RECENT_ROWS + _BATCH_ROWS) * 2048  # a row is 
 
 
 class Traced(Protocol):
-    """What a row is made of."""
+    """The source of a row."""
 
     def row(self) -> TraceRow: ...
 
 
 class TraceSink:
-    """`offer`, `recent` and the counters belong to the loop; `start` and `close` to whoever made it."""
+    """Queue and write trace rows. `offer`, `recent` and the counters belong to the event loop; `start` and `close`
+    to the owner."""
 
     def __init__(
         self,
@@ -45,10 +47,10 @@ class TraceSink:
         sync_every_s: float = 1.0,
         before_removal: Callable[[Path], None] | None = None,
     ) -> None:
-        """Without a directory rows are only kept in memory."""
+        """Create a sink; without a directory rows are only stored in memory."""
         self.recent: deque[Traced] = deque(maxlen=_RECENT_ROWS)
         self.dropped_total = 0
-        self.spooled_total = 0  # on disk
+        self.spooled_total = 0  # rows on disk
         self._wall_clock = wall_clock
         self._waiting: deque[Traced] = deque()
         self._waiting_max = waiting_rows
@@ -80,18 +82,18 @@ class TraceSink:
             self._drop_oldest()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write what waits, as far as there is time."""
+        """Write waiting rows as time allows."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(within_s)
 
-    # the thread
+    # Methods of the thread.
 
     def _write_until_stopped(self) -> None:
         while not self._stop.wait(_EVERY_S):
             self._write_waiting()
         self._write_waiting()
-        self.dropped_total += len(self._waiting)  # nobody is there to try again
+        self.dropped_total += len(self._waiting)  # no thread is left to try again
         if self._files is not None:
             with contextlib.suppress(OSError):
                 self._files.close()
@@ -105,12 +107,12 @@ class TraceSink:
         except OSError as error:
             if not self._failing:
                 _log.warning("traces cannot be written, and the oldest are dropped until they can: %s", error)
-            self._failing = True  # not at once again: what fails on a full disk fails fast
+            self._failing = True  # no immediate retry: a failure on a full disk would repeat
         else:
             self._failing = False
 
     def _write(self, batch: list[Traced]) -> None:
-        """What the disk does not take waits on."""
+        """Write a batch; rows that the disk does not accept remain queued."""
         assert self._files is not None
         written = len(batch)
         try:
@@ -130,12 +132,12 @@ class TraceSink:
             try:
                 batch.append(self._waiting.popleft())
             except IndexError:
-                break  # deques are safe between threads, their emptiness is not
+                break  # deques are thread-safe, but a check for emptiness is not
         return batch
 
     def _drop_oldest(self) -> None:
         try:
             self._waiting.popleft()
         except IndexError:
-            return  # the thread has just taken them
+            return  # the thread has just removed them
         self.dropped_total += 1

@@ -1,8 +1,8 @@
 """Alerts, recording rules and dashboards: one source for Kubernetes and for a fleet on one machine.
 
-`rules.yaml` is Prometheus's own form, `dashboards.yaml` is Grafana's in short (`dashboards` makes the long one). An
-alert's label `failure_mode` is also the name of a dashboard's row and of a runbook; `alerts` tells them, so that who
-plays a failure knows what has to fire.
+`rules.yaml` is Prometheus's own format, `dashboards.yaml` a short form of Grafana's (`dashboards` expands it). An
+alert's label `failure_mode` is also the name of its dashboard row and its runbook. `alerts` lists them, so that a
+drill knows which alert has to fire.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class Alert:
 
     @property
     def runbook(self) -> str:
-        """A page of this repository."""
+        """Path of the runbook in this repository."""
         return f"{RUNBOOKS}/{self.failure_mode}.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A series that a rule makes."""
+    """A series that a recording rule creates."""
 
     name: str
     expr: str
@@ -44,7 +44,7 @@ class Recorded:
 
 @cache
 def groups() -> list[dict[str, Any]]:
-    """Rule groups as Prometheus reads them; not to be changed."""
+    """Return rule groups as Prometheus reads them; do not change the result."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES_FILE.read_text())["groups"]
     return found
 

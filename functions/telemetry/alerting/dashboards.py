@@ -1,6 +1,7 @@
-"""Dashboards as Grafana imports them, from `dashboards.yaml`: rows of panels, three a line, each with one query.
+"""Dashboards in Grafana's import format, built from `dashboards.yaml`: rows of panels, three a line, one query
+each.
 
-The data source is a variable, so that nobody edits a file; panels of a failure mode name its runbook.
+The data source is a variable, so that the files need no edits; panels of a failure mode name its runbook.
 """
 
 import json
@@ -16,13 +17,13 @@ _VARIABLE = {"name": "source", "type": "datasource", "query": "prometheus", "lab
 
 
 def short_form() -> dict[str, Any]:
-    """As the file has it: by name, with `title` and `rows`; a row has `panels` and a `mode` or a `title`."""
+    """Return the short form: by name, with `title` and `rows`; a row has `panels` and a `mode` or a `title`."""
     found: dict[str, Any] = yaml.safe_load(DASHBOARDS_FILE.read_text())
     return found
 
 
 def files() -> dict[str, str]:
-    """Grafana's JSON by file name."""
+    """Return Grafana's JSON by file name."""
     return {f"shoal-{name}.json": _text(name, dashboard) for name, dashboard in short_form().items()}
 
 

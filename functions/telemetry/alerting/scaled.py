@@ -1,12 +1,12 @@
-"""Rules with shorter windows: the same expressions, each of their times multiplied, for a fleet on which failures are
-played. An alert that looks back two minutes and holds for another cannot be watched twice in one.
+"""Rules with shorter windows: the same expressions with all their times scaled, for a fleet on which drills run.
 
-Scaled are the ranges (`[5m]`), offsets and `for`; thresholds are not, a snapshot is too old after 60 s either way. A
-range stays long enough for `SCRAPES_AT_LEAST` scrapes.
-Worked example (test_windows_are_a_fifth): at 0.2 `rate(x[2m])` is `rate(x[24s])`, `for: 1m` is 12 s, `[1m]` is 12 s.
+An alert that looks back two minutes and holds for another cannot be observed twice in one minute. Ranges (`[5m]`),
+offsets and `for` are scaled. Thresholds are not: a snapshot is too old after 60 s either way. A range is never
+shorter than `SCRAPES_AT_LEAST` scrapes. Worked example (test_windows_are_a_fifth): at 0.2 `rate(x[2m])` is
+`rate(x[24s])`, `for: 1m` is 12 s, `[1m]` is 12 s.
 
-The least scale follows from what is polled rarely: a controller's long poll is answered every 25 s, and the rule that
-counts these over 3 min must see one at the least.
+The least scale follows from what is polled rarely: a controller's long poll is answered every 25 s, and the rule
+that counts these polls over 3 min must see at least one.
 """
 
 import re
@@ -26,7 +26,7 @@ _DURATION = re.compile(r"(\d+)([smhd])")
 
 
 def rules_text(scale: float = 1.0, scrape_every_s: float = 5.0) -> bytes:
-    """Prometheus' file of rules. ValueError where the scale is not from LEAST to 1."""
+    """Return Prometheus' rules file; ValueError if the scale is not from LEAST to 1."""
     if not LEAST <= scale <= 1.0:
         raise ValueError(f"windows are scaled by {LEAST} to 1, not by {scale}")
     if scale == 1.0:
@@ -56,7 +56,7 @@ def _seconds(found: re.Match[str], scale: float, least_s: float) -> str:
 
 
 def held_s(alert: str, scale: float = 1.0) -> float:
-    """How long the alert's expression holds before it fires. KeyError where there is no such alert."""
+    """Return how long the alert's expression holds before the alert fires; KeyError if there is no such alert."""
     rules = {rule["alert"]: rule for group in groups() for rule in group["rules"] if "alert" in rule}
     held = _DURATION.fullmatch(rules[alert].get("for", ""))
     return float(_seconds(held, scale, 0.0)[:-1]) if held is not None else 0.0

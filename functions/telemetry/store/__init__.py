@@ -1,10 +1,10 @@
-"""Store of request traces: ClickHouse over HTTP, or chDB in a process of its own that answers as ClickHouse does.
+"""Store of request traces: ClickHouse over HTTP, or chDB in a separate process with ClickHouse's interface.
 
     schema        tables, their migrations and retention, from the columns of `TraceRow`
-    client        HTTP: rows in, questions out
-    questions     what commands and routes ask, as SQL that is right before merges
-    local_server  chDB behind ClickHouse's own HTTP interface: one client speaks to both
+    client        HTTP client: insert rows, run queries
+    questions     queries of commands and routes, as SQL that is right before merges
+    local_server  chDB behind ClickHouse's own HTTP interface: one client works with both
 
-May import api and telemetry. A row is in the store once by (tenant, arrival, request id): a request id alone may be the
-caller's own words, and be said twice.
+May import api and telemetry. A row is in the store once per (tenant, arrival, request id): the caller may choose
+the request id, and may use one twice.
 """

@@ -1,4 +1,4 @@
-"""`python -m functions.telemetry.store`: the trace store of one machine, configured by SHOAL_TRACE_STORE_*."""
+"""Entry point `python -m functions.telemetry.store`: trace store of one machine, configured by SHOAL_TRACE_STORE_*."""
 
 import logging
 import sys
@@ -11,8 +11,8 @@ from functions.http.guard import Bounds, Guard
 from functions.http.listening import GuardedServer, config_of
 from functions.telemetry.store.local_server import LocalStore, LocalStoreSettings, opened
 
-_BOUNDS = Bounds()  # bodies have theirs where they are read
-_CONNECTIONS = 256  # gateways', the registry's and people's of one machine
+_BOUNDS = Bounds()  # bodies are limited where they are read
+_CONNECTIONS = 256  # gateways, the registry and people of one machine
 
 
 def main() -> int:

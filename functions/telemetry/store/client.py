@@ -1,7 +1,7 @@
-"""Client of the trace store: ClickHouse's HTTP interface, of ClickHouse itself or of `local_server`.
+"""Client of the trace store: ClickHouse's HTTP interface, served by ClickHouse itself or by `local_server`.
 
-Statements carry their settings themselves (`SETTINGS …`), and values go apart from them, as `param_…`: what a caller
-typed is never part of SQL. Used by threads; a call waits for its answer.
+Statements include their settings (`SETTINGS …`), and values are sent separately, as `param_…`: input of a caller is
+never part of the SQL. Calls block; use them from threads.
 """
 
 import ssl
@@ -17,11 +17,11 @@ from functions.telemetry.store.schema import catching_up, first_statements, pend
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
 
 _CONNECT_S, _ANSWER_S = 5.0, 60.0
-_BUSY_S = 30.0  # of a question, at the store
+_BUSY_S = 30.0  # limit of a query at the store
 _CODE = "x-clickhouse-exception-code"
-# Of ClickHouse's codes: what is wrong with the rows, and with nothing else.
+# ClickHouse's error codes that only bad rows cause.
 _BAD_ROWS = frozenset({6, 26, 27, 32, 33, 38, 41, 69, 72, 117, 130, 131, 349, 691})
-_NOT_THERE = frozenset({16, 60, 81})  # column, table, database: somebody has removed it
+_NOT_THERE = frozenset({16, 60, 81})  # column, table, database: it has been removed
 _INTO = (
     "INSERT INTO shoal.requests SETTINGS insert_deduplicate=1, insert_deduplication_token='%s', "
     "deduplicate_blocks_in_dependent_materialized_views=1, input_format_skip_unknown_fields=1, "
@@ -34,11 +34,11 @@ _DEFINITION = "SELECT create_table_query AS definition FROM system.tables WHERE 
 
 
 class StoreAway(Exception):
-    """It cannot be reached, or is not able to answer now."""
+    """The store cannot be reached, or is unable to answer now."""
 
 
 class StoreRefused(Exception):
-    """Its own words; `code` is ClickHouse's number."""
+    """The store's error message; `code` is ClickHouse's number."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -67,21 +67,21 @@ class TraceStore:
         self._client.close()
 
     def ask(self, sql: str, values: Mapping[str, str | int | float] | None = None) -> list[dict[str, Any]]:
-        """Rows of a SELECT; raises StoreAway and StoreRefused."""
+        """Return the rows of a SELECT; raises StoreAway and StoreRefused."""
         settings = f"SETTINGS max_execution_time={_BUSY_S:.0f}, output_format_json_quote_64bit_integers=0"
         answer = self._post(f"{sql}\n{settings}\nFORMAT JSONEachRow".encode(), values)
         return [orjson.loads(line) for line in answer.splitlines() if line]
 
     def order(self, statement: str) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
         self._post(statement.encode())
 
     def insert(self, lines: bytes, token: str) -> None:
-        """Rows as NDJSON; those of a token that the table has had are there already."""
+        """Insert rows as NDJSON; rows of a token that the table already has are ignored."""
         self._post((_INTO % token.replace("\\", "").replace("'", "")).encode() + lines)
 
     def migrate(self, retention_days: int) -> None:
-        """Make or complete the tables; two at once do no harm."""
+        """Create or complete the tables; concurrent calls are harmless."""
         for statement in first_statements(retention_days):
             self.order(statement)
         done = {row["number"] for row in self.ask("SELECT number FROM shoal.migrations FINAL")}
@@ -107,7 +107,7 @@ class TraceStore:
 
 
 def _escaped(value: str | int | float) -> str:
-    """A parameter is read as TSV has values."""
+    """Escape a parameter, which is parsed as a TSV value."""
     text = str(value)
     for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(plain, escaped)
@@ -115,7 +115,7 @@ def _escaped(value: str | int | float) -> str:
 
 
 class StoreReceiver:
-    """The store as a receiver of trace files; makes the tables before the first rows."""
+    """The store as a receiver of trace files; it creates the tables before the first rows."""
 
     def __init__(self, store: TraceStore, retention_days: int) -> None:
         self._store = store

@@ -1,11 +1,11 @@
-"""chDB behind ClickHouse's HTTP interface: the trace store of one machine, in a process of its own.
+"""chDB behind ClickHouse's HTTP interface: the trace store of one machine, in a separate process.
 
-What `client` uses of that interface, and no more: POST / with a statement in the body (or its beginning in `query`),
-values as `param_…`, user and password in headers or as HTTP Basic, `GET /ping`, errors with ClickHouse's code in a
-header. Statements run one after the other, as chDB runs them; more than wait already are refused with 503.
+It supports only what `client` uses: POST / with a statement in the body (or its beginning in `query`), values as
+`param_…`, user and password in headers or as HTTP Basic, `GET /ping`, errors with ClickHouse's code in a header.
+Statements run one after the other, as chDB requires; if too many wait, further ones are rejected with 503.
 
-chDB is ClickHouse in a library: its data lies in one directory, and one process may have it open. It survives SIGKILL
-with all that was answered.
+chDB is ClickHouse as a library. Its data is in one directory, which one process may open. Acknowledged data
+survives SIGKILL.
 """
 
 import base64
@@ -30,7 +30,7 @@ _STATUS = {16: 404, 60: 404, 81: 404, 241: 500, 516: 401}
 
 
 class Session(Protocol):
-    """chDB's, as far as it is used here."""
+    """The part of chDB's session that is used here."""
 
     def query(self, sql: str, fmt: str = ..., *, params: dict[str, str] = ...) -> Any: ...
 
@@ -52,7 +52,7 @@ class LocalStoreSettings(BaseSettings):
 
 
 class LocalStore:
-    """An ASGI application. `ask` runs in a thread."""
+    """ASGI application of the store. `ask` runs in a thread."""
 
     def __init__(self, ask: Callable[[bytes, dict[str, str]], bytes], user: str, password: str) -> None:
         self._ask = ask
@@ -86,7 +86,8 @@ class LocalStore:
         self._waiting += 1
         try:
             return Response(await run_in_threadpool(self._ask, bytes(body), values), media_type="text/plain")
-        except Exception as error:  # chDB has one kind, which is imported with it: its text is ClickHouse's
+        # chDB has one exception type, which needs an import of chDB; its text is ClickHouse's
+        except Exception as error:
             found = _CODE.search(str(error))
             return _error(int(found[1]) if found else 1000, str(error))
         finally:
@@ -111,7 +112,7 @@ def _error(code: int, said: str, status: int | None = None) -> Response:
 
 
 def opened(settings: LocalStoreSettings) -> tuple[Session, Callable[[bytes, dict[str, str]], bytes]]:
-    """chDB on its directory, and a function that asks it; the import takes a second and 200 MB."""
+    """Open chDB on its directory and return a function that runs statements; the import takes a second and 200 MB."""
     from chdb import session as library
 
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Questions to the trace store: one request by its id, and a search over requests; a tenant's are its own.
+"""Queries of the trace store: one request by its id, and a search over requests, for one tenant or all.
 
-A search first finds the keys of what comes first in its order, by few columns and in memory for those alone, and reads
-whole rows of these: to sort whole rows of a week takes gigabytes. Rows may be there twice until they are merged, equal
-in every column: `LIMIT 1 BY` the sorting key makes them one, at less than what FINAL costs, and four times as many keys
-are looked for as rows are wanted. What is added up has to say FINAL, or to read `shoal.requests_hourly`.
+Sorting whole rows of a week takes gigabytes. A search therefore first finds the keys of the first rows in its
+order, with few columns in memory, and then reads only those rows. Rows may exist twice until they are merged, with
+every column equal. `LIMIT 1 BY` the sorting key removes duplicates at less cost than FINAL, and the search finds
+four times as many keys as rows are wanted. Sums must use FINAL, or read `shoal.requests_hourly`.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ SLOWEST, NEWEST = "total_ms DESC, ts DESC", "ts DESC"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """None: any. Times of requests' arrival, Unix seconds."""
+    """Filters of a search; None matches any value. Times are of requests' arrival, in Unix seconds."""
 
     since_s: float
     until_s: float | None = None
@@ -34,14 +34,14 @@ class Search:
     pool: str | None = None
     replica: str | None = None
     trace_id: str | None = None
-    errors: bool = False  # answered with a status of 400 or above, whoever was to blame
-    over_ms: float | None = None  # in all
-    slowest_first: bool = False  # else the newest
+    errors: bool = False  # status 400 or above, client errors included
+    over_ms: float | None = None  # total time of the request
+    slowest_first: bool = False  # False: newest first
     limit: int = 50
 
 
 def find(store: TraceStore, request_id: str, tenant: str | None = None) -> TraceRow | None:
-    """The newest row of a request: callers choose ids, and may choose one again."""
+    """Return the newest row of a request; callers choose ids, and may choose one again."""
     values: dict[str, str | int | float] = {"request_id": request_id}
     where = "request_id = {request_id:String}"
     if tenant is not None:
@@ -87,7 +87,7 @@ def _terms(asked: Search) -> tuple[list[str], dict[str, str | int | float]]:
 
 
 def _row(found: dict[str, Any]) -> TraceRow:
-    """RowInvalid where the store holds what no gateway writes."""
+    """Convert a row; RowInvalid if it is not one that a gateway writes."""
     try:
         score = orjson.loads(found.get("route_score") or "{}")
         return msgspec.convert({**found, "ts": found["ts_s"], "route_score": score}, TraceRow, strict=False)

@@ -1,14 +1,15 @@
-"""Tables of the trace store, and the statements that bring an older store up to date.
+"""Tables of the trace store, and the statements that upgrade an older store.
 
-`shoal.requests` has the columns of `TraceRow`, in its order: one that is added there is added here by the next gateway
-that starts. Statements that change more than columns are in `MIGRATIONS`, numbered; each may be run twice.
+`shoal.requests` has the columns of `TraceRow` in their order. A column that is added there is added here by the
+next gateway that starts. Statements that change more than columns are in `MIGRATIONS`, numbered; each may run
+twice.
 
-A row is there once, in three ways: a piece that comes again has a token that the table knows (its last
-DEDUPLICATED_PIECES); rows that are equal in the sorting key are merged into one; and questions say FINAL, so that it
-does not matter when. Totals by the hour come from the first way alone, since they are added up on the way in.
+Rows are deduplicated in three ways. A repeated piece has a token that the table knows (its last
+DEDUPLICATED_PIECES). Rows with an equal sorting key are merged. Queries use FINAL, so the time of the merge does
+not matter. Hourly totals rely on the first way alone, since they are added up on insertion.
 
-The sorting key begins with the hour: a question about the last hour reads an hour, with a tenant or without. A request
-is found by its id by a bloom filter for every 32,768 rows, and by the days that it may lie in.
+The sorting key begins with the hour: a query for the last hour reads one hour, with or without a tenant. A request
+is found by its id with a bloom filter for every 32,768 rows, and by the days on which it may have arrived.
 """
 
 import types
@@ -21,7 +22,7 @@ from functions.telemetry.trace_row import TraceRow
 DEDUPLICATED_PIECES = 10_000
 HOURLY_DAYS = 400  # totals are small
 _TYPES = {str: "String", float: "Float64", int: "Int64", bool: "Bool"}
-# Few values each: stored by number.
+# Columns with few distinct values, which are stored by number.
 _FEW = frozenset(
     {"tenant_id", "key_id", "model_id", "version", "artifact_digest", "base_model", "adapter_id", "pool", "replica_id"}
     | {"class", "route_reason", "finish_reason", "degraded_from", "error"}
@@ -29,7 +30,7 @@ _FEW = frozenset(
 
 
 def columns() -> dict[str, str]:
-    """ClickHouse's types by column, in the table's order."""
+    """Return ClickHouse's type of each column, in the table's order."""
     return {field.encode_name: _type(field.encode_name, field.type) for field in msgspec.structs.fields(TraceRow)}
 
 
@@ -39,7 +40,7 @@ def _type(name: str, hint: Any) -> str:
     if name in _FEW:
         return "LowCardinality(String)"
     if get_origin(hint) is dict:
-        return "String"  # JSON, as it came
+        return "String"  # JSON, unchanged
     if get_origin(hint) in (Union, types.UnionType):
         inner = next(each for each in get_args(hint) if each is not type(None))
         return f"Nullable({_TYPES[inner]})"
@@ -107,12 +108,12 @@ _LEDGER = (
 
 
 def first_statements(retention_days: int) -> list[str]:
-    """For any store, whatever it has."""
+    """Return the statements for any store, new or old."""
     return ["CREATE DATABASE IF NOT EXISTS shoal", _LEDGER, table(retention_days)]
 
 
 def pending(done: set[int]) -> list[str]:
-    """Migrations that the store has not had, each with its note."""
+    """Return migrations that the store lacks, each followed by its record."""
     return [
         statement
         for number, statements in sorted(MIGRATIONS.items())
@@ -122,7 +123,7 @@ def pending(done: set[int]) -> list[str]:
 
 
 def catching_up(present: set[str], definition: str, retention_days: int) -> list[str]:
-    """For a table of an older gateway: columns that it lacks, and another retention."""
+    """Return statements for an older gateway's table: missing columns, and a changed retention."""
     missing = [(name, kind) for name, kind in columns().items() if name not in present]
     added = [f"ALTER TABLE shoal.requests ADD COLUMN IF NOT EXISTS `{name}` {kind}" for name, kind in missing]
     if f"toIntervalDay({retention_days})" not in definition:
