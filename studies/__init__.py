@@ -1,1 +1,1 @@
-"""Studies: shoal beside others, and at sizes that no machine here has. Not part of the installed product."""
+"""Studies: comparisons of shoal with other systems, and runs at sizes that no local machine has. Not installed."""

@@ -1,4 +1,4 @@
-"""`python -m studies`: names and options of the studies; the README says what each asks."""
+"""`python -m studies`: names and options of the studies; the README says which question each answers."""
 
 import sys
 from pathlib import Path
@@ -36,7 +36,7 @@ def routers(
     requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="Of each run.")] = 5_000,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Routers side by side on a fleet in virtual time."""
+    """Compare routers on a simulated fleet."""
     from studies.routers import command
 
     command.routers(
@@ -73,7 +73,7 @@ def table(
     plot: Annotated[Path | None, typer.Option(help="A picture of them: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Every router on every trace at three loads: who is ahead where."""
+    """Run every router on every trace at three loads, and show the best of each."""
     from studies.router_table import command
 
     command.table(
@@ -113,7 +113,7 @@ def scale(
     plot: Annotated[Path | None, typer.Option(help="A picture of it over time: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The planned scale: regions of many pools, and what happens when one is lost."""
+    """Simulate the planned scale: regions of many pools, and the loss of one region."""
     from studies.scale import command
 
     command.scale(
@@ -140,7 +140,7 @@ def spike(
     plot: Annotated[Path | None, typer.Option(help="A picture of the first seed: a name in .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Many more requests within half a minute: the overload ladder beside HPA and KPA."""
+    """Compare the overload ladder with HPA and KPA when requests multiply within half a minute."""
     from studies.spike import command
 
     command.spike(
@@ -177,7 +177,7 @@ def scaling(
     plot: Annotated[Path | None, typer.Option(help="A picture of it: a name that ends in .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """A recorded day under autoscalers: who was served in time, and what it cost. Minutes for a whole day."""
+    """Simulate a recorded day under autoscalers: share served in time, and cost. Takes minutes for a whole day."""
     from studies.scaling import command
 
     command.scaling(
@@ -215,7 +215,7 @@ def scaling_fleet(
     profile: Annotated[str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, ...")] = "h100-8b",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Minutes of a recorded day under shoal's autoscaler, request by request."""
+    """Simulate minutes of a recorded day under shoal's autoscaler, request by request."""
     from studies.scaling import command
 
     command.fleet_scaling(
@@ -244,7 +244,7 @@ def forecast(
     ] = 14,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """How well each way to foresee would have done on recorded traffic."""
+    """Backtest each forecast method on recorded traffic."""
     from studies.scaling import command
 
     command.forecast(

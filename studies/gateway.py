@@ -1,7 +1,7 @@
-"""`python -m studies.gateway ROUTER`: a gateway that sends requests where another router would (`routers.live`).
+"""`python -m studies.gateway ROUTER`: a gateway that routes requests by another router's algorithm (`routers.live`).
 
-Configured like any gateway, by SHOAL_GATEWAY_*. For comparison, not for production: `loadtests.routing replay` starts a
-fleet with one for each router.
+It is configured by SHOAL_GATEWAY_* like any gateway. For comparison, not for production: `loadtests.routing replay`
+starts a fleet with one for each router.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The planned scale in virtual time: regions side by side, each in a process of its own, and the loss of one."""
+"""The planned scale, simulated: regions in parallel, each in its own process, and the loss of one."""

@@ -1,7 +1,7 @@
-"""`python -m studies scale`: the planned fleet in virtual time, region by region, and the loss of one in the middle.
+"""`python -m studies scale`: the planned fleet in virtual time, region by region, with the loss of one.
 
-The figures of the fleet are the same on any machine; those of the run (wall and CPU time, memory, slowdown) are of this
-one. `--plot` draws the regions over time.
+The fleet's figures are the same on any machine; wall and CPU time, memory and slowdown are of this one. `--plot`
+draws the regions over time.
 """
 
 import sys
@@ -47,7 +47,7 @@ def scale(wanted: Scale, *, processes: int, plot: Path | None, as_json: bool) ->
 
 
 def wanted(*, profile: str | None, **figures: Any) -> Scale:
-    """Refused where that is no fleet."""
+    """Return the scale; Refused if the figures make no fleet."""
     if profile is not None and profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     if profile is not None:

@@ -1,8 +1,8 @@
-"""Regions run in processes of their own, and their outcomes put together.
+"""Runs of all regions, each in its own process, and their reports.
 
-The region that is to be lost runs first, up to that moment: who is under way there comes to the others, which then run
-side by side. What is measured of the run itself (seconds, memory, events) is of this machine; everything else is the
-same on any.
+The region that will be lost runs first, up to the loss. Its requests in flight are added to the other regions, which
+then run in parallel. Seconds, memory and events of the run are of this machine; all other figures are the same on
+any.
 """
 
 import resource
@@ -18,13 +18,13 @@ from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.workload.request import WorkloadRequest
 from studies.scale.setting import Scale, region_setting, requests_of
 
-EVERY_S = 2.0  # of virtual time, between two points of a picture
+EVERY_S = 2.0  # virtual time between two points of a plot
 _DRAIN_S = 30.0  # after the last request
 
 
 @dataclass(slots=True)
 class Point:
-    """What happened since the one before."""
+    """Counts since the previous point."""
 
     at_s: float
     asked: int = 0
@@ -52,16 +52,16 @@ class RegionReport:
     hit_ratio: float | None
     adapter_loads: int
     points: list[Point]
-    broken: list[WorkloadRequest]  # under way when the region was lost
-    seconds: float  # of virtual time
+    broken: list[WorkloadRequest]  # in flight when the region was lost
+    seconds: float  # virtual time
     events: int
     wall_s: float
     cpu_s: float
-    memory_bytes: int  # the most that its process had
+    memory_bytes: int  # peak memory of its process
 
 
 def run_region(scale: Scale, region: int, broken: list[WorkloadRequest]) -> RegionReport:
-    """One region from beginning to end, or to its loss."""
+    """Run one region to its end, or to its loss."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
     is_lost = region == scale.lost_region
     until_s = scale.lost_at_s if is_lost and scale.lost_at_s is not None else scale.seconds + _DRAIN_S
@@ -102,7 +102,7 @@ def run_region(scale: Scale, region: int, broken: list[WorkloadRequest]) -> Regi
 
 
 def run(scale: Scale, processes: int, progress: Callable[[str], None]) -> list[RegionReport]:
-    """By region. Each runs in a fresh process, so that what it says of memory is its own."""
+    """Return the reports by region. Each region runs in a fresh process, so that its memory figure is its own."""
     reports: dict[int, RegionReport] = {}
     broken: list[WorkloadRequest] = []
     others = [region for region in range(scale.regions) if region != scale.lost_region]
@@ -120,7 +120,7 @@ def run(scale: Scale, processes: int, progress: Callable[[str], None]) -> list[R
 
 
 def _under_way(simulation: Simulation) -> Iterator[WorkloadRequest]:
-    """What their clients will ask once more; nothing of where it was stays with it."""
+    """Yield the requests in flight, which clients will retry, without their former routing."""
     for asked in simulation.requests_under_way():
         yield WorkloadRequest(
             asked.at_s, asked.tenant, asked.prompt_tokens, asked.output_tokens, band=asked.band, blocks=asked.blocks,
@@ -129,7 +129,7 @@ def _under_way(simulation: Simulation) -> Iterator[WorkloadRequest]:
 
 
 def _recorded(simulation: Simulation) -> list[Point]:
-    """Filled while it runs."""
+    """Return the list of points, which fills while the simulation runs."""
     points: list[Point] = []
     former = Point(0.0)
     former_busy_s = 0.0

@@ -1,14 +1,13 @@
-"""A fleet of several regions, as large as is planned: who serves what, and what is asked where.
+"""A fleet of several regions at the planned size: its pools, and the requests of each region.
 
-    pools       their load falls by rank (rank + 1)^-0.8, as base models' does; replicas in proportion, two at least
+    pools       load falls by rank (rank + 1)^-0.8, as for base models; replicas in proportion, two at least
     regions     alike: each has its own gateways, replicas and tenants' traffic
-    models      the base of each pool, and adapters over it, of which 17 % of all chats use one
+    models      the base of each pool, and adapters over it, which 17 % of all chats use
 
-A lost region's requests do not end: whoever was under way asks again elsewhere once names lead there
-(`failover_s`, within two seconds of it), and so does who asks meanwhile; later ones come to the others at once. Each
-goes to the region that the hash of its session says, so that a chat stays together.
-Worked example (test_nobody_is_forgotten): of four regions one is lost; each of the others then has four thirds of its
-load.
+A lost region's clients continue. Those with requests in flight retry elsewhere within two seconds of the DNS failover
+(`failover_s`), as do those that send meanwhile; later requests reach the other regions directly. The hash of its
+session selects a request's region, so that a chat stays together. Worked example (test_nobody_is_forgotten): of four
+regions one is lost; each of the others then has four thirds of its load.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,7 @@ _PROMPT_TOKENS, _QUESTION_TOKENS, _ANSWER_TOKENS = 256, 100, 120
 
 
 def eight_billion_on_h100() -> EngineProfile:
-    """Llama 3.1 8B in 16 bits, by the data sheet (`decisions.capacity`): 8.3 ms a step, 0.036 ms a prompt token."""
+    """Return Llama 3.1 8B in 16 bits, by data sheet (`decisions.capacity`): 8.3 ms a step, 0.036 ms a prompt token."""
     return estimated_profile("llama-3.1-8b", "NVIDIA-H100-80GB-HBM3", Serving(batched_tokens=2048))
 
 
@@ -41,11 +40,11 @@ class Scale:
     seconds: float = 60.0
     regions: int = 4
     pools: int = 20
-    gateways: int = 4  # of each region
+    gateways: int = 4  # in each region
     tenants: int = 50_000
     models: int = 10_000
     profile: EngineProfile = field(default_factory=eight_billion_on_h100)
-    lost_at_s: float | None = None  # the last region, with everything in it
+    lost_at_s: float | None = None  # time of the loss of the last region
     failover_s: float = 5.0
     seed: int = 0
 
@@ -90,7 +89,7 @@ def region_setting(scale: Scale, region: int, *, until_s: float) -> Setting:
 
 
 def replicas_of_pools(scale: Scale, region: int) -> list[int]:
-    """In proportion to load, two at least, and together exactly the region's part."""
+    """Return replicas in proportion to load, two at least; the sum is exactly the region's part."""
     total = scale.replicas // scale.regions + (region < scale.replicas % scale.regions)
     shares = pool_shares(scale)
     counts = [max(2, int(total * share)) for share in shares]
@@ -102,7 +101,7 @@ def replicas_of_pools(scale: Scale, region: int) -> list[int]:
 
 
 def own_requests(scale: Scale, region: int) -> Iterator[WorkloadRequest]:
-    """What the clients that live nearest ask, lost or not."""
+    """Yield the requests of the region's nearest clients, lost or not."""
     rate = scale.requests_per_s / scale.regions
     parts = [
         synthetic(
@@ -122,7 +121,7 @@ def own_requests(scale: Scale, region: int) -> Iterator[WorkloadRequest]:
 
 
 def requests_of(scale: Scale, region: int, broken: Iterable[WorkloadRequest] = ()) -> Iterator[WorkloadRequest]:
-    """All that comes to a region; `broken` were under way in the one that was lost."""
+    """Return all requests of a region; `broken` were in flight in the lost one."""
     lost, lost_at_s = scale.lost_region, scale.lost_at_s
     if lost is None or lost_at_s is None:
         return own_requests(scale, region)

@@ -1,1 +1,1 @@
-"""Autoscalers side by side over a day: the real decision, others' published ones, and one that knows what will come."""
+"""Autoscalers compared over a day: shoal's decision, other systems' published ones, and a clairvoyant one."""

@@ -1,8 +1,8 @@
-"""What each way to foresee would have said of a recorded series, held against what came.
+"""Backtest of each forecast method on a recorded series.
 
-Minute by minute the series is shown to `decisions.autoscaling.forecast`, as a controller would see it; nothing of what
-is to come is known. `shoal` is the method that was the best of late at each moment, and pinball is that of its 0.95
-quantile, as a share of what came: what it costs to hold too much, and nineteen times that to hold too little.
+The series is fed to `decisions.autoscaling.forecast` minute by minute, as in a controller, without knowledge of the
+future. `shoal` is the method with the lowest recent error at each moment. Pinball is that of its 0.95 quantile, as a
+share of the demand: too high costs once, too low nineteen times.
 
 Neighbours: `decisions.autoscaling.forecast_methods` has the formulas.
 """
@@ -31,7 +31,7 @@ class Backtest:
     came_sum: float = 0.0
     error_sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*METHODS, "shoal"), 0.0))
     pinball_sum: float = 0.0
-    below: int = 0  # how often more came than the upper quantile
+    below: int = 0  # times that more came than the upper quantile
     minutes: int = 0
     chosen: Counter[str] = field(default_factory=Counter)
 
@@ -50,13 +50,13 @@ class Backtest:
 
 
 def backtest(series: Iterable[float], horizon_s: float, skip_minutes: int = 0) -> Backtest:
-    """`series`: one value a minute. The first `skip_minutes` are learnt from and not judged."""
+    """Run the backtest. `series`: one value a minute. The first `skip_minutes` are learnt from and not scored."""
     policy = ScalePolicy(min_replicas=0, max_replicas=1, startup_s=max(0.0, horizon_s - BIN_S))
     result, demand = Backtest(horizon_s), Demand()
     ahead_bins = max(1, ceil(horizon_s / BIN_S))
     said: dict[int, tuple[tuple[float, ...], int, float]] = {}
     for minute, value in enumerate(series):
-        # A look closes the bin of the minute before it; what it says of this minute does not know this value.
+        # A sample closes the bin of the minute before it, so the prediction for this minute does not know this value.
         demand = learn(demand, PoolSignals(at_s=minute * BIN_S, ready=0, arriving_tokens_per_s=value), policy)
         if demand.ahead and demand.ahead[-1][0] == minute - 1 + ahead_bins:
             foreseen = demand.ahead[-1][1]
@@ -80,9 +80,9 @@ def _judge(result: Backtest, said: tuple[tuple[float, ...], int, float], came: f
     result.chosen[METHODS[best]] += 1
 
 
-# Recorded series: requests a second, one value a minute. ServeGen's rates are means of ten minutes. `steps` keeps each
-# for its ten minutes, which is how its requests are made; `lines` joins their middles, since traffic does not jump at
-# whole ten minutes. Azure's requests have times of their own.
+# Recorded series: requests a second, one value a minute. ServeGen's rates are means of ten minutes. `steps` holds
+# each for its ten minutes, as its requests are generated; `lines` connects their middles, since traffic does not jump
+# every ten minutes. Azure's requests have their own times.
 
 
 Joint = Literal["steps", "lines"]
@@ -100,7 +100,7 @@ def servegen_minutes(directory: Path, pool: str, days: int, joint: Joint) -> lis
 
 
 def trace_minutes(path: Path) -> list[float]:
-    """Of a trace that `read_trace` can read; the last, broken minute is left out."""
+    """Return the minutes of a trace that `read_trace` can read, without the last, incomplete one."""
     return list(_counted(path))[:-1]
 
 

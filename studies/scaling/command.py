@@ -1,6 +1,6 @@
-"""`python -m studies {scaling,scaling-fleet,forecast}`: recorded days under autoscalers, and what was foreseeable.
+"""`python -m studies {scaling,scaling-fleet,forecast}`: recorded days under autoscalers, and forecast backtests.
 
-The table has a line for each autoscaler: who was served in time, what it cost, and that as a multiple of an oracle's.
+The table has a line for each autoscaler: share served in time, cost, and cost as a multiple of the oracle's.
 """
 
 import sys
@@ -148,7 +148,7 @@ def forecast(*, traces_dir: Path, horizons_s: Sequence[int], days: int, as_json:
 
 
 def _series(traces_dir: Path, days: int) -> list[tuple[str, list[float], int]]:
-    """Name, requests a second for each minute, and the minutes that are only learnt from."""
+    """Return name, requests a second for each minute, and the number of minutes that are only learnt from."""
     skipped = 1440 if days > 1 else 60
     found = [
         (f"{pool} {joint}", servegen_minutes(traces_dir / "servegen", pool, days, joint), skipped)
@@ -250,5 +250,5 @@ def _draw(path: Path, title: str, found: Mapping[ScalerName, DayOutcome]) -> Non
 
 
 def _smooth(values: Sequence[float], stretch: int = 300 // PERIOD_S) -> list[float | None]:
-    """The greatest of each five minutes, held for them."""
+    """Return the maximum of each five minutes, held for that time."""
     return [max(values[index // stretch * stretch :][:stretch]) for index in range(len(values))]

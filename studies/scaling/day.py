@@ -2,12 +2,12 @@
 
     1  the day's requests, second by second, jobs in the batch band (`load`, `jobs`)
     2  the days before it, from which shoal's forecast has learnt (`lessons`)
-    3  the oracle's utilization: the highest that keeps the promise to 99.9 % of either band
+    3  the oracle's utilization: the highest that meets the targets of 99.9 % of either band
     4  every autoscaler over the same seconds
 
-HPA's target is 75 % of the requests that a replica can do in this day's mix; KPA's is what is under way in a replica at
-75 %. Both are told what nobody knows beforehand, and have no more replicas than `static`, which has what the day's
-fullest 15 s need at 80 %.
+HPA's target is 75 % of the requests that a replica can serve with this day's mix; KPA's is the number in flight in a
+replica at 75 %. Both targets use figures that are unknown in advance. Both are limited to the replicas of `static`,
+which serves the day's fullest 15 s at 80 %.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,15 +30,15 @@ from studies.scaling.scaler import HpaScaler, KpaScaler, PlannedScaler, Scaler, 
 from studies.servegen.clients import Clients, read_clients
 from studies.servegen.day import ServeGenDay
 
-# Lessons: earlier days of the same workload, which a scaler's forecast has seen minute by minute before the day begins.
+# Lessons: earlier days of the same workload, which a scaler's forecast learns from minute by minute.
 
 
 _LOOK_S = 15
-_AT_RATIO = 0.75  # how full the pool of those days is taken to have been
+_AT_RATIO = 0.75  # assumed utilization of the pool on those days
 
 
 def learnt(demand: Demand, policy: ScalePolicy, load: Load, begins_s: float) -> Demand:
-    """`load` from `begins_s` on, in the time of the day that follows: usually below 0."""
+    """Return the demand after `load`, which begins at `begins_s` on the day's clock: usually below 0."""
     seconds = load.seconds // _LOOK_S * _LOOK_S
     rows = (load.tokens, load.later[1], load.work_s)
     looks = [row[:seconds].reshape(-1, _LOOK_S).mean(axis=1).tolist() for row in rows]
@@ -57,33 +57,33 @@ def learnt(demand: Demand, policy: ScalePolicy, load: Load, begins_s: float) -> 
 
 DAY_S = 86_400
 PROMISED_RATIO = 0.999
-_BEGIN_RATIO = 0.75  # how full the pool is when the day begins
+_BEGIN_RATIO = 0.75  # utilization of the pool when the day begins
 _PEAK_RATIO = 0.8
 _OTHERS_RATIO = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Which day; see `workload.servegen`."""
+    """Selection of a recorded day; see `workload.servegen`."""
 
     directory: Path
     pool: str
     day: int
     lessons_days: int
-    share_ratio: float  # of the recorded rate
+    share_ratio: float  # share of the recorded rate
     seconds: int = DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The day, and what came before it."""
+    """The day's load, and the load before it."""
 
     load: Load
     before: Load | None
 
 
 def known(traffic: Traffic, profile: EngineProfile, progress: Callable[[str], None]) -> Known:
-    """TraceUnreadable where the recording has no such day. A client is a job, or none, through all days alike."""
+    """Return the load; TraceUnreadable if the recording lacks the day. A client is a job, or none, on all days."""
     today = _clients(traffic, traffic.day, traffic.seconds)
     patient = jobs(today)
     before = []
@@ -110,7 +110,7 @@ def _load(traffic: Traffic, clients: Clients, patient: frozenset[str], profile: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What each autoscaler is given."""
+    """Common input of all autoscalers."""
 
     basin: Basin
     policy: ScalePolicy

@@ -1,8 +1,7 @@
-"""What became of a day under one autoscaler: who was served in time, and what the replicas cost.
+"""Outcome of a day under one autoscaler: share served in time, and cost of the replicas.
 
-    attainment   = interactive requests whose first token came in time / all that asked
-    utilization  = engine seconds that the requests' work takes / replica seconds that were paid for, starting and
-                   draining ones as well
+    attainment   = interactive requests with their first token in time / all interactive requests
+    utilization  = engine seconds of the requests' work / replica seconds paid, including starting and draining ones
 
 Neighbours: `fluid_pool` and `fleet_run` fill it in, `day` compares.
 """
@@ -18,15 +17,15 @@ class DayOutcome:
     asked: float = 0.0
     in_time: float = 0.0
     refused: float = 0.0
-    later_asked: float = 0.0  # the batch band
+    later_asked: float = 0.0  # in the batch band
     later_in_time: float = 0.0
     replica_s: float = 0.0
     work_s: float = 0.0
-    grown: int = 0  # replicas that were started
-    turns: int = 0  # from growing to shrinking or back
-    replicas: list[int] = field(default_factory=list)  # paid for, one a period
-    demand: list[float] = field(default_factory=list)  # replicas' worth of work that arrived, one a period
-    waits_s: list[float] = field(default_factory=list)  # the longest of each period
+    grown: int = 0  # replicas started
+    turns: int = 0  # changes between growing and shrinking
+    replicas: list[int] = field(default_factory=list)  # replicas paid for, one a period
+    demand: list[float] = field(default_factory=list)  # arrived work in replicas, one a period
+    waits_s: list[float] = field(default_factory=list)  # longest wait of each period
     _direction: int = 0
 
     @property

@@ -1,6 +1,6 @@
 """Minutes of a recorded day under shoal's own scaler, request by request.
 
-Neighbours: `day` does whole days in the fluid model; `fleet_run` runs the fleet.
+Neighbours: `day` simulates whole days in the fluid model; `fleet_run` runs the fleet.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from studies.servegen.clients import read_clients
 from studies.servegen.day import ServeGenDay
 
 _BEGIN_S = 300
-_BEGIN_RATIO = 0.78  # how full the pool is in the first minutes
+_BEGIN_RATIO = 0.78  # utilization of the pool in the first minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FleetOutcome:
 
 
 def fleet_minutes(traffic: Traffic, begins_s: int, profile: EngineProfile, policy: ScalePolicy) -> FleetOutcome:
-    """`traffic.seconds` from `begins_s` of its day on; `policy.slo_s` is what is promised to the first token."""
+    """Run `traffic.seconds` from `begins_s` of its day on; `policy.slo_s` is the target for the first token."""
     today = read_clients(traffic.directory, traffic.pool, begins_s=traffic.day * DAY_S, seconds=DAY_S)
     patient = jobs(today)
     clients = read_clients(

@@ -1,7 +1,7 @@
 """A pool request by request under an autoscaler: `simulator.fleet` with the autoscaler as an actor.
 
-Every 15 seconds of virtual time it sees what a controller would see, and starts or drains replicas. Those that start
-cost from the moment they are asked for, as in `fluid_pool`, so that both can be compared.
+Every 15 seconds of virtual time it receives a controller's signals, and starts or drains replicas. Starting replicas
+cost from the moment they are requested, as in `fluid_pool`, so that both can be compared.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ _LATER_SLACK_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDay:
-    """What does not change during a run."""
+    """Constant input of a run."""
 
     profile: EngineProfile
-    replicas: int  # ready in the beginning
+    replicas: int  # ready at the beginning
     startup_s: float
     slo_s: float
     block_tokens: int = 64
@@ -36,7 +36,7 @@ class FleetDay:
 
 
 class FleetRun:
-    """One run; `figures` afterwards."""
+    """One run; `figures` are available afterwards."""
 
     def __init__(self, day: FleetDay, workload: Iterable[WorkloadRequest], scaler: Scaler) -> None:
         self._scaler = scaler
@@ -71,7 +71,7 @@ class FleetRun:
         return outcome
 
     def figures(self) -> dict[str, Any]:
-        """The fleet's own, beside those of the day."""
+        """Return the fleet's figures, in addition to those of the day."""
         return self._simulation.outcome.figures()
 
     def _look(self, simulation: Simulation) -> None:

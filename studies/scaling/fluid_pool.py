@@ -1,19 +1,19 @@
-"""A pool as a basin: work flows in each second, every ready replica takes 0.82 s of work out, what is left waits.
+"""Fluid model of a pool: work arrives each second, every ready replica does 0.82 s of it, and the rest waits.
 
-    interactive   served first; waits `left over / ready replicas`; in time where that is at most `slack_s`; what would
-                  wait longer than `most_wait_s` is refused, as the gateway's waiting room refuses
-    batch         takes what is left of each second, the oldest first; in time where it begins within `later_slack_s`
-    under way     the requests that wait and those in engines, which grow as 1 / (1 - utilization)
+    interactive   served first; waits `left over / ready replicas`; in time if that is at most `slack_s`; work
+                  that would wait longer than `most_wait_s` is rejected, as in the gateway's admission queue
+    batch         uses the rest of each second, the oldest first; in time if it begins within `later_slack_s`
+    in flight     the requests that wait and those in engines, which grow as 1 / (1 - utilization)
 
-It knows no routing, no prompt lengths and no batching, and does a day in seconds: for choosing, and for many days. The
-fleet of `simulator.fleet` does hours request by request; `docs/explanation/autoscaling.md` has both beside each other.
-0.82: above this share of its work, an engine's first tokens come late however they are routed, since its steps grow as
-1 / (1 - share). Seen request by request on 40 replicas (`docs/explanation/autoscaling.md`).
-Replicas come `startup_s` after they were asked for, and cost from that moment on; one that goes costs for `drain_s`.
-Worked example (test_worked_example_of_the_basin): 10 replicas, 10.2 s of work a second for 5 s: 10 s are left over, and
-the next request waits 10 / 8.2 = 1.2 s.
+The model has no routing, prompt lengths or batching, and simulates a day in seconds: for choosing, and for many days.
+`simulator.fleet` simulates hours request by request; `docs/explanation/autoscaling.md` compares both. 0.82: above
+this share of its capacity, an engine's first tokens are late under any routing, since its steps grow as 1 / (1 -
+share). Measured request by request on 40 replicas (`docs/explanation/autoscaling.md`). Replicas are ready `startup_s`
+after the request, and cost from then on; a removed one costs for `drain_s`. Worked example
+(test_worked_example_of_the_basin): 10 replicas, 10.2 s of work a second for 5 s: 10 s are left over, and the next
+request waits 10 / 8.2 = 1.2 s.
 
-Neighbours: `load` makes what flows in, `scaler` says how many replicas there are to be, `day_outcome` sums up.
+Neighbours: `load` makes the arriving work, `scaler` sets the replicas, `day_outcome` sums up.
 """
 
 from collections import deque
@@ -30,15 +30,15 @@ _LEAST_WORK_S = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basin:
-    """What does not change during a run."""
+    """Constant input of a run."""
 
     startup_s: int = 300
     drain_s: int = 20
-    full_ratio: float = 0.82  # of the work that a replica could do, with first tokens in time
+    full_ratio: float = 0.82  # share of its work that a replica can do with first tokens in time
     slack_s: float = 1.0
     most_wait_s: float = 10.0
     later_slack_s: float = 600.0
-    service_s: float = 5.0  # of a request in an engine with nothing beside it
+    service_s: float = 5.0  # time of a request in an otherwise idle engine
 
 
 class FluidPool:
@@ -88,7 +88,7 @@ class FluidPool:
 
     @property
     def _able(self) -> float:
-        """Engine seconds of work that are done in a second."""
+        """Engine seconds of work that can be done in a second."""
         return max(1, self._ready) * self._basin.full_ratio
 
     def _serve_jobs(self, now_s: int, spare_s: float) -> None:

@@ -1,11 +1,11 @@
-"""Who of ServeGen's clients are people, and who are jobs: a recording has no classes, but it has how they come.
+"""Classification of ServeGen's clients into people and jobs, by the burstiness of their requests.
 
-A client whose requests come with a coefficient of variation above 3, in the mean over the windows in which it asks and
-by its rate, sends hundreds at one moment and then nothing: nobody reads along. Those ask in the batch band, which
-promises to begin within minutes; all others are interactive. Of language_m-large's requests 54 % are such jobs' over
-two weeks, of -small's 41 %.
+The recording has no classes. A client is a job if its coefficient of variation is above 3, as a rate-weighted mean
+over its windows: it sends hundreds of requests at one moment and then none, so no person reads along. Jobs use the
+batch band, which promises a start within minutes; all other clients are interactive. Jobs send 54 % of
+language_m-large's requests over two weeks, and 41 % of -small's.
 
-Neighbours: `workload.servegen` reads them; `day` asks with the bands.
+Neighbours: `workload.servegen` reads the clients; `day` uses the bands.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ JOB_CV = 3.0
 
 
 def jobs(clients: Clients, above_cv: float = JOB_CV) -> frozenset[str]:
-    """Names of the clients that are jobs."""
+    """Return the names of the clients that are jobs."""
     rates, squares = np.zeros(len(clients.names)), np.zeros(len(clients.names))
     for window in clients.windows.values():
         np.add.at(rates, window.owners, window.rates_per_s)

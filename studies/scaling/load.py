@@ -1,7 +1,7 @@
-"""What a workload asks of a fleet, second by second: requests, tokens, and engine seconds (`plan.pace.work_s`).
+"""Load of a workload, second by second: requests, tokens, and engine seconds (`plan.pace.work_s`).
 
-The batch band is counted apart: it may wait.
-Neighbours: `fluid_pool` serves it, `oracle` knows it beforehand, `day` makes it of a workload.
+The batch band is counted separately: it may wait. Neighbours: `fluid_pool` serves it, `oracle` knows it in advance,
+`day` makes it from a workload.
 """
 
 from collections.abc import Iterable
@@ -51,13 +51,13 @@ class Load:
 
 
 def joined(loads: Iterable[Load]) -> Load:
-    """One after the other."""
+    """Return the loads one after the other."""
     parts = list(loads)
     return Load(np.concatenate([part.soon for part in parts], 1), np.concatenate([part.later for part in parts], 1))
 
 
 def load_of(workload: Iterable[WorkloadRequest], seconds: int, profile: EngineProfile) -> Load:
-    """Of a stream of requests in order of time."""
+    """Return the load of a stream of requests in order of time."""
     soon, later = np.zeros((3, seconds)), np.zeros((3, seconds))
     second, sums = 0, _nothing()
     for asked in workload:

@@ -1,17 +1,17 @@
-"""An autoscaler that knows every arrival beforehand: the fewest replicas a clairvoyant could hold. Pure.
+"""A clairvoyant autoscaler: the fewest replicas that meet the targets if all arrivals are known. Pure functions.
 
-The day is cut into minutes. In each it holds what is needed at a utilization, and the utilization is the highest with
-which the day still keeps its promise to everybody, found by halving:
+The day is cut into minutes. Each gets the replicas needed at a utilization, and the utilization is the highest with
+which the day still meets its targets, found by bisection:
 
     needed(minute)   = max( interactive work a second in the fullest 15 s, all work a second, batch spread over the
                        five minutes around ) / utilization, rounded up
 
-It starts replicas ahead of time, pays for their start-up as everybody does, and gives them back the moment they are not
-needed, unless they would be started again before they had paid for themselves (a gap shorter than the start-up time).
-Worked example (test_worked_example_of_the_oracle): 15 s with 20, 26 and 23 s of interactive work a second in a minute,
-and 4 of batch in the minutes around: max(26, 22 + 4) / 0.8 = 32.5, 33 replicas.
+It starts replicas ahead of time and pays for their start-up like the others. It removes them when they are not
+needed, unless they would be needed again within the start-up time: stopping them would not save anything. Worked
+example (test_worked_example_of_the_oracle): 15 s with 20, 26 and 23 s of interactive work a second in a minute, and 4
+of batch in the minutes around: max(26, 22 + 4) / 0.8 = 32.5, 33 replicas.
 
-Neighbours: `load` is what it knows, `scaler.PlannedScaler` carries it out.
+Neighbours: `load` is its input, `scaler.PlannedScaler` carries it out.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ _LEAST_RATIO, _MOST_RATIO = 0.4, 1.0
 
 
 def plan(load: Load, utilization_ratio: float, startup_s: float) -> list[int]:
-    """Replicas that are to be ready in each step."""
+    """Return the replicas that should be ready in each step."""
     steps = load.seconds // STEP_S
     whole = slice(0, steps * STEP_S)
     windows = load.soon[2, whole].reshape(steps, STEP_S // WINDOW_S, WINDOW_S).mean(axis=2)
@@ -44,7 +44,7 @@ def plan(load: Load, utilization_ratio: float, startup_s: float) -> list[int]:
 
 
 def best_utilization(keeps: Callable[[float], bool]) -> float:
-    """The highest with which the promise is kept; `keeps` tries one."""
+    """Return the highest utilization that meets the targets; `keeps` tests one."""
     low, high = _LEAST_RATIO, _MOST_RATIO
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -53,7 +53,7 @@ def best_utilization(keeps: Callable[[float], bool]) -> float:
 
 
 def _without_gaps(needed: Sequence[int], gap_steps: int) -> list[int]:
-    """Dips that are too short for a replica to go and come back are filled: a closing of the curve."""
+    """Fill dips that are too short for a replica to stop and start: a morphological closing of the curve."""
     values = np.array(needed)
     span = gap_steps + 1
     padded = np.pad(values, (span, span), mode="edge")

@@ -1,17 +1,17 @@
-"""How others scale, from their own descriptions, as pure decisions over the same figures.
+"""Other autoscalers from their own descriptions, as pure decisions over the same signals.
 
-    HPA     wanted = ceil(replicas x measured / target), a deviation of up to 10 % is none; every 15 s; up at most by
-            100 % or 4 replicas in 15 s, whichever is more; down to the most that was wanted in the last 5 minutes
+    HPA     wanted = ceil(replicas x measured / target), ignoring a deviation of up to 10 %; every 15 s; up at most by
+            100 % or 4 replicas in 15 s, whichever is more; down to the maximum wanted in the last 5 minutes
             (Kubernetes' HorizontalPodAutoscaler with its defaults, on requests a second and replica)
-    KPA     stable: mean of 60 s / target; panic: mean of 6 s / target, while that is 200 % of what there is, for 60 s
-            after, and then never down; up at most 1,000 x, down at most by half every 2 s
-            (Knative's autoscaler with its defaults, on requests under way a replica)
+    KPA     stable: mean of 60 s / target; panic: mean of 6 s / target, while that is 200 % of the ready replicas and
+            for 60 s after, and then never down; up at most 1,000 x, down at most by half every 2 s
+            (Knative's autoscaler with its defaults, on requests in flight a replica)
 
-Replicas that are starting count for HPA's bounds and not for its mean, as pods that are not ready do.
-Worked example (test_worked_examples_of_others): 10 replicas with a target of 3.2 a second each, 50 come: HPA wants
-ceil(50 / 3.2) = 16.
+Starting replicas count for HPA's bounds and not for its mean, like pods that are not ready. Worked example
+(test_worked_examples_of_others): 10 replicas with a target of 3.2 a second each receive 50: HPA wants ceil(50 / 3.2)
+= 16.
 
-Neighbours: `scaler` puts them beside shoal's own.
+Neighbours: `scaler` makes them interchangeable with shoal's own.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _DOWN_MOST = 2.0
 class HpaState:
     desired: int | None = None
     decided_s: float = float("-inf")
-    wanted: tuple[tuple[float, int], ...] = ()  # of the last five minutes
+    wanted: tuple[tuple[float, int], ...] = ()  # last five minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Bounds:
 def hpa(
     state: HpaState, signals: PoolSignals, now_s: float, *, target_per_s: float, bounds: Bounds
 ) -> tuple[HpaState, int]:
-    """`target_per_s`: requests a second that a replica is to have."""
+    """Decide as HPA. `target_per_s`: requests a second that a replica should receive."""
     current = state.desired if state.desired is not None else max(1, signals.committed)
     if now_s - state.decided_s < _HPA_PERIOD_S or signals.arrivals_per_s is None:
         return HpaState(current, state.decided_s, state.wanted), current
@@ -67,14 +67,14 @@ def hpa(
 @dataclass(frozen=True, slots=True)
 class KpaState:
     desired: int | None = None
-    under_way: tuple[tuple[float, float], ...] = ()  # of the last minute
+    under_way: tuple[tuple[float, float], ...] = ()  # last minute
     panic_until_s: float = float("-inf")
 
 
 def kpa(
     state: KpaState, signals: PoolSignals, under_way: float, now_s: float, *, target: float, bounds: Bounds
 ) -> tuple[KpaState, int]:
-    """`under_way`: requests in the pool, waiting ones as well; `target`: how many of them a replica is to have."""
+    """Decide as KPA. `under_way`: requests in the pool, with waiting ones; `target`: the number for one replica."""
     current = state.desired if state.desired is not None else max(1, signals.committed)
     seen = (*(entry for entry in state.under_way if now_s - entry[0] < _STABLE_S), (now_s, under_way))
     stable = _mean([value for _, value in seen])

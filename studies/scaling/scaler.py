@@ -1,13 +1,13 @@
-"""Autoscalers behind one interface: each sees the same figures and says how many replicas there are to be.
+"""Autoscalers behind one interface: each receives the same signals and returns a number of replicas.
 
     shoal       `decisions.autoscaling.decide` with its forecast, unchanged
-    reactive    the same without seasons and trends: it goes by what is asked for now
+    reactive    the same without seasons and trends: only the present demand
     rules       the policy's rules alone
-    static      always the same: what the day's peak needs
-    oracle      knows what will come (`oracle`)
-    hpa, kpa    what others do (`others`)
+    static      always the same: the replicas for the day's peak
+    oracle      knows the future (`oracle`)
+    hpa, kpa    other systems' autoscalers (`others`)
 
-A scaler has a state and belongs to one run. Neighbours: `fluid_pool` and `fleet_run` ask them.
+A scaler has a state and belongs to one run. Neighbours: `fluid_pool` and `fleet_run` call them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ ScalerName = Literal["shoal", "reactive", "rules", "static", "oracle", "hpa", "k
 
 class Scaler(Protocol):
     def look(self, signals: PoolSignals, now_s: float) -> int:
-        """Replicas that there are to be, those on their way included."""
+        """Return the number of replicas that there should be, including starting ones."""
 
 
 class StaticScaler:
@@ -33,7 +33,7 @@ class StaticScaler:
 
 
 class PlannedScaler:
-    """By a plan made beforehand: what is to be there at each moment; starts are begun ahead by the start-up time."""
+    """Follow a plan of ready replicas made in advance; starts are requested ahead by the start-up time."""
 
     def __init__(self, plan: Sequence[int], step_s: float, startup_s: float) -> None:
         self._plan = plan
@@ -58,7 +58,7 @@ class HpaScaler:
 
 
 class KpaScaler:
-    """`under_way` tells the requests in the pool: Knative asks its queue proxies, not a gateway."""
+    """Knative's autoscaler. `under_way` counts the pool's requests: Knative reads its queue proxies, not a gateway."""
 
     def __init__(self, target: float, bounds: Bounds, under_way: Callable[[], float]) -> None:
         self._state = KpaState()
