@@ -1,1 +1,1 @@
-"""Tenants' limits: accounts, reservations, leased shares of limits that gateways keep together."""
+"""Limits of tenants: accounts, reservations, and leased shares of limits that gateways enforce together."""

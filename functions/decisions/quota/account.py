@@ -1,22 +1,22 @@
-"""Quota account of one tenant or key: every limit of its tier, all of them or none.
+"""Quota account of one tenant or key. A request is charged to every limit of its tier, or to none.
 
     dimension                       reserved                              charged in the end
-    requests_per_minute             1                                     1, whatever became of it
+    requests_per_minute             1                                     1, however it ended
     input_tokens_per_minute         prompt_tokens                         prompt - cached x (1 - weight)
     output_tokens_per_minute        expected_output_tokens, then steps    what was generated, or delivered
     kv_token_seconds_per_minute     kv_tokens x learned seconds           `request.cost.kv_token_seconds`
     gpu_seconds_per_hour            nothing, but no debt may be left      `request.cost.gpu_seconds`
     concurrent_requests             1                                     0, when it ends
 
-A request is taken from every account it belongs to (its tenant's, its key's) or from none: `lacks` asks, `take` takes.
-What one token holds of the cache is learnt from what earlier requests were charged, so that many at once cannot all
-come for nothing; the first comes at no price and is charged in the end. The accelerator's seconds are charged in the
-end alone: alone in its steps, a request takes a hundred times of what it takes among a hundred. What comes at no price
-comes while there is no debt.
+A request is reserved in every account it belongs to (its tenant's, its key's) or in none: `lacks` checks, `take`
+reserves. The KV seconds per token are learnt from what earlier requests were charged, so that many concurrent requests
+cannot all start for free. The first one reserves nothing and is charged in the end. GPU seconds are charged only in the
+end: a request that decodes alone uses a hundred times as much as one among a hundred. A request that reserves nothing
+in one of these two dimensions is admitted only while there is no debt in it.
 
-The state outlives snapshots: a limit that a push changes holds for the next request, and what was under way before
-counts against it. What is under way is counted for everybody, limited or not, for the same reason.
-Neighbours: `token_bucket` is one rate; `reservation` is one request's way through its accounts.
+The state outlives snapshots: a limit that a push changes applies to the next request, and requests in flight from
+before count against it. For the same reason, requests in flight are counted even without a limit.
+Neighbours: `token_bucket` is one rate; `reservation` is one request's progress through its accounts.
 """
 
 from functions.api.snapshot import QuotaLimits
@@ -38,12 +38,12 @@ from functions.decisions.quota.outage import Granted, Regime, rate_of
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket, burst_of
 
 UNLIMITED = QuotaLimits()
-_LEARN_RATIO = 0.2  # of what one request held, into what is known: five requests say most of it
-_GPU_BURST_DIVISOR = 6  # ten minutes of an hour: it is charged at the end, so what runs side by side comes at once
+_LEARN_RATIO = 0.2  # weight of one request: five requests determine most of the estimate
+_GPU_BURST_DIVISOR = 6  # ten minutes of an hour: concurrent requests may all be charged at the same time
 
 
 class QuotaAccount:
-    """Owned by one event loop. Times are whole microseconds of a monotonic clock."""
+    """Quota state of one tenant or key. Owned by one event loop. Times are whole microseconds of a monotonic clock."""
 
     __slots__ = (
         "buckets",
@@ -59,15 +59,15 @@ class QuotaAccount:
     def __init__(self) -> None:
         self.limits = UNLIMITED
         self.buckets: list[TokenBucket | None] = [None] * len(DIMENSIONS)
-        self.limited: tuple[tuple[int, TokenBucket], ...] = ()  # the same, without those that do not limit
+        self.limited: tuple[tuple[int, TokenBucket], ...] = ()  # the buckets that exist, with their dimension
         self.in_flight = 0
-        self.slots: int | None = None  # how many at a time; None: no limit
+        self.slots: int | None = None  # maximum of concurrent requests; None: no limit
         self.kv_s_per_token = 0.0
         self.lease: AccountLease | None = None
-        self.regime: Regime | None = None  # how its limits are shared with other gateways; None: not at all
+        self.regime: Regime | None = None  # how limits are shared with other gateways; None: not shared
 
     def hold(self, limits: QuotaLimits, now_us: int) -> None:
-        """From now on these limits. Where they are the same, nothing changes."""
+        """Apply these limits from now on. If they are equal to the current ones, nothing changes."""
         if limits == self.limits:
             self.limits = limits
             return
@@ -83,23 +83,23 @@ class QuotaAccount:
         self.limited = tuple((index, bucket) for index, bucket in enumerate(self.buckets) if bucket is not None)
 
     def lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """The dimension that has to be waited for longest, or None: all of it may come."""
+        """Return the dimension with the longest wait, or None if all costs fit."""
         worst: OverLimit | None = None
         for index, bucket in self.limited:
             cost = costs[index]
-            if cost or index >= KV:  # these may cost nothing before the end, and then want no debt
+            if cost or index >= KV:  # KV and GPU: even a cost of 0 requires that there is no debt
                 if now_us > bucket.updated_us:
                     bucket.advance(now_us)
                 if cost + bucket.level > bucket.capacity and not bucket.has_headroom(
                     cost
-                ):  # most need no call to see it
+                ):  # the inline comparison settles most cases without a call
                     wait_s = bucket.wait_us(cost) / US_PER_S
                     if worst is None or wait_s > worst.retry_after_s:
                         worst = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
         return worst
 
     def denies_entry(self, now_us: int) -> OverLimit | None:
-        """Why one more request may not come, before anything is known of it: too many at a time, or a minute."""
+        """Return the limit on concurrency or requests per minute that one more request would exceed, or None."""
         if self.slots is not None and self.in_flight >= self.slots:
             return OverLimit("concurrent_requests", self.limits.concurrent_requests or 0, FREES_UP_S)
         bucket = self.buckets[REQUESTS]
@@ -110,33 +110,33 @@ class QuotaAccount:
         return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, wait_us / US_PER_S) if wait_us else None
 
     def take(self, costs: Costs, now_us: int) -> None:
-        """Spend; what is negative is given back."""
+        """Spend the costs. Negative costs are refunds."""
         for index, bucket in self.limited:
             cost = costs[index]
-            if cost:  # `TokenBucket.spend` without its call: a dozen of them a request took 3 us
+            if cost:  # inlined `TokenBucket.spend`: a dozen calls per request took 3 us
                 if now_us > bucket.updated_us:
                     bucket.advance(now_us)
                 level = bucket.level + cost
                 bucket.level = level if level > 0 or bucket.leased else 0
 
     def leave(self) -> None:
-        """A request that entered has ended, however it ended."""
+        """Count the end of a request in flight."""
         if self.in_flight <= 0:
             raise ValueError("more requests ended than began")
         self.in_flight -= 1
 
     def learn(self, tokens: int, kv_token_seconds: float, gpu_units: int = 0) -> None:
-        """What a request of so many tokens held, and what it was charged in the end without having asked for it."""
+        """Learn the KV seconds per token from an ended request, and count its unreserved GPU units as lease demand."""
         if tokens > 0:
             self.kv_s_per_token += _LEARN_RATIO * (kv_token_seconds / tokens - self.kv_s_per_token)
         if self.lease is not None and self.buckets[GPU] is not None:
             self.lease.rate(GPU).asked += gpu_units
 
     def is_idle(self, now_us: int) -> bool:
-        """Whether forgetting this would change no decision: nothing is under way, held or owed.
+        """Return True if the account can be forgotten without changing a decision: nothing is in flight, held or owed.
 
-        What is leased the bus has charged. It is kept until a round has given it back, 2 s after the last use; what is
-        left then is less than the millionth that the bus counts in.
+        Leased units were charged by the bus. An account that holds some is kept until a round has returned them, 2 s
+        after the last use. The rest is then less than the millionth that the bus counts in.
         """
         if self.in_flight:
             return False
@@ -153,10 +153,10 @@ class QuotaAccount:
 
 
 def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
-    """Keep the account's limits in this way from now on. Debt stays.
+    """Switch the account to this regime. Debt stays.
 
-    Without the bus, what is in hand stays in hand, and of what the bus had left comes this gateway's share. A lease
-    begins with nothing; where the bus does not know what was spent here, with a debt of that: paying it tells the bus.
+    Without the bus, this gateway keeps what it holds and adds its share of what the bus had left. A lease starts empty.
+    If the bus does not know what was spent here, the lease starts with that as debt; paying it informs the bus.
     """
     account.regime = regime
     lease = account.lease

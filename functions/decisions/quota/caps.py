@@ -1,14 +1,14 @@
 """Length caps of a tenant's tier: context and output of one request.
 
-A tier's context cap acts as a smaller context window and follows the engine's own rules: a prompt that fills it is
-refused, and so is a requested output beyond it; both together are not refused, but the output is cut to what is left,
+A tier's context cap acts as a smaller context window and follows the engine's own rules. A prompt that fills it is
+rejected, and so is a requested output beyond it. If only their sum is too large, the output is cut to the remainder,
 
     granted = min(requested, max_output, max_context - prompt)
 
-A request beyond the output cap is refused rather than cut: the caller would take the cut answer for the whole one.
-Where no length was requested, the engine's default stands in for it, and the cap quietly bounds it.
+A request beyond the output cap is rejected rather than cut: the caller would mistake the cut answer for a whole one.
+If no length was requested, the engine's default stands in for it, and the cap limits it without an error.
 Worked example (test_worked_example_from_the_prologue): max_output 512, max_context 4096, a prompt of 4000 tokens. 600
-requested are refused; 300 requested become 96; without a length (the engine would go to its window's end) it is 96 too.
+requested are rejected; 300 requested become 96; without a length (the engine would use its whole window) it is also 96.
 
 All caps are per choice, as max_tokens is: `n` choices are `n` answers of at most that length.
 """
@@ -22,24 +22,24 @@ Subject = Literal["prompt", "output", "min_output"]
 
 
 class LengthRequest(NamedTuple):
-    """What a request says about its length; None where it says nothing."""
+    """Length fields of a request. None means that the field is not set."""
 
     output_tokens: int | None
     min_output_tokens: int | None
-    engine_default_tokens: int  # how far the engine would go where none is requested
+    engine_default_tokens: int  # the engine's length if none is requested
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class OverCap:
     dimension: Literal["max_context_tokens", "max_output_tokens"]
-    subject: Subject  # what of the request is too long
+    subject: Subject  # the part of the request that is too long
     found_tokens: int
     cap_tokens: int
 
 
 def grant(request: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
-    """The output tokens that the engine must be held to, None where the request stays within the caps by itself."""
+    """Return the output limit to set at the engine, None if the request is within the caps, or the exceeded cap."""
     output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
     over = _over(request.output_tokens, "output", caps) or _over(request.min_output_tokens, "min_output", caps)
     if over is not None:
@@ -55,7 +55,7 @@ def grant(request: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
 
 
 def within_key(quota: QuotaEntry | None, key: KeyEntry | None) -> QuotaEntry | None:
-    """The tier with the caps of one of its tenants' keys, where those are tighter; only its caps are meant."""
+    """Return the tier with its caps tightened by those of the key. Only the caps of the result are valid."""
     limits = key.limits if key is not None else None
     if limits is None or (limits.max_context_tokens is None and limits.max_output_tokens is None):
         return quota

@@ -1,37 +1,37 @@
-"""Quota leases: what a gateway takes of its tenants' limits ahead of need, so that requests skip the bus.
+"""Quota leases: amounts of tenants' limits that a gateway reserves ahead of need, so that requests skip the bus.
 
 Each round (250 ms, +-10 %) and for each limit of each account in use:
 
-    demand = 0.3 x asked for in this round + 0.7 x demand before            what was refused was asked for as well
-    ask    = min(1.5 x demand x 2 rounds, burst / 4), at least the largest request refused, at most the burst,
+    demand = 0.3 x requested in this round + 0.7 x demand before           rejected requests count as well
+    ask    = min(1.5 x demand x 2 rounds, burst / 4), at least the largest request rejected, at most the burst,
              in whole requests of the mean size
-    room < ask         want ask - room                debt is part of it
-    room > 2 x ask     give back room - ask           hoarding starves the other gateways
-    unused for 2 s     give back all
+    room < ask         request ask - room             debt is part of it
+    room > 2 x ask     return room - ask              hoarding starves the other gateways
+    unused for 2 s     return all
 
-Of a burst the bus shares out three fourths; the last is for those who come while it is slow (`shared_burst`), so that
-both together are never more than the one bucket bears. Of requests it shares out all, and what comes on credit is
-part of what it had left when it last said so (`RateLease.credit`): where nothing was left, nobody comes. It grants at
-most half of what is left to any one ask, so that who comes first does not take all, and a part in whole requests,
-too: parts of requests, at each of many gateways, serve nobody (test_all_of_a_limit_passes). A request that finds no
-room here asks once, at once, for exactly what is missing in all its limits, all or nothing; a refusal is remembered
-until the time that the bus gave for it.
+The bus shares out three fourths of a burst. The last fourth is for requests that come while the bus is slow
+(`shared_burst`), so that both together never exceed what the one bucket allows. Of the requests dimension the bus
+shares out all. There, credit is part of what the bus had left in its last answer (`RateLease.credit`); if nothing was
+left, no request is admitted on credit. The bus grants at most half of what is left for one ask, so that the first
+gateway does not get all. A partial grant is in whole requests, too: fractions of requests at many gateways are of no
+use (test_all_of_a_limit_passes). If a request finds no room here, the gateway immediately asks the bus, once, for
+exactly what is missing in all its limits, all or nothing. A refusal is remembered until the time that the bus named.
 
-All gateways together hold at most what the bus has granted, which is never more than the one bucket bears:
+All gateways together hold at most what the bus has granted, which is never more than the one bucket allows:
 
-    outstanding <= min(burst, gateways x 2 x ask)        a gateway that dies takes at most 2 x ask of it along
+    outstanding <= min(burst, gateways x 2 x ask)        if a gateway dies, at most 2 x ask is lost
 
-Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200; this gateway was asked for
-250 tokens in the round, and for nothing before. Demand is 75, the ask 1.5 x 75 x 2 = 225; with 25 in hand it wants
-200 more. At a demand of 250 the ask is 750, cut to 1,200 / 4 = 300: what the whole limit earns in 0.3 s.
+Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200; this gateway had requests
+for 250 tokens in the round, and none before. Demand is 75, the ask 1.5 x 75 x 2 = 225; with 25 in hand it requests 200
+more. At a demand of 250 the ask is 750, cut to 1,200 / 4 = 300: what the whole limit earns in 0.3 s.
 
-What several that ask at once owe together is asked for once, and none of them comes where it is refused.
+Debt that concurrent requests share is requested once. If the bus refuses it, none of them is admitted.
 
-Concurrency is leased in places: as many as are taken and were lately at most, and one more; a gateway that is silent
-for 10 s has given its places back. Of several that ask at once each asks for places up to its own: of ten where there
-are eight, eight come (test_of_a_burst_as_many_come_as_there_are_places_for).
+Concurrency is leased in places: the larger of the current and the recent peak use, and one more. A gateway that is
+silent for 10 s has returned its places. Of several concurrent requests each asks for places up to its own: if ten come
+and eight places exist, eight are admitted (test_of_a_burst_as_many_come_as_there_are_places_for).
 
-Neighbours: `functions.fleet.quota_leases` is the bus's side of this.
+Neighbours: `functions.fleet.quota_leases` is the bus's side.
 """
 
 from typing import Protocol
@@ -46,13 +46,13 @@ IDLE_US = 2 * US_PER_S
 _KEEP_RATIO = 0.7
 _AHEAD = 3.0  # 1.5 x two rounds
 _BURST_DIVISOR = 4
-CREDIT_DIVISOR = 4  # of a burst: what gateways may owe together while the bus is slow
+CREDIT_DIVISOR = 4  # part of a burst that all gateways together may owe while the bus is slow
 _REQUESTS_OF_MEAN = 8
-_RATE_KEEP_RATIO = 0.8  # of the granted rate a round: a second's worth of memory
+_RATE_KEEP_RATIO = 0.8  # weight of the previous granted rate per round: about a second of memory
 
 
 class LimitedAccount(Protocol):
-    """A quota account as its lease reads it."""
+    """The part of a quota account that its lease reads."""
 
     limits: QuotaLimits
     buckets: list[TokenBucket | None]
@@ -62,29 +62,29 @@ class LimitedAccount(Protocol):
 
 
 class RateLease:
-    """One limit's: what was asked for here, and what the bus said last. Amounts are units."""
+    """Lease of one limit: the demand seen here, and the bus's last answer. Amounts are units."""
 
     __slots__ = ("_left", "_left_us", "asked", "came", "demand", "granted_per_s", "largest", "request", "round_us")
 
     def __init__(self) -> None:
-        self.asked = 0  # since the last round
-        self.came = 0  # the same, granted
-        self.round_us: int | None = None  # when it was; rounds are late where there is too little CPU
-        self.demand = 0.0  # a round
-        self.largest = 0  # request that was refused since the last round
-        self.request = 0  # what one takes on the mean; 0: nothing before its end
+        self.asked = 0  # demand since the last round
+        self.came = 0  # granted since the last round
+        self.round_us: int | None = None  # time of the last round; rounds are late if CPU is short
+        self.demand = 0.0  # smoothed, per round
+        self.largest = 0  # largest request rejected since the last round
+        self.request = 0  # mean cost of a request; 0: nothing before its end
         self.granted_per_s = 0.0
-        self._left = 0  # at the bus, for everybody
-        self._left_us: int | None = None  # as it said then; None: it never did
+        self._left = 0  # left at the bus for all gateways
+        self._left_us: int | None = None  # time of that answer; None: no answer yet
 
     def to_request(self, bucket: TokenBucket, idle: bool) -> int:
-        """How much more to ask for, negative: to give back. Once a round: it forgets what was asked for."""
+        """Return the units to request from the bus; negative: to return. Call once a round: it resets the demand."""
         headroom = -bucket.level
         self.demand = _KEEP_RATIO * self.demand + (1 - _KEEP_RATIO) * self.asked
         largest, self.asked, self.largest = self.largest, 0, 0
         if idle:
             self.demand = 0.0
-            return -headroom  # debt is asked for, to be paid
+            return -headroom  # debt is requested, to pay it
         burst = bucket.burst * bucket.unit
         ask = min(burst, max(min(int(_AHEAD * self.demand), burst // _BURST_DIVISOR), largest))
         ask -= ask % max(1, self.request)
@@ -93,16 +93,16 @@ class RateLease:
         return ask - headroom if headroom > 2 * ask else 0
 
     def granted(self, bucket: TokenBucket, amount: int, left: int, now_us: int) -> None:
-        """The bus's answer."""
+        """Record a grant of the bus, and what it has left."""
         bucket.level -= amount
         self.came += amount
         self._left, self._left_us = max(0, left), now_us
 
     def credit(self, index: int, bucket: TokenBucket, gateways: int) -> int:
-        """How much may be owed here where the bus does not answer in time.
+        """Return how much this gateway may owe if the bus does not answer in time.
 
-        Of what is kept for credit this gateway's share. Of requests nothing is kept: there it is of what the bus had
-        left for everybody when it last said so, without what came in since, which it will grant itself.
+        That is its share of the credit reserve. The requests dimension has no reserve: there it is a share of what the
+        bus had left in its last answer, without what the limit has earned since, which the bus will grant itself.
         """
         burst = bucket.burst * bucket.unit
         if index == REQUESTS and self._left_us is not None:
@@ -110,14 +110,15 @@ class RateLease:
         return burst // CREDIT_DIVISOR // gateways
 
     def left(self, bucket: TokenBucket, now_us: int) -> int:
-        """What the bus has for everybody by now, if nobody took any since it said so; all, where it never did."""
+        """Return what the bus has left by now if it has granted nothing since its last answer. Without any answer, return
+        a full burst."""
         burst = bucket.burst * bucket.unit
         if self._left_us is None:
             return burst
         return min(burst, self._left + bucket.limit * max(0, now_us - self._left_us))
 
     def unspent(self, index: int, bucket: TokenBucket, now_us: int) -> int:
-        """The same with what the bus keeps for credit: that part of a burst is spent by nobody."""
+        """Return `left` plus the credit reserve of the bus, which is not granted to any gateway."""
         kept = (bucket.burst - shared_burst(index, bucket)) * bucket.unit
         return min(bucket.burst * bucket.unit, self.left(bucket, now_us) + kept)
 
@@ -126,7 +127,7 @@ class RateLease:
         self.came -= amount
 
     def round_ended(self, now_us: int) -> None:
-        """Know the rate at which it was granted."""
+        """Update the rate of grants at the end of a round."""
         if self.round_us is not None and now_us > self.round_us:
             elapsed_s = (now_us - self.round_us) / US_PER_S
             keep_ratio = _RATE_KEEP_RATIO ** (elapsed_s / ROUND_S)
@@ -135,17 +136,17 @@ class RateLease:
 
 
 class AccountLease:
-    """What one account has leased here."""
+    """Leases of one account in this gateway."""
 
     __slots__ = ("asked_us", "denied_until_us", "peak", "places", "rates", "used_us")
 
     def __init__(self, now_us: int) -> None:
         self.rates: dict[int, RateLease] = {}
         self.places = 0
-        self.peak = 0  # under way at one time, since the last round
+        self.peak = 0  # largest number of concurrent requests since the last round
         self.denied_until_us: dict[int, int] = {}  # by dimension
         self.used_us = now_us
-        self.asked_us = 0  # by a round, last
+        self.asked_us = 0  # time of the last request by a round
 
     def rate(self, index: int) -> RateLease:
         found = self.rates.get(index)
@@ -154,9 +155,10 @@ class AccountLease:
         return found
 
     def short(self, account: LimitedAccount, costs: Costs, now_us: int) -> OverLimit | None:
-        """What a request that has entered lacks here, where 0 s says that it is to be asked for. Notes the demand.
+        """Return the limit that a request lacks here, or None, and note its demand.
 
-        The request itself was counted as it entered, in `in_flight` and among the requests a minute.
+        A `retry_after_s` of 0 means that the gateway should ask the bus. The request itself was counted on entry, in
+        `in_flight` and among the requests a minute.
         """
         self.used_us = now_us
         self.peak = max(self.peak, account.in_flight)
@@ -178,7 +180,7 @@ class AccountLease:
         return found
 
     def denies_entry(self, account: LimitedAccount, now_us: int) -> OverLimit | None:
-        """Whether the bus has said lately that no further request can come."""
+        """Return the limit for which the bus has refused any further request until now, or None."""
         is_full = account.slots is not None and account.in_flight >= account.slots
         if is_full and self.denied_s(CONCURRENCY, now_us) > 0.0:
             return _no_place(account, FREES_UP_S)
@@ -191,10 +193,11 @@ class AccountLease:
         return None
 
     def missing(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
-        """What to ask for, once for one request whose costs have been taken: by dimension, in units or places.
+        """Return what one request, whose costs have been spent, must request from the bus: by dimension, in units or
+        places.
 
-        `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
-        its own, so that as many come as there are places for.
+        `place` is the number of requests in flight after its entry. Each concurrent request asks for places up to its
+        own, so that as many are admitted as there are places.
         """
         found: dict[int, int] = {}
         if account.slots is not None:
@@ -204,11 +207,12 @@ class AccountLease:
         for index, bucket in account.limited:
             cost = costs[index] if index != REQUESTS else bucket.unit
             if cost and bucket.level > 0:
-                found[index] = min(bucket.level, cost)  # what others owe is asked for with them
+                found[index] = min(bucket.level, cost)  # other requests ask for their own debt
         return found
 
     def owed(self, account: LimitedAccount, costs: Costs) -> dict[int, int]:
-        """Debt where the request costs nothing before its end: it has to be paid before anybody comes, and once."""
+        """Return the debt in dimensions where the request costs nothing before its end. It must be paid, once, before
+        any request is admitted."""
         return {
             index: bucket.level
             for index, bucket in account.limited
@@ -216,11 +220,11 @@ class AccountLease:
         }
 
     def deny(self, index: int, wait_us: int, now_us: int) -> None:
-        """The bus has none before then."""
+        """Record that the bus has nothing left for the next `wait_us`."""
         self.denied_until_us[index] = now_us + wait_us
 
     def places_to_request(self, account: LimitedAccount) -> int:
-        """How many more places to ask for, negative: to give back. Once a round."""
+        """Return the places to request from the bus; negative: to return. Call once a round."""
         desired = max(account.in_flight, self.peak) + 1
         self.peak = account.in_flight
         return desired - self.places
@@ -229,13 +233,13 @@ class AccountLease:
         return now_us - self.used_us >= IDLE_US
 
     def denied_s(self, index: int, now_us: int) -> float:
-        """Seconds until the bus may have some again; 0: it may now."""
+        """Return the seconds until the bus may have some again; 0: now."""
         until_us = self.denied_until_us.get(index, 0)
         return (until_us - now_us) / US_PER_S if until_us > now_us else 0.0
 
 
 def shared_burst(index: int, bucket: TokenBucket) -> int:
-    """How much the bus lets come at once: of tokens and seconds what is not kept for credit."""
+    """Return the part of a burst that the bus grants: all for requests, for the others without the credit reserve."""
     return bucket.burst if index == REQUESTS else bucket.burst - bucket.burst // CREDIT_DIVISOR
 
 

@@ -1,29 +1,29 @@
-"""Quotas without the bus that shares them among gateways: at what rate each limit goes on.
+"""Quotas while the bus, which shares them among gateways, is lost: the rate at which each limit continues.
 
-    in touch      leases                        the limit, exactly
-    < 30 s        the rate last granted here    the limit, where tenants stay with their gateways
+    bus is lost   this gateway's rate           all gateways together
+    no            leases                        the limit, exactly
+    < 30 s        the rate last granted here    the limit, if tenants stay with their gateways
     < 10 min      limit / gateways              the limit
-    after that    limit / gateways for interactive and near-real-time; batch waits for the bus
+    longer        limit / gateways for interactive and near-real-time; batch waits for the bus
 
-A gateway that was granted nothing of a limit lately takes its equal share from the start: a tenant that comes back
-while the bus is away is served. It takes at least that of a limit of which the bus had plenty left, too: what it was
-granted says then how much it wanted, not how much there is. Nor is it ever more than the limit, however much of a
-burst was granted a moment ago (test_a_burst_before_the_loss_is_not_a_rate). So for the first 30 s the bound is, at
-worst, where all of a tenant's clients change gateways in that moment,
+A gateway that was granted nothing of a limit lately uses its equal share from the start, so that a tenant that returns
+during the outage is served. It uses at least its equal share also of a limit of which the bus had plenty left: then the
+grants show how much it wanted, not how much there is. The rate never exceeds the limit, however large the last burst
+was (test_a_burst_before_the_loss_is_not_a_rate). So for the first 30 s the bound in the worst case, in which all of a
+tenant's clients change gateways at that moment, is
 
     spent(t) <= t x limit x (2 - 1 / gateways) + burst
 
-and, where the bus is lost within seconds of a burst that several gateways were granted parts of, each of these may go
-on at up to the limit: t x limit x gateways, for the 30 s.
+If the bus is lost within seconds of a burst that several gateways were granted parts of, each of these may continue at
+up to the limit: t x limit x gateways, for the 30 s.
 
-A gateway's share begins with what it has in hand and its part of what the bus had left. A bus that comes back empty is
-told by each gateway what was spent there (`account.fit`). Until its first round has, at most 250 ms, an account may be
-granted what was spent already, never more than a burst
-(test_a_bus_that_restarts_costs_at_most_one_more_burst).
+A gateway's share starts with what it holds and its part of what the bus had left. Each gateway reports to a bus that
+restarts empty what was spent there (`account.fit`). Until its first round, at most 250 ms, an account may be granted
+what was spent already, never more than a burst (test_a_bus_that_restarts_costs_at_most_one_more_burst).
 
-Gateways are those that the bus heard of in its last 10 s; before it was ever reached, those that the registry counts,
-or that were there last (`gateway.quota.gateway_count`). One gateway alone needs nobody: it keeps the whole limit,
-exactly, with bus or without.
+The number of gateways is the number that the bus heard of in its last 10 s. Before it was ever reached, it is the
+number that the registry counts, or the last known one (`gateway.quota.gateway_count`). A single gateway shares with no
+other: it enforces the whole limit, exactly, with the bus or without.
 Worked example (test_worked_example_from_the_prologue): 4 gateways, 60,000 tokens a minute. This one was granted 400
 tokens a second lately: 400 for 30 s, then 250.
 """
@@ -36,14 +36,14 @@ SHARE_S = 600.0
 
 
 class Regime(NamedTuple):
-    """How limits are kept now; a new one at each change."""
+    """Present way of enforcing limits. Each change creates a new one."""
 
     step: Step
     gateways: int
 
 
 def regime_of(lost_for_s: float | None, gateways: int) -> Regime:
-    """`lost_for_s`: since the bus was last in touch; None: it is."""
+    """Return the regime after `lost_for_s` without the bus; None means that the bus is reachable."""
     if lost_for_s is None:
         return Regime("leased", gateways)
     if gateways <= 1:
@@ -54,14 +54,14 @@ def regime_of(lost_for_s: float | None, gateways: int) -> Regime:
 
 
 class Granted(NamedTuple):
-    """What the bus last gave of a limit."""
+    """Grants of one limit: the rate that the bus granted lately, and if the limit is scarce."""
 
     per_s: float  # units
-    is_scarce: bool  # less than half of a burst was left for everybody
+    is_scarce: bool  # less than half of a burst was left for all gateways
 
 
 def rate_of(step: Step, limit_units_per_us: int, granted: Granted, gateways: int) -> tuple[int, int]:
-    """At which rate a bucket empties without the bus: units, and in how many microseconds."""
+    """Return the rate at which a bucket empties without the bus: units, and the number of microseconds for them."""
     share_per_s = limit_units_per_us * 1_000_000 / max(1, gateways)
     of_last_rate = step == "last_rate" and granted.per_s >= 1.0
     if of_last_rate and (granted.is_scarce or granted.per_s > share_per_s):

@@ -4,15 +4,15 @@
        |  <-release--'  `----------------settle-------------------^
        `----------------------- settle (nothing was reserved) ------'
 
-What is taken on arrival is what is expected; a stream that outgrows it takes 256 tokens at a time ahead of itself and
-is never cut: where a bucket has no room, that is debt. The end gives back what was too much or charges what was too
-little, in every dimension at once. Whatever happens, settled is what was charged:
+The expected cost is reserved on arrival. A stream that outgrows it reserves 256 tokens at a time ahead of itself and is
+never cut: if a bucket has no room, that is debt. The settlement refunds what was too much or charges what was too
+little, in every dimension at the same time. In every case the settled amount is the amount charged:
 
     sum over the lifecycle of everything added to a bucket = what the request cost in the end
 
-Worked example (test_worked_example_from_the_prologue): 1,000 prompt and 100 expected output tokens are taken. The
-stream reaches token 101: 256 more are taken, 356 in all. It ends after 120, 400 of the prompt cached, which weigh
-nothing: 400 and 236 go back, and 600 and 120 have been charged.
+Worked example (test_worked_example_from_the_prologue): 1,000 prompt and 100 expected output tokens are reserved. The
+stream reaches token 101: 256 more are reserved, 356 in all. It ends after 120, 400 of the prompt cached, with weight
+0: 400 and 236 are refunded, and 600 and 120 have been charged.
 
 Illegal moves (reserving twice, anything after the end) change nothing.
 """
@@ -31,23 +31,23 @@ _INPUT_GRAIN, _OUTPUT_GRAIN = UNITS[INPUT], UNITS[OUTPUT]
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """Of one request, in all accounts that it counts against."""
+    """Reservation of one request in all accounts that it counts against."""
 
     _accounts: tuple[QuotaAccount, ...]
-    _held: Costs | None = None  # on arrival
+    _held: Costs | None = None  # reserved on arrival
     input_tokens: int = 0
-    output_tokens: int = 0  # taken so far
+    output_tokens: int = 0  # reserved so far
     state: State = "entered"
 
     @property
     def held(self) -> Costs:
-        """What was taken on arrival."""
+        """Costs reserved on arrival."""
         return self._held if self._held is not None else NO_COST
 
     def costs(self, features: RequestFeatures) -> Costs:
-        """What the request is expected to cost; what was not learnt yet costs nothing before the end.
+        """Return the expected cost of the request. A dimension that was not learnt yet costs nothing before the end.
 
-        An expected length is never more than a whole limit: it is a guess, for which nobody is turned away for good.
+        The expected length is cut to the whole limit: it is a guess, and a guess must not reject a request for good.
         """
         output_tokens, first = features.expected_output_tokens, self._accounts[0]
         for account in self._accounts:
@@ -59,11 +59,11 @@ class Reservation(msgspec.Struct, eq=False):
             features.prompt_tokens * _INPUT_GRAIN,
             output_tokens * _OUTPUT_GRAIN,
             int((features.prompt_tokens + output_tokens) * first.kv_s_per_token * UNITS[KV]),
-            0,  # at the end: until then nobody knows with how many it shares its steps
+            0,  # charged at the end: the batch sizes of its steps are unknown before
         )
 
     def too_large(self, features: RequestFeatures) -> OverLimit | None:
-        """The dimension of which the request wants more than there ever is: its prompt, or the answer it names."""
+        """Return the limit that the prompt or the requested output exceeds as a whole, or None."""
         for account in self._accounts:
             for index, tokens in ((INPUT, features.prompt_tokens), (OUTPUT, features.asked_output_tokens)):
                 bucket = account.buckets[index]
@@ -72,7 +72,7 @@ class Reservation(msgspec.Struct, eq=False):
         return None
 
     def take(self, features: RequestFeatures, costs: Costs, now_us: int) -> None:
-        """Reserve; every account's `lacks` has been asked."""
+        """Reserve the costs. The caller has checked every account's `lacks`."""
         if self.state != "entered":
             return
         self.state, self._held = "reserved", costs
@@ -81,7 +81,7 @@ class Reservation(msgspec.Struct, eq=False):
             account.take(costs, now_us)
 
     def release(self, now_us: int) -> None:
-        """It was refused after all: give back what was taken on arrival."""
+        """Refund what was reserved on arrival, because the request was rejected after all."""
         held = self._held
         if self.state != "reserved" or held is None:
             return
@@ -91,7 +91,7 @@ class Reservation(msgspec.Struct, eq=False):
             account.take(back, now_us)
 
     def extend(self, output_tokens: int, now_us: int) -> None:
-        """A stream has come this far: stay ahead of it."""
+        """Reserve ahead of a stream that has reached `output_tokens`."""
         if self.state not in ("reserved", "extended") or output_tokens <= self.output_tokens:
             return
         steps = -(-(output_tokens - self.output_tokens) // EXTENSION_TOKENS)
@@ -104,7 +104,7 @@ class Reservation(msgspec.Struct, eq=False):
     def settle(
         self, input_tokens: int, output_tokens: int, kv_token_seconds: float, gpu_seconds: float, now_us: int
     ) -> bool:
-        """Charge what it cost in the end; whether this was the first to say so."""
+        """Charge the final cost. Return False if the request was settled before."""
         if self.state == "settled":
             return False
         self.state = "settled"

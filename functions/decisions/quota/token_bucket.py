@@ -1,26 +1,28 @@
 """Token bucket of one rate limit: spending fills it, time empties it, exact in whole numbers.
 
     level(now) = max(0, level - elapsed_us x limit)      capacity = min(limit, max(burst, largest)) x period
-    a cost may come while  level + min(cost, capacity) <= capacity
+    a cost may be spent while  level + min(cost, capacity) <= capacity
 
-A token is `period_s` million units, so that a limit of L tokens a period empties L units each microsecond: nothing
-is ever rounded. What may come in any t seconds, with q the largest cost that comes:
+A token is `period_s` million units, so that a limit of L tokens a period empties L units each microsecond, without
+rounding. The bound for any t seconds, with q the largest single cost, is
 
     spent(t) <= limit x t / period + max(capacity, q)
 
 Bursts are 2 % of the period's limit (1.2 s of a minute), at least one request of the largest length that the tier
-allows, so that any minute sees at most 1.02 x the limit, or the limit and one such request, unless a policy allows more
-at once (`tokenBurstSeconds`; its kind's default is 10: those who ask side by side reserve side by side). Requests alone
-may come a whole minute's worth at once: they cost nothing by themselves, and so clients know it from others.
+allows. So any minute sees at most 1.02 x the limit, or the limit and one such request, unless a policy allows a larger
+burst (`tokenBurstSeconds`; its kind's default is 10, because concurrent requests reserve at the same time). The bucket
+of requests allows a whole minute's worth in one burst: requests cost nothing by themselves, and clients know this
+behaviour from other providers.
 Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200. 1,200 pass in one instant.
-600 more wait 0.6 s, since 1,000 empty in a second. 3,000 in one request wait 1.2 s, for a bucket quite empty, and leave
-1,800 of debt: nobody comes for 1.8 s and 100 more wait for 1.9 s. In any minute at most 60,000 + 3,000 pass.
+600 more wait 0.6 s, since 1,000 empty in a second. 3,000 in one request wait 1.2 s, until the bucket is empty, and
+leave 1,800 of debt: for 1.8 s nothing may be spent, and 100 more wait for 1.9 s. In any minute at most 60,000 + 3,000
+pass.
 
-What was refused takes nothing. A cost that turns out larger than what was taken is added whatever the level (`add`):
-debt, which those who come next wait off. A limit that shrinks finds the bucket full at most.
+A rejected cost adds nothing. If a cost turns out larger than what was reserved, the rest is added whatever the level
+(`add`). That is debt, and later requests wait for it. If a limit shrinks, the bucket is at most full.
 
-A lease is the same bucket with capacity 0 that time does not empty; what is granted puts its level below zero.
-Neighbours: `account` has one for each dimension; `lease` says how grants are asked for.
+A lease is the same bucket with capacity 0 that time does not empty; a grant puts its level below zero.
+Neighbours: `account` has one for each dimension; `lease` decides how much to request from the bus.
 """
 
 US_PER_S = 1_000_000
@@ -28,19 +30,19 @@ _BURST_DIVISOR = 50  # 2 %
 
 
 def burst_of(limit: int, largest: int = 0) -> int:
-    """How much of a limit may come at once; in tokens, or whatever the limit counts."""
+    """Return the part of a limit that may be spent in one burst, in the unit that the limit counts."""
     return min(limit, max(limit // _BURST_DIVISOR, largest, 1))
 
 
 class TokenBucket:
-    """Times are whole microseconds of a monotonic clock; amounts are units unless a name says otherwise."""
+    """Bucket of one limit. Times are whole microseconds of a monotonic clock; amounts are units unless noted."""
 
     __slots__ = ("burst", "capacity", "leased", "level", "limit", "rate_divisor", "rate_units", "unit", "updated_us")
 
     def __init__(self, limit: int, burst: int, period_s: int, now_us: int) -> None:
         self.limit = limit
         self.burst = burst
-        self.unit = period_s * US_PER_S  # of one token
+        self.unit = period_s * US_PER_S  # units per token
         self.capacity = burst * self.unit
         self.rate_units, self.rate_divisor = limit, 1  # emptied each microsecond
         self.level = 0
@@ -48,7 +50,7 @@ class TokenBucket:
         self.updated_us = now_us
 
     def advance(self, now_us: int) -> None:
-        """Let time pass; it never runs backwards."""
+        """Empty the bucket for the time up to `now_us`. Earlier times are ignored."""
         elapsed_us = now_us - self.updated_us
         if elapsed_us <= 0:
             return
@@ -59,7 +61,7 @@ class TokenBucket:
 
     @property
     def headroom(self) -> int:
-        """What may come at once, as of the last `advance`; negative while in debt."""
+        """Units that may be spent as of the last `advance`; negative while in debt."""
         return self.capacity - self.level
 
     def has_headroom(self, cost: int) -> bool:
@@ -67,19 +69,19 @@ class TokenBucket:
         return cost <= headroom or (cost > self.capacity > 0 and headroom >= self.capacity)
 
     def spend(self, cost: int, now_us: int) -> None:
-        """The same as `advance` and `add`, in one call."""
+        """Call `advance` and `add` in one step."""
         if now_us > self.updated_us:
             self.advance(now_us)
         level = self.level + cost
         self.level = level if level > 0 or self.leased else 0
 
     def add(self, cost: int) -> None:
-        """Spend, or where negative give back, whatever the level; time has been let pass."""
+        """Spend, or refund if negative, whatever the level. Call `advance` first."""
         level = self.level + cost
         self.level = level if level > 0 or self.leased else 0
 
     def wait_us(self, cost: int) -> int:
-        """Until `cost` may come; a period where no time would bring it."""
+        """Return the time until `cost` may be spent, or one period if the bucket never empties."""
         if self.has_headroom(cost):
             return 0
         if self.rate_units <= 0:
@@ -87,13 +89,13 @@ class TokenBucket:
         return -(-(min(cost, self.capacity) - self.headroom) * self.rate_divisor // self.rate_units)
 
     def full_again_us(self) -> int:
-        """Until everything that may come at once is there again."""
+        """Return the time until a full burst may be spent again."""
         return self.level * self.rate_divisor // self.rate_units if self.level > 0 and self.rate_units > 0 else 0
 
     def change(self, limit: int, burst: int) -> None:
-        """Another limit from now on; what was spent stays spent, as far as the new one could have borne it.
+        """Apply another limit. What was spent stays spent, up to the new capacity.
 
-        A lease holds what was granted by the old one, and owes what was owed.
+        A lease keeps its grants and its debt.
         """
         self.limit, self.burst = limit, burst
         if self.leased:
@@ -102,11 +104,11 @@ class TokenBucket:
         self.level = min(self.level, self.capacity)
 
     def keep(self, rate_units: int, rate_divisor: int, capacity: int) -> None:
-        """Empty at this rate, the limit's or a part of it, from a level that is none of a lease's."""
+        """Empty at this rate (the limit's or a part of it) and end a lease: a level below 0 becomes 0."""
         self.rate_units, self.rate_divisor, self.capacity = rate_units, rate_divisor, capacity
         self.leased, self.level = False, max(self.level, 0)
 
     def lease(self, level: int) -> None:
-        """Hold what is granted and no more; time empties nothing."""
+        """Become a lease at this level: only grants can be spent, and time empties nothing."""
         self.rate_units, self.rate_divisor, self.capacity = 0, 1, 0
         self.leased, self.level = True, level
