@@ -1,4 +1,4 @@
-"""The brain: pure functions over frozen values. No I/O, no clock, no randomness except as arguments.
+"""Decisions: pure functions and state machines without I/O. Clock and randomness are arguments.
 
-The gateway, the agent, the controller and the simulator call the same functions.
+The gateway, the agent, the controller and the simulator call the same code.
 """

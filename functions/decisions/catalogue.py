@@ -1,7 +1,7 @@
-"""Catalogue of a snapshot: look-ups of tenants, keys, models and pools, built once and read on every request.
+"""Catalogue of a snapshot: indexes of tenants, keys, models and pools, built once and read on every request.
 
-A model that the caller may not use does not exist for it: `resolve` answers None for both, so that nobody can learn
-what other tenants have by asking.
+`resolve` returns None both for a model that does not exist and for one that the caller may not use, so that callers
+cannot find out about other tenants' models.
 """
 
 from bisect import bisect_left
@@ -57,7 +57,7 @@ class Catalogue:
     """Indexes over one snapshot. Immutable once built; a request uses one from start to finish."""
 
     def __init__(self, snapshot: Snapshot, snapshot_hash: str, tables: Tables | None = None) -> None:
-        """`tables` are the snapshot's, where they are at hand: `Catalogue.of` has them."""
+        """Index `snapshot`. Pass its `tables` if they exist already, as `Catalogue.of` does."""
         if tables is None:
             content = indexed(snapshot)
             snapshot, tables = content.snapshot, content.tables
@@ -72,10 +72,10 @@ class Catalogue:
         self.classifiers: Mapping[str, ClassifierEntry] = {
             entry.classifier.model: entry.classifier for entry in snapshot.routing if entry.classifier is not None
         }
-        self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the model that they serve
+        self.pools_of: dict[PoolName, list[PoolEntry]] = {}  # by the pool that bears the model's name
         for entry in snapshot.pools:
             self.pools_of.setdefault(model_of(entry), []).append(entry)
-        self.prefill_of = prefill_pools(self.pools_of)  # by the pool for which it computes prompts
+        self.prefill_of = prefill_pools(self.pools_of)  # prefill pool by the pool that it computes prompts for
         self.may_sleep = frozenset(entry.pool for entry in snapshot.autoscaling if not entry.min_replicas)
         self._usable: dict[tuple[TenantId, PoolName], Usable] = {}
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
@@ -84,24 +84,24 @@ class Catalogue:
 
     @classmethod
     def of(cls, content: Indexed) -> "Catalogue":
-        """The catalogue of a content at hand; walks over its pools, and over nothing else of it."""
+        """Build the catalogue from indexed content. Only the pools are walked."""
         return cls(content.snapshot, content.content_hash, content.tables)
 
     def quota_of(self, tenant: TenantId) -> QuotaEntry | None:
-        """The quota of the tenant's tier; None where the tenant or its tier is not in the snapshot."""
+        """Return the quota of the tenant's tier, or None if the tenant or its tier is not in the snapshot."""
         entry = self.tenants.get(tenant)
         return self.quotas.get(entry.tier) if entry is not None else None
 
     def routing_for(self, pool: PoolName) -> RoutingEntry:
-        """The routing policy that the pool obeys; the built-in defaults where none was written for it."""
+        """Return the routing policy of the pool, or the built-in default if none names it."""
         if pool not in self.pools:
-            return DEFAULT_ROUTING  # and not remembered: nobody can fill the memory with names of their own invention
+            return DEFAULT_ROUTING  # not cached: invented names must not fill the memory
         if pool not in self._routing:
             self._routing[pool] = obeyed(self.snapshot.routing, self.pools[pool], DEFAULT_ROUTING)
         return self._routing[pool]
 
     def admission_for(self, pool: PoolName) -> AdmissionEntry:
-        """The admission policy that the pool obeys; the built-in defaults where none was written for it."""
+        """Return the admission policy of the pool, or the built-in default if none names it."""
         if pool not in self.pools:
             return DEFAULT_ADMISSION
         if pool not in self._admission:
@@ -109,7 +109,7 @@ class Catalogue:
         return self._admission[pool]
 
     def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
-        """The tenant's pools of the model that bears this pool's name."""
+        """Return the tenant's pools of the model that bears this pool's name."""
         known = self._usable.get((tenant, model_pool))
         if known is not None:
             return known
@@ -125,33 +125,34 @@ class Catalogue:
         return usable(self.pools_of[model_pool], tenant, is_own=self.is_tenants_own(model_pool))
 
     def is_tenants_own(self, model_pool: PoolName) -> bool:
-        """Whether the model that bears this pool's name is one tenant's alone."""
+        """Return True if the model that bears this pool's name belongs to one tenant."""
         base = self.base_of(model_pool)
         return base is not None and str(base.id) != str(model_pool)
 
     def base_of(self, pool: PoolName) -> ModelEntry | None:
-        """The base model whose name the pool bears: its own, or a tenant's own in a pool of its own."""
+        """Return the base model whose name the pool bears: a shared model, or a tenant's own."""
         return base_of(self.models, pool)
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
-        """The model in whichever of its pools answers this request first; one that the prompt fits, where there is."""
+        """Return the model in the pool that the placement rules choose for this request, preferring pools whose context
+        window fits the prompt."""
         named = model_of(self.pools[model.pool])
         pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
         rules = self.routing_for(named).placement
         return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
 
     def takes_over(self, pool: PoolName) -> list[PoolName]:
-        """Other pools of its model that get what this one cannot take, of one tenant or another."""
+        """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
         entry = self.pools.get(pool)
         return takes_over(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
 
     def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
-        """The same model in another of the tenant's pools; itself, where this is none of them."""
+        """Return the model in another of the tenant's pools, or unchanged if `pool` is none of them."""
         if pool not in model.other_pools:
             return model
         split = model.split
         if split is not None and self.pools[pool].model and split.model == self._base_id(model_of(self.pools[pool])):
-            split = None  # of the base's versions, which are of the pool that bears its name
+            split = None  # the split is between base versions, which exist only in the pool of the base's name
         if split is not None:
             split = replace(split, candidate=self.in_pool(split.candidate, pool))
         weights = model if model.is_adapter else self._weights(model, pool)
@@ -163,7 +164,7 @@ class Catalogue:
             context_window_tokens=entry.context_window_tokens,
             accelerators_per_replica=entry.accelerators_per_replica,
             price_per_accelerator_hour=entry.price_per_accelerator_hour,
-            weights=None if entry.model else model.weights,  # versions are of the pool that bears the model's name
+            weights=None if entry.model else model.weights,  # versions exist only in the pool of the model's name
             task=entry.task,
             split=split,
         )
@@ -173,8 +174,8 @@ class Catalogue:
         return base.id if base is not None else None
 
     def for_prefill(self, model: ResolvedModel, weights: Digest | None) -> ResolvedModel:
-        """The same model in the pool that computes prompts for its own (`prefill_of` has one), by replicas that have
-        loaded these weights."""
+        """Return the model in the prefill pool of its pool, restricted to replicas that have loaded `weights`.
+        `prefill_of` must have an entry for the pool."""
         entry = self.prefill_of[model.pool]
         there = model if model.is_adapter else self._weights(model, entry.name)
         return replace(
@@ -189,22 +190,22 @@ class Catalogue:
         )
 
     def _weights(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
-        """A base model as the pool's engines call it, with the digest of their weights where they are declared."""
+        """Return a base model under the name that the pool's engines use, with the digest of the declared weights."""
         declared = self.base_of(pool) or self.models.get(model.id)
         version = _by_name(declared, declared.channels.get(DEFAULT_CHANNEL)) if declared is not None else None
         digest = version.digest if version is not None else model.digest
         return replace(model, engine_name=EngineName(pool), digest=digest)
 
     def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
-        """The base model whose name the pool bears, as `resolve` has it: policies name models by their pools."""
+        """Return `resolve` for the base model whose name the pool bears. Policies name models by their pools."""
         base = self.base_of(pool)
         return self.resolve(tenant, base.id) if base is not None else None
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """The version that `requested` means for this tenant, or None.
+        """Return the version that `requested` means for this tenant, or None.
 
-        Remembered, since tenants ask for the same few names all day; only what exists is, so that nobody can fill the
-        memory with names of their own invention.
+        Results are cached, since tenants request the same few names all day. A None is not cached, so that invented
+        names cannot fill the memory.
         """
         known = self._resolved_before.get((tenant, requested))
         if known is not None:
@@ -232,7 +233,7 @@ class Catalogue:
         return self._resolved(tenant, requested, model, version) if version is not None else None
 
     def _by_channel(self, tenant: TenantId, requested: str, model: ModelEntry, channel: str) -> ResolvedModel | None:
-        """What the channel points at, with the rollout that is on its way there."""
+        """Return the version that the channel points at, with the split of a rollout in progress."""
         control = _by_name(model, model.channels.get(channel))
         if control is None:
             return None
@@ -247,8 +248,8 @@ class Catalogue:
         return replace(resolved, split=_split(entry, other, model.id))
 
     def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
-        """An adapter whose own channel stands still goes with its base: in a rollout of that, the same share of its
-        requests is answered by replicas of the new version."""
+        """Apply a rollout of the base to an adapter that has none of its own: the same share of its requests goes to
+        replicas of the base's new version."""
         base = self.base_of(adapter.pool)
         splits = base.splits if base is not None else ()
         entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)
@@ -258,15 +259,16 @@ class Catalogue:
         return replace(adapter, split=_split(entry, replace(adapter, weights=candidate.digest), base.id))
 
     def _weights_of(self, model: ModelEntry, version: VersionEntry) -> Digest | None:
-        """An adapter's are those that its base's default channel points at."""
+        """Return the base weights that the replica must have loaded, or None if the base has fewer than two versions.
+        An adapter uses the version of its base's default channel."""
         base = model if model.type == "base" else self.base_of(model.pool)
         if base is None or len(base.versions) < 2:
-            return None  # whatever its replicas have loaded is it
+            return None  # all replicas have loaded the same version
         meant = version if model is base else _by_name(base, base.channels.get(DEFAULT_CHANNEL))
         return meant.digest if meant is not None else None
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
-        """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""
+        """Return True if one of the tenant's patterns allows the model: an exact id, or a prefix followed by `*`."""
         entry = self.tenants.get(tenant)
         if entry is None:
             return False
@@ -276,7 +278,7 @@ class Catalogue:
         )
 
     def callable_models(self, tenant: TenantId) -> list[ModelEntry]:
-        """Every model that the tenant may call, by id; none of which no version has an artifact yet."""
+        """Return every model that the tenant may call and has a pool for, by id, except models without versions."""
         entry = self.tenants.get(tenant)
         if entry is None:
             return []
@@ -290,7 +292,7 @@ class Catalogue:
         return [found[model_id] for model_id in sorted(found)]
 
     def _matching(self, pattern: str) -> Iterator[ModelEntry]:
-        """The models that one pattern allows; those with one beginning stand together in the snapshot."""
+        """Yield the models that one pattern allows. The snapshot sorts models by id, so equal prefixes are adjacent."""
         if not pattern.endswith("*"):
             if pattern in self.models:
                 yield self.models[ModelId(pattern)]
@@ -304,7 +306,7 @@ class Catalogue:
     def _resolved(
         self, tenant: TenantId, requested: str, model: ModelEntry, version: VersionEntry
     ) -> ResolvedModel | None:
-        """In the first of the tenant's pools; None where it has none of this model's."""
+        """Return the version in the first of the tenant's pools, or None if it has no pool of this model."""
         pool = self.pools[model.pool]
         resolved = ResolvedModel(
             requested=requested,
@@ -324,7 +326,7 @@ class Catalogue:
         return self.in_first_pool(resolved, tenant)
 
     def in_first_pool(self, model: ResolvedModel, tenant: TenantId) -> ResolvedModel | None:
-        """What is in the pool of the model's name, in the first of the tenant's pools; None where it has none."""
+        """Move a model from the pool of its name to the first of the tenant's pools; return None if it has none."""
         pools = self.usable(tenant, model.pool).in_order
         if not pools:
             return None

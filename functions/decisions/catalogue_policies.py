@@ -1,11 +1,11 @@
 """Policy of a pool: the one whose pattern fits it best, or the built-in default.
 
-A pattern is a pool's exact name, or a beginning that ends in `*`. The exact name goes before any beginning, a longer
-beginning before a shorter one; between equals, the policy whose name comes first.
+A pattern is a pool's exact name, or a prefix followed by `*`. An exact name beats any prefix, and a longer prefix beats
+a shorter one. Between equal patterns, the policy whose name sorts first wins.
 Worked example (test_the_most_specific_pattern_wins): for the pool `llama-8b`, `llama-8b` goes before `llama-*`, which
 goes before `*`.
 
-Neighbours: `catalogue` asks once per pool and remembers; the gateway obeys what it is told.
+Neighbours: `catalogue` looks up each pool once and caches the result.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, BandEntry, PoolEntry, RolloutEntry, RoutingEntry, StageEntry
 
-BUILT_IN = "built-in"  # the name of the entries that hold where none was written
+BUILT_IN = "built-in"  # name of the default entries
 
 DEFAULT_ROUTING = RoutingEntry(name=BUILT_IN, pools=("*",))
 DEFAULT_ADMISSION = AdmissionEntry(
@@ -50,7 +50,7 @@ _EXACT = 1_000_000  # above the length of any pattern
 
 
 def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -> Policy:
-    """The policy that the pool obeys."""
+    """Return the policy whose pattern fits the pool best."""
     best, best_rank = default, -1
     for policy in sorted(policies, key=lambda policy: policy.name):
         rank = max((_rank(pattern, pool) for pattern in policy.pools), default=-1)
@@ -60,7 +60,8 @@ def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -
 
 
 def obeyed(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Policy:
-    """The policy of one pool of several of a model: what names it, by more than `*`; else the model's."""
+    """Return the policy of a pool, which may be one of several of its model: a policy that names the pool by more than
+    `*`, otherwise the model's policy."""
     policies = tuple(policies)
     own = most_specific(policies, pool.name, default)
     if not pool.model or any(_rank(pattern, pool.name) > 0 for pattern in own.pools):
@@ -69,7 +70,7 @@ def obeyed(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Poli
 
 
 def _rank(pattern: str, pool: PoolName) -> int:
-    """How well the pattern fits; below 0: not at all."""
+    """Return how specifically the pattern fits the pool; negative if it does not fit."""
     if pattern == pool:
         return _EXACT
     if pattern.endswith("*") and pool.startswith(pattern[:-1]):

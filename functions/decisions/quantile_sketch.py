@@ -1,18 +1,19 @@
-"""Quantile sketch of durations in a few hundred counters: within 1 %, mergeable, bounded. Pure.
+"""Quantile sketch of durations: within 1 %, mergeable, bounded to a few hundred counters. Pure.
 
-Buckets grow by the factor G = 1.01 / 0.99, so that a bucket's middle is within 1 % of everything in it:
+Buckets grow by the factor G = 1.01 / 0.99, so that a bucket's middle is within 1 % of every value in it:
 
-    bucket of v = ceil(ln v / ln G)             it holds what is above G^(i-1) and up to G^i
+    bucket of v = ceil(ln v / ln G)             holds values above G^(i-1) and up to G^i
     value of it = 2 G^i / (G + 1)
 
 Worked example (test_worked_example_of_the_prologue): 100 ms falls into ceil(4.6052 / 0.0200) = 231, which holds 99.50
 to 101.51 ms and reads as 100.49 ms.
-From 0.01 ms to an hour that makes 986 buckets at most; what is below or above counts in the first or the last.
+The range from 0.01 ms to an hour needs at most 986 buckets. Values outside count in the first or the last bucket.
 
-Laws: merging is adding, in any order (test_merging_is_adding); a comparison with a threshold is asked on the safe side,
-`count_above` counts only what is above for certain, `count_up_to` only what is not (test_counts_err_on_the_safe_side).
+Laws: merging is adding, in any order (test_merging_is_adding). Comparisons with a threshold are conservative:
+`count_above` counts only values that are certainly above, `count_up_to` only values that are certainly not above
+(test_counts_err_on_the_safe_side).
 Source: DDSketch (Masson, Rim, Lee, VLDB 2019), with a fixed range in place of collapsing buckets.
-Neighbours: `rollout.evidence` holds three of them for each group; `rollout.sequential_test` asks them.
+Neighbours: `rollout.evidence` holds three sketches for each group; `rollout.sequential_test` reads them.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ MAX_BUCKETS = LAST_BUCKET - FIRST_BUCKET + 1
 
 
 def bucket_of(value_ms: float) -> int:
-    """Between FIRST_BUCKET and LAST_BUCKET; what is no number at all counts as the longest."""
+    """Return the bucket of a value, between FIRST_BUCKET and LAST_BUCKET. NaN counts as the longest."""
     if value_ms <= LEAST_MS:
         return FIRST_BUCKET
     if not value_ms < MOST_MS:
@@ -39,12 +40,12 @@ def bucket_of(value_ms: float) -> int:
 
 
 def upper_edge_ms(bucket: int) -> float:
-    """Nothing in the bucket is above this, unless it is the last one."""
+    """Return the upper bound of the values in the bucket. The last bucket has none."""
     return GROWTH**bucket
 
 
 class QuantileSketch:
-    """Owned by whoever adds to it."""
+    """Counts of durations by bucket. Only its owner may add to it."""
 
     __slots__ = ("_buckets", "count")
 
@@ -54,7 +55,7 @@ class QuantileSketch:
 
     @classmethod
     def of(cls, buckets: Mapping[int, int]) -> "QuantileSketch":
-        """From what `buckets` said; ValueError where that is none of ours."""
+        """Rebuild a sketch from the result of `buckets`. Raise ValueError for a bucket or count out of range."""
         sketch = cls()
         for bucket, count in buckets.items():
             if not FIRST_BUCKET <= bucket <= LAST_BUCKET or count < 1:
@@ -64,14 +65,14 @@ class QuantileSketch:
         return sketch
 
     def buckets(self) -> dict[int, int]:
-        """The counts of the buckets that hold something, in order."""
+        """Return the counts of the non-empty buckets, in order."""
         return dict(sorted(self._buckets.items()))
 
     def add(self, value_ms: float, times: int = 1) -> None:
         self.add_to(bucket_of(value_ms), times)
 
     def add_to(self, bucket: int, times: int) -> None:
-        """So many values of a bucket that is known."""
+        """Add `times` values to a known bucket."""
         self._buckets[bucket] = self._buckets.get(bucket, 0) + times
         self.count += times
 
@@ -81,7 +82,7 @@ class QuantileSketch:
         self.count += other.count
 
     def quantile(self, q: float) -> float | None:
-        """Milliseconds, within 1 %: the value of rank ceil(q x count). None where nothing was added."""
+        """Return the value of rank ceil(q x count) in milliseconds, within 1 %, or None if the sketch is empty."""
         if self.count == 0:
             return None
         wanted, seen = max(1, ceil(q * self.count)), 0
@@ -92,12 +93,12 @@ class QuantileSketch:
         raise AssertionError("the counts do not add up")
 
     def count_above(self, value_ms: float) -> int:
-        """How many are above it for certain: the buckets beyond its own."""
+        """Return how many values are certainly above: those in later buckets."""
         own = bucket_of(value_ms)
         return sum(count for bucket, count in self._buckets.items() if bucket > own)
 
     def count_up_to(self, value_ms: float) -> int:
-        """How many are at most that for certain: the buckets whose upper edge is not above it."""
+        """Return how many values are certainly not above: those in buckets whose upper edge is at most `value_ms`."""
         own = bucket_of(value_ms)
         own_counts = own < LAST_BUCKET and upper_edge_ms(own) <= value_ms * (1 + 1e-9)
         return sum(count for bucket, count in self._buckets.items() if bucket < own or (bucket == own and own_counts))

@@ -1,4 +1,4 @@
-"""Model of a request: one version of it, in one pool, with what its tenant may use besides. `catalogue` resolves it."""
+"""Model of a request: one version in one pool, and the other pools that its tenant may use. `catalogue` resolves it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from functions.api.snapshot import Sticky, Task
 class ResolvedModel:
     """One version of one model, chosen for one request."""
 
-    requested: str  # as the caller wrote it; answers repeat it
+    requested: str  # as the caller wrote it; responses repeat it
     id: ModelId
     version: str
     digest: Digest
@@ -19,13 +19,13 @@ class ResolvedModel:
     pool: PoolName
     is_adapter: bool
     context_window_tokens: int
-    accelerators_per_replica: int = 1  # of the pool
+    accelerators_per_replica: int = 1  # in the pool
     price_per_accelerator_hour: float = 0.0  # the operator's money
-    split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
-    other_pools: tuple[PoolName, ...] = ()  # of the model, that its tenant may use, in order
-    names: Mapping[Digest, str] = field(default_factory=dict)  # of a base: its versions
-    weights: Digest | None = None  # what its replica must have loaded, where the base has several versions
-    task: Task = "generate"  # of the pool: what its engines were started for
+    split: "Split | None" = None  # rollout of the requested channel; this version is its control
+    other_pools: tuple[PoolName, ...] = ()  # other pools of the model that the tenant may use, in order
+    names: Mapping[Digest, str] = field(default_factory=dict)  # version names of a base model
+    weights: Digest | None = None  # base weights that the replica must have loaded, if the base has several versions
+    task: Task = "generate"  # task that the pool's engines were started for
 
     @property
     def served_as(self) -> str:
@@ -33,8 +33,8 @@ class ResolvedModel:
         return f"{self.id}@{self.version}"
 
     def as_loaded(self, weights: Digest | None) -> tuple[str, Digest]:
-        """The version and the digest of an answer of a base, by what the replica that gave it had loaded: another than
-        was meant, while some replicas have been started anew and others have not. Without a name, it is its digest."""
+        """Return version and digest of a base model's response, from the weights that its replica had loaded. They
+        differ from the resolved version while only some replicas have restarted. An unnamed version is its digest."""
         if self.is_adapter or weights is None or weights == self.digest:
             return self.version, self.digest
         return self.names.get(weights, weights), weights
@@ -42,11 +42,11 @@ class ResolvedModel:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A rollout in progress: a part of the requests goes to another version; `decisions.rollout.split` says which."""
+    """Rollout in progress: a part of the requests, chosen by `decisions.rollout.split`, goes to the candidate."""
 
     rollout: RolloutId
     stage: int
     percent: int  # 1 to 99
     sticky: Sticky
-    candidate: ResolvedModel  # itself without a split
-    model: ModelId  # whose channel it is: of an adapter perhaps its base, with which it goes
+    candidate: ResolvedModel  # its own `split` is None
+    model: ModelId  # model whose channel is rolled out; for an adapter it may be its base
