@@ -1,9 +1,8 @@
-"""A fan-out in virtual time: thousands of nodes deciding with `decisions.distribution.swarm` and
-`decisions.distribution.tracker` unchanged.
+"""A fan-out in virtual time: thousands of nodes that use `decisions.distribution.swarm` and `tracker` unchanged.
 
-assumptions   what is taken for granted about links, store and faults
-events        the clock: what happens when
+assumptions   assumptions about links, store and faults
+events        the virtual clock and its event queue
 links         bandwidth shared between transfers
-node          one node: its asks carried out, its announcements
-simulation    everything together; `simulate(assumptions) -> Outcome`
+node          one node: its requests and announcements
+simulation    the whole; `simulate(assumptions) -> Outcome`
 """

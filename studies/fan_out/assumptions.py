@@ -1,4 +1,4 @@
-"""What a simulated fan-out takes for granted. Every figure that is not a rate was read off the real node fetcher."""
+"""Assumptions of a simulated fan-out. All figures but the rates were measured on the real node fetcher."""
 
 from dataclasses import dataclass, field
 
@@ -11,20 +11,20 @@ class Assumptions:
     nodes: int
     size_bytes: int
     chunk_bytes: int
-    down_bytes_per_s: float  # of each node
+    down_bytes_per_s: float  # for each node
     up_bytes_per_s: float
-    store_bytes_per_s: float  # of the store, for all together
-    latency_s: float = 0.002  # one way, between any two; a busy machine's turn-around included
+    store_bytes_per_s: float  # the store's total for all nodes
+    latency_s: float = 0.002  # one way, between any two; includes the turn-around of a busy machine
     store_latency_s: float = 0.02  # until the first byte
     max_uploads: int = 4
-    slices: int = 4  # of a chunk; transfers that share a link take turns slice by slice
+    slices: int = 4  # slices of a chunk; transfers that share a link alternate slice by slice
     tick_s: float = 0.2
-    start_spread_s: float = 0.5  # nodes begin within this time
-    hash_bytes_per_s: float = 1.2e9  # the last check of the whole, sha256 on one core
-    swarm: bool = True  # False: everyone reads from the store
+    start_spread_s: float = 0.5  # nodes start within this time
+    hash_bytes_per_s: float = 1.2e9  # rate of the final check, sha256 on one core
+    swarm: bool = True  # False: all nodes read from the store
     zones: int = 1
-    killed: tuple[tuple[int, float], ...] = ()  # node, when
-    corrupt: frozenset[int] = frozenset()  # nodes whose chunks are not what they should be
+    killed: tuple[tuple[int, float], ...] = ()  # node, time
+    corrupt: frozenset[int] = frozenset()  # nodes that send corrupt chunks
     store_down: tuple[float, float] | None = None  # from, until
     seed: int = 1
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
@@ -36,7 +36,7 @@ class Assumptions:
 
     @property
     def least_s(self) -> float:
-        """What the links allow at best; see the worked example in the page on distribution."""
+        """Lower limit of the time by the links; see the worked example in the page on distribution."""
         supply = self.store_bytes_per_s + (self.nodes * self.up_bytes_per_s if self.swarm else 0.0)
         return max(
             self.size_bytes / self.down_bytes_per_s,
@@ -47,7 +47,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    finished_s: tuple[float, ...]  # of the nodes that were not killed, ascending; each from its own begin
+    finished_s: tuple[float, ...]  # for the nodes that were not killed, ascending; each from its own start
     store_bytes: int
     peer_bytes: int
     failures: dict[str, int]

@@ -1,4 +1,4 @@
-"""One simulated node: the real `Swarm` decides, this carries out in virtual time what the shell does with sockets."""
+"""One simulated node: the real `Swarm` decides, and this class replaces the sockets in virtual time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from studies.fan_out.simulation import Simulation
 
 
-# A link as a token bucket: what is reserved goes through one after the other, at the link's rate.
-# The real node's `Bandwidth` does the same with the bytes of all its transfers. Worked example (test_links_share): two
-# transfers of two slices of 1 MB on a link of 1 MB/s, begun together, take turns and end after 3 and 4 s.
+# A link as a token bucket: reserved bytes pass one after the other, at the link's rate, as in the real node's
+# `Bandwidth`. Worked example (test_links_share): two transfers of two slices of 1 MB on a link of 1 MB/s, started
+# together, alternate and end after 3 and 4 s.
 
 
 @dataclass(slots=True)
@@ -27,13 +27,13 @@ class Link:
     free_at_s: float = 0.0
 
     def take(self, size_bytes: float, now_s: float) -> float:
-        """When these bytes will have gone through."""
+        """Reserve the bytes. Return when they will have passed."""
         self.free_at_s = max(self.free_at_s, now_s) + size_bytes / self.bytes_per_s
         return self.free_at_s
 
 
-_EARLY_S = 0.25  # the shell's: a hungry node announces itself before its time
-_REFUSED_AFTER_S = 0.01  # a dead node's port
+_EARLY_S = 0.25  # as in the real node: an idle node announces itself early
+_REFUSED_AFTER_S = 0.01  # connection refused by a dead node
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class SimNode:
     from_peers_bytes: int = 0
     _running: dict[int, PeerRequest] = field(default_factory=dict)
     _announced_s: float = -1.0
-    _announcing: int = 0  # the number of the announcement that is due next; earlier ones are void
+    _announcing: int = 0  # number of the next announcement; earlier ones are void
 
     def begin(self) -> None:
         if self.simulation.assumptions.swarm:
@@ -68,7 +68,7 @@ class SimNode:
         self.alive = False
 
     def pump(self) -> None:
-        """Ask for what may be asked for now."""
+        """Send all requests that are allowed now."""
         events = self.simulation.events
         for ask in self.swarm.next(events.now_s, self.rng):
             self._running[ask.number] = ask
@@ -107,7 +107,7 @@ class SimNode:
             self._slice(ask, peer, peer.up, self.simulation.assumptions.slices)
 
     def _slice(self, ask: PeerRequest, peer: SimNode | None, source: Link, left: int) -> None:
-        """A part of the chunk goes through both links, then the next."""
+        """Send one slice of the chunk through both links, then the next."""
         now_s = self.simulation.events.now_s
         wanted = self.alive and ask.number in self._running
         if left == 0 or not wanted or (peer is not None and not peer.alive):
@@ -154,7 +154,7 @@ class SimNode:
         self.pump()
 
     def _announce(self, number: int) -> None:
-        """A round trip to the tracker; finished nodes stay as seeds."""
+        """Make a round trip to the tracker; finished nodes stay as seeds."""
         if not self.alive or number != self._announcing:
             return
         events, latency_s = self.simulation.events, self.simulation.assumptions.latency_s

@@ -2,9 +2,9 @@
 
     simulate(Assumptions(nodes=32, size_bytes=2_000_000_000, …)) -> Outcome
 
-What is modelled: each node's link up and down and the store's link, shared slice by slice; latencies; the tracker; the
-limits on uploads and requests; nodes that die or send corrupt chunks; a store that is down. What is not: CPU, disks,
-switches between nodes (any two reach each other at their links' rates), TCP's own start.
+The model includes each node's up and down link and the store's link, shared slice by slice; latencies; the tracker;
+the limits on uploads and requests; nodes that die or send corrupt chunks; a store outage. It excludes CPU, disks,
+switches (any two nodes reach each other at their links' rates), and TCP slow start.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class Simulation:
         return self.board.announce(news, self.events.now_s, self.rng)
 
     def size_of(self, chunk: int) -> int:
-        """Bytes of a chunk: all are of one size but the last."""
+        """Return the bytes of a chunk: all have one size but the last."""
         return min(self.assumptions.chunk_bytes, self.assumptions.size_bytes - chunk * self.assumptions.chunk_bytes)
 
     def on_finished(self, node: SimNode) -> None:
@@ -99,5 +99,5 @@ class Simulation:
 
 
 def simulate(assumptions: Assumptions) -> Outcome:
-    """Everybody has the artifact; TimeoutError where that never comes."""
+    """Run until all nodes have the artifact; TimeoutError if that never happens."""
     return Simulation(assumptions).run()

@@ -1,6 +1,6 @@
-"""Every router, every trace, three loads, several seeds: the large table, made in pieces that are kept.
+"""Table of every router on every trace at three loads with several seeds, made in pieces that are saved.
 
-trials    the traces, with the fleet that serves them and the time to first token that counts as good
-runs      one piece: a trace at a load with a seed, for all routers; as lines of a file, so that it can be gone on with
-summary   what the lines say: medians, ranges, who is first
+trials    the traces, with the fleet that serves them and the target for the first token
+runs      one piece: a trace at a load with a seed, for all routers; saved as lines of a file, so that it can resume
+summary   evaluation of the lines: medians, ranges, the best router
 """

@@ -1,7 +1,7 @@
-"""`python -m studies table`: every router, every trace, three loads, several seeds; kept in a file and gone on with.
+"""`python -m studies table`: every router, trace, load and seed; saved in a file and resumed from it.
 
-What is printed is where shoal stands against the best of the others; `--report` has all figures, `--plot` the picture,
-`-o json` every cell. Exit 0 whoever is ahead: this is a measurement.
+It prints shoal against the best other router; `--report` writes all figures, `--plot` a plot, `-o json` every cell.
+The exit code is 0 whichever is ahead: this is a measurement.
 """
 
 import sys
@@ -132,12 +132,12 @@ def _p99_ms(cell: Cell) -> float:
 
 
 def _late_percent(cell: Cell) -> float:
-    """Nobody is drawn as one in 2,000: a logarithm has no zero."""
+    """Return the late share, at least one in 2,000: a logarithmic axis has no zero."""
     return max(_LEAST_PERCENT, 100 * (1 - cell.goodput_ratio.middle))
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: never is null."""
+    """Replace infinity by null, since JSON has none."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     return None if value == inf else value

@@ -1,10 +1,10 @@
-"""The table's pieces: run by one or two processes, kept as lines of a file, gone on with where it ends.
+"""Pieces of the table: run by one or two processes, saved as lines of a file, resumed after its end.
 
-A line is a capacity (of each seed its own) or a run. What is there already is not run again; a last line that was cut
-off is run again. The file says for which sizes it was made, and another size is refused rather than mixed in.
+A line is a capacity (one per seed) or a run. Existing lines are not run again; a truncated last line is. The file
+records its sizes, and other sizes are rejected rather than mixed in.
 
     piece  = a trace at a load with a seed: all its routers, one after the other, on the same requests
-    order  = seeds first, then loads, then traces, so that a table is whole after each seed
+    order  = seeds first, then loads, then traces, so that a table is complete after each seed
 
 Neighbours: `trials` makes the requests, `summary` reads the lines.
 """
@@ -28,14 +28,14 @@ _SLOWEST = 0.99
 
 
 class Sizes(msgspec.Struct, frozen=True, tag="sizes"):
-    """What all lines of a file have in common."""
+    """Sizes common to all lines of a file."""
 
     requests: int
     seeds: int
 
 
 class Capacity(msgspec.Struct, frozen=True, tag="capacity"):
-    """Of one seed, since each is other requests: another window of a trace has other lengths."""
+    """Capacity for one seed. Each seed has its own requests: another window of a trace has other lengths."""
 
     trial: str
     seed: int
@@ -48,8 +48,8 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     load_ratio: float
     seed: int
     asked: int
-    goodput_ratio: float  # first tokens in time / all that asked
-    ttft_p50_ms: float | None  # of all that asked; None: so many never had one
+    goodput_ratio: float  # first tokens in time / all requests
+    ttft_p50_ms: float | None  # over all requests; None: too many had no first token
     ttft_p99_ms: float | None
     itl_p99_ms: float | None
     hit_ratio: float | None
@@ -65,12 +65,12 @@ Line = Sizes | Capacity | Run
 
 
 class ResultsUnusable(ValueError):
-    """Name another file, or give the sizes that this one was made for."""
+    """The file cannot be used; choose another, or give the sizes that this one was made for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be in the table."""
+    """Contents of the table."""
 
     traces_dir: Path
     trials: tuple[str, ...]
@@ -91,7 +91,7 @@ class Piece:
 
 
 def read_lines(path: Path, sizes: Sizes) -> list[Line]:
-    """Those of a file that may not be there yet."""
+    """Return the lines of a file; none if it does not exist yet."""
     if not path.exists():
         return []
     decoder = msgspec.json.Decoder(Line)
@@ -104,7 +104,7 @@ def read_lines(path: Path, sizes: Sizes) -> list[Line]:
             found.append(decoder.decode(line))
         except msgspec.DecodeError as error:
             if number == len(lines):
-                break  # cut off while it was written: no line break follows
+                break  # truncated while it was written: no line break follows
             raise ResultsUnusable(f"{path}, line {number}: {error}") from error
     if found and found[0] != sizes:
         raise ResultsUnusable(f"{path} was made for {found[0]}, not for {sizes}")
@@ -112,12 +112,12 @@ def read_lines(path: Path, sizes: Sizes) -> list[Line]:
 
 
 def make(plan: Plan, path: Path, processes: int, progress: Callable[[str], None]) -> list[Line]:
-    """Run what is missing, and give all that is there then."""
+    """Run what is missing, and return all lines."""
     known = read_lines(path, plan.sizes)
     _write_whole(path, known or [plan.sizes])
     capacities = {(line.trial, line.seed): line.per_s for line in known if isinstance(line, Capacity)}
     with ProcessPoolExecutor(max_workers=processes, mp_context=get_context("spawn")) as pool, path.open("ab") as file:
-        for seeds in (range(1), range(1, plan.sizes.seeds)):  # the others are found near the first
+        for seeds in (range(1), range(1, plan.sizes.seeds)):  # other seeds are searched near the first
             searches = [
                 partial(_capacity, plan, name, seed, capacities.get((name, 0)))
                 for seed in seeds
@@ -163,7 +163,7 @@ def _run_of(piece: Piece, router: str, outcome: Outcome) -> Run:
 
 
 def _quantile_of_all(outcome: Outcome, q: float) -> float | None:
-    """Whoever never had a first token waited longer than all others."""
+    """Return the quantile over all requests; one without a first token counts as the longest wait."""
     band = outcome.bands[0]
     share = q * band.asked / band.ttft.count if band.ttft.count else 2.0
     return band.ttft.quantile(share) if share <= 1.0 else None
@@ -210,7 +210,7 @@ def _append(file: BinaryIO, lines: Iterable[Line]) -> None:
 
 
 def _write_whole(path: Path, lines: Iterable[Line]) -> None:
-    """Without the line that was cut off, and at no moment without the others."""
+    """Write the file without the truncated line, atomically."""
     whole = path.with_name(path.name + ".new")
     whole.write_bytes(_encoded(lines))
     whole.replace(path)

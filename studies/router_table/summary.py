@@ -1,7 +1,7 @@
-"""What the lines say: each router's figures in each cell, over the seeds, and who is ahead where.
+"""Summary of the lines: each router's figures in each cell over the seeds, and the best router.
 
-A figure is the median of the seeds with the least and the most. Two routers are level where their medians are within
-LEVEL_RATIO: quantiles are exact to 1 %. The oracle is no competitor: it shows what knowing everything would be worth.
+A figure is the median of the seeds with the minimum and maximum. Two routers are level if their medians are within
+LEVEL_RATIO: quantiles are exact to 1 %. The oracle does not compete: it shows the value of perfect knowledge.
 
 Neighbours: `runs` makes the lines; the CLI and docs/measurements/router-table.md show them.
 """
@@ -22,7 +22,7 @@ Figure = Literal["ttft_p99_ms", "goodput_ratio"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Over the seeds; infinite where too many never had a first token."""
+    """Median and range over the seeds; infinite if too many requests had no first token."""
 
     middle: float
     least: float
@@ -61,7 +61,7 @@ class Standing:
 
     @property
     def lead_ratio(self) -> float:
-        """How much better than the best other, of that one's figure; below 0: worse."""
+        """Advantage over the best other, as a share of its figure; negative if shoal is worse."""
         if self.ours == self.best_other:
             return 0.0
         if self.figure == "goodput_ratio":
@@ -76,7 +76,7 @@ class Standing:
 
 
 def cells(lines: Iterable[Line]) -> list[Cell]:
-    """By trial, load and router, each in the order in which it was first met."""
+    """Return the cells by trial, load and router, in order of first appearance."""
     by_cell: dict[tuple[str, float, str], list[Run]] = {}
     orders: tuple[dict[object, None], dict[object, None]] = ({}, {})
     for line in lines:
@@ -90,7 +90,7 @@ def cells(lines: Iterable[Line]) -> list[Cell]:
 
 
 def standings(found: Sequence[Cell]) -> list[Standing]:
-    """One for each cell and figure in which shoal and somebody else were run."""
+    """Return one standing for each cell and figure with shoal and another router."""
     by_place: dict[tuple[str, float], list[Cell]] = {}
     for cell in found:
         by_place.setdefault((cell.trial, cell.load_ratio), []).append(cell)
@@ -110,7 +110,7 @@ def standings(found: Sequence[Cell]) -> list[Standing]:
 
 
 def markdown(found: Sequence[Cell], capacities: Mapping[str, Sequence[float]]) -> str:
-    """A table for each trial, and before them one of where shoal stands."""
+    """Return a table for each trial, preceded by the standings."""
     parts = [
         f"### {trial}\n\nCapacity {_range(capacities[trial])} requests/s.\n\n{_table(found, trial)}"
         for trial in dict.fromkeys(cell.trial for cell in found)

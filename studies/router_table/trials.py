@@ -1,15 +1,15 @@
-"""The traces of the table, each with its fleet and with what its users call soon enough.
+"""The traces of the table, each with its fleet and its target for the first token.
 
-    chats        synthetic: 20 tenants by Zipf's law, turns that share their beginning
+    chats        synthetic: 20 tenants by Zipf's law, turns with a shared prefix
     adapters     the same, half of all chats with one of 200 adapters; 16 fit a replica's memory, 128 in all
-    mooncake     conversations with shared blocks of 512 tokens; prompts up to 126,000 tokens, which take 25 s to read
-    azure        conversations whose text nobody knows: no two prompts share anything
-    servegen     clients with their own bursts; two fifths of a client's median prompt are taken for shared
-    agents       OpenTelemetry runs in a closed loop: a call follows those before it; on four l40s-8b, since the
-                 prompts are short, and a run's pauses long beside what faster ones would take for all of them
+    mooncake     conversations with shared blocks of 512 tokens; prompts up to 126,000 tokens, with 25 s of prefill
+    azure        conversations without recorded text: no two prompts share a prefix
+    servegen     clients with their own bursts; two fifths of a client's median prompt count as shared
+    agents       OpenTelemetry runs in a closed loop: a call follows earlier ones; on four l40s-8b, since the prompts
+                 are short, and a run's pauses are long compared with the service time of a faster fleet
 
-The promise is 2 s to the first token; 15 s where prompts alone take longer than 2: read by h100-8b at 0.2 ms a token,
-half of Mooncake's take 1.4 s and one in twenty 7.9 s with nobody else about.
+The target is 2 s to the first token, or 15 s if prefill alone takes longer than 2 s. On h100-8b at 0.2 ms a token,
+half of Mooncake's prompts take 1.4 s and one in twenty 7.9 s without other load.
 """
 
 from collections.abc import Iterator
@@ -37,10 +37,10 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Frozen and small: it goes to another process, which reads the trace there."""
+    """One trace with its fleet. It is small and frozen: another process receives it and reads the trace there."""
 
     name: str
-    file: str  # below the folder of traces; empty: it is made
+    file: str  # below the folder of traces; empty: synthetic
     slo_s: float
     adapters: int = 0
     replicas: int = 8
@@ -61,8 +61,8 @@ class Trial:
                 return Recorded(path, requests, seeds)
 
     def setting(self, router: str, workload: Workload, seed: int) -> Setting:
-        """Nobody waits at the gateway: what routers make of the fleet is not to be hidden by what is refused."""
-        names = tuple(EngineName(f"a{number}") for number in range(self.adapters))  # as `synthetic` calls them
+        """Return the setting without admission queues: rejections must not hide the routers' effect."""
+        names = tuple(EngineName(f"a{number}") for number in range(self.adapters))  # named as in `synthetic`
         pool = PoolSetting(
             name=POOL, profile=PROFILES[self.profile], replicas=self.replicas,
             adapters=AdapterTimes(names=names, gpu_slots=8, cpu_slots=16) if names else None,

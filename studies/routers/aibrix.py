@@ -1,16 +1,16 @@
 """AIBrix's `prefix-cache` (pkg/plugins/gateway/algorithms/prefix_cache.go), with the defaults of its code.
 
-    out of balance    most - fewest running > MAX_GAP   -> only those with the fewest are looked at for a match
+    out of balance    most - fewest running > MAX_GAP   -> only replicas with the fewest are searched for a match
     matched           by share of the prompt, then by fewest running: the first with running <= mean + 1 deviation
-    nobody            the fewest running, at random among equals
+    no match          the fewest running, at random among equals
 
-The prompt then belongs to whoever was picked, in one table of MAX_BLOCKS for all. AIBrix's block is four characters of
-text by default; here it is the workload's. What was not used for 20 minutes is forgotten there; no run here lasts so
-long without the table being full. Requests running are the gateway's own count. Later versions of the code also ask
-that the most be over twice the mean of the others: then five of eight replicas that hold a prompt's first block can
-keep all of its traffic for good, as was seen on the Mooncake trace, so the earlier rule is compared.
-Worked example (test_worked_example_from_the_prologue): A, B and C run 12, 1 and 1: 11 > 8, so A's match does not count.
-With 4, 1 and 1 it does, unless 4 is above mean 2 + deviation 1.41: it is, and B or C answers. With 3, 2 and 3 A does.
+The prompt's blocks are then assigned to the chosen replica, in one table of MAX_BLOCKS for all. AIBrix's block is
+four characters of text by default; here it is the workload's. AIBrix drops blocks unused for 20 minutes; no run here
+lasts that long without filling the table. Requests running are the gateway's own count. Later versions of the code
+also require that the most be over twice the mean of the others. With that rule, five of eight replicas with a
+prompt's first block could keep all of its traffic on the Mooncake trace, so the earlier rule is compared. Worked
+example (test_worked_example_from_the_prologue): A, B and C run 12, 1 and 1: 11 > 8, so A's match does not count. With
+4, 1 and 1 it counts, unless 4 is above mean 2 + deviation 1.41: it is, and B or C answers. With 3, 2 and 3 A does.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class AIBrix:
         return chosen
 
     def started(self, key: str) -> None:
-        """Counts are the gateway's."""
+        """Do nothing: the gateway counts requests."""
 
     def ended(self, key: str) -> None:
-        """Counts are the gateway's."""
+        """Do nothing: the gateway counts requests."""

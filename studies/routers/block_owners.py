@@ -1,7 +1,7 @@
-"""Which replicas have had which blocks, as routers believe that learn it from their own decisions: one table, LRU.
+"""Table of blocks and the replicas they were sent to, for routers that track their own decisions; LRU.
 
-Since blocks are chained, a table of them is the tree of all prompts: a replica has a prompt's beginning as far as it is
-listed with each block from the first on. Neighbours: `llm_d` keeps one for each replica, `aibrix` one for all.
+Blocks are chained, so a table of them is the tree of all prompts: a replica has a prompt's prefix up to the last
+block of an unbroken series from the first. Neighbours: `llm_d` has one table for each replica, `aibrix` one for all.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ class BlockOwners:
         self._owners: OrderedDict[int, set[ReplicaId]] = OrderedDict()
 
     def matched(self, blocks: Sequence[int], among: Collection[ReplicaId]) -> dict[ReplicaId, int]:
-        """How many blocks each of `among` has, from the first on; absent: none."""
+        """Return how many blocks each of `among` has from the first on; replicas with none are absent."""
         found: dict[ReplicaId, int] = {}
         here = set(among)
         for count, block in enumerate(blocks, 1):
@@ -30,7 +30,7 @@ class BlockOwners:
         return found
 
     def enter(self, blocks: Sequence[int], replica_id: ReplicaId) -> None:
-        for block in reversed(blocks):  # a beginning outlives its ends
+        for block in reversed(blocks):  # a prefix outlives its continuations
             self._owners.setdefault(block, set()).add(replica_id)
             self._owners.move_to_end(block)
         while len(self._owners) > self._most:

@@ -1,13 +1,13 @@
-"""Consistent hashing with bounded loads, as KubeAI does it (`PrefixHash`: internal/loadbalancer/balance_chwbl.go).
+"""Consistent hashing with bounded loads, as in KubeAI (`PrefixHash`: internal/loadbalancer/balance_chwbl.go).
 
     ring       xxhash64 of name and number, VIRTUAL_NODES for each replica
     key        the adapter and the first 100 characters of the first user message
-    taken      the first from the key on around the ring with   in flight + 1 <= LOAD_FACTOR x (total + 1) / replicas;
-               at an empty pool whoever comes first, and if nobody fits, too
+    chosen     the first from the key on around the ring with   in flight + 1 <= LOAD_FACTOR x (total + 1) / replicas;
+               the first of all if the pool is empty, or if none fits
 
-The first user message is a session's own, so the session is the key where there is one; else the prompt's first block,
-and of a prompt of which nothing is known, the request itself. Worked example (test_a_full_replica_passes_it_on): three
-replicas with 5 requests in all may have 1.25 x 6 / 3 = 2.5 each, so one that has 2 would have 3 and is passed over.
+The first user message belongs to one session, so the session is the key if there is one; else the prompt's first
+block; else the request itself. Worked example (test_a_full_replica_passes_it_on): three replicas with 5 requests in
+all may have 1.25 x 6 / 3 = 2.5 each, so one that has 2 would have 3 and is skipped.
 """
 
 from bisect import bisect_left
@@ -43,10 +43,10 @@ class BoundedHash:
         return by_id[self._ring[start % len(self._ring)][1]]
 
     def started(self, key: str) -> None:
-        """It remembers nothing."""
+        """Do nothing: the router has no state about requests."""
 
     def ended(self, key: str) -> None:
-        """It remembers nothing."""
+        """Do nothing: the router has no state about requests."""
 
     def _build(self, members: dict[ReplicaId, Row]) -> None:
         self._members = frozenset(members)

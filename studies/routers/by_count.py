@@ -1,9 +1,10 @@
-"""Routers that count requests and look at nothing else.
+"""Routers that use only counts of requests.
 
-round-robin     each replica in its turn
-least-loaded    the one with the fewest requests of this router under way; among equals the first
-power-of-two    of two replicas drawn at random, the one with fewer requests of this router under way; of equals, the
-                one drawn first (Mitzenmacher 2001; the default of Ray Serve, and of SGLang's gateway's `power_of_two`)
+round-robin     each replica in turn
+least-loaded    the replica with the fewest of this router's requests in flight; among equals the first
+power-of-two    two replicas are drawn at random, and the one with fewer of this router's requests is chosen; among
+                equals the one drawn first (Mitzenmacher 2001; the default of Ray Serve, and of SGLang's gateway's
+                `power_of_two`)
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from functions.simulator.router_port import Draws, Question
 
 
 class RoundRobin:
-    """One counter a pool."""
+    """Round-robin with one counter for each pool."""
 
     reason: RouteReason = "round_robin"
 
@@ -54,7 +55,7 @@ class PowerOfTwo:
         return second if load.in_flight.get(second[0], 0) < load.in_flight.get(first[0], 0) else first
 
     def started(self, key: str) -> None:
-        """It remembers nothing."""
+        """Do nothing: the router has no state about requests."""
 
     def ended(self, key: str) -> None:
-        """It remembers nothing."""
+        """Do nothing: the router has no state about requests."""

@@ -1,14 +1,14 @@
 """SGLang's model gateway, policy `cache_aware`, with the defaults of its command line.
 
-    imbalanced      max - min > ABS and max > REL x min requests under way    -> the least loaded
-    well matched    matched / whole length of the prompt > CACHE_THRESHOLD    -> who has the longest match
+    imbalanced      max - min > ABS and max > REL x min requests in flight    -> the least loaded
+    well matched    matched / whole length of the prompt > CACHE_THRESHOLD    -> the replica with the longest match
     otherwise                                                                 -> the least loaded
 
-The prompt then belongs to whoever was picked. One tree a model; SGLang's is over characters, this one over the blocks
-of 512 bytes that the gateway has hashed: since the hashes are chained, a table of them is that tree. What was not used
-for longest goes first once it holds over MAX_BLOCKS (SGLang: 2^26 characters a tree).
-Worked example (test_worked_example_from_the_prologue): of a prompt of ten blocks four are known at A: 0.4 > 0.3, A.
-Three are not enough; and with 70 requests at A and 2 at B it is B whatever is known.
+The prompt is then assigned to the chosen replica. There is one tree a model. SGLang's has characters, this one the
+blocks of 512 bytes that the gateway has hashed: the hashes are chained, so a table of them is that tree. Beyond
+MAX_BLOCKS the least recently used ones are dropped (SGLang: 2^26 characters a tree). Worked example
+(test_worked_example_from_the_prologue): of a prompt of ten blocks four are known at A: 0.4 > 0.3, A. Three are not
+enough; and with 70 requests at A and 2 at B it is B in any case.
 """
 
 from collections import OrderedDict
@@ -27,12 +27,12 @@ MAX_BLOCKS = 2**26 // 512
 
 
 class CacheAware:
-    """Owned by one event loop."""
+    """Router state, used by one event loop."""
 
     reason: RouteReason = "cache_aware"
 
     def __init__(self) -> None:
-        self._owners: OrderedDict[int, dict[ReplicaId, None]] = OrderedDict()  # of a block, the latest last
+        self._owners: OrderedDict[int, dict[ReplicaId, None]] = OrderedDict()  # by block, the latest last
 
     def pick(
         self, pool: PoolName, model: EngineName, text_blocks: Sequence[int], rows: Sequence[Row], load: OwnLoad

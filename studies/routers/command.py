@@ -1,4 +1,4 @@
-"""`python -m studies routers`: routers side by side on a fleet in virtual time, at shares of what it can do."""
+"""`python -m studies routers`: routers compared on a simulated fleet, at shares of its capacity."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def routers(
 
 
 def known_routers(names: Sequence[str]) -> Mapping[str, MakeRouter | None]:
-    """All of them where none is named."""
+    """Return the named routers, or all if none is named."""
     unknown = [name for name in names if name not in ROUTERS]
     if unknown:
         raise Refused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")

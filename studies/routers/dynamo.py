@@ -1,14 +1,14 @@
-"""Dynamo's KV router (lib/kv-router: `DefaultWorkerSelector`), in blocks of 16 tokens; the least cost answers.
+"""Dynamo's KV router (lib/kv-router: `DefaultWorkerSelector`), in blocks of 16 tokens; the lowest cost is chosen.
 
     cost     = overlap weight x prefill blocks + decode blocks
-    prefill  = (prompt - cached there + tokens of prompts sent there whose first token has not come) / 16
-    decode   = different blocks of the prompts under way there, with this one's; answers are not counted
+    prefill  = (prompt - cached there + tokens of prompts sent there without a first token yet) / 16
+    decode   = distinct blocks of the prompts in flight there, with this one's; answers are not counted
 
-What is cached is known by the engines' events. Weight and credit are 1. Temperature 0, the default of today, takes the
-least, of equals one at random (there the one with the smaller tree first); above it, a draw with the probabilities
-softmax(-cost / (greatest - least) / temperature), which was the default once, with 0.5.
-Worked example (test_worked_example_from_the_prologue): a prompt of 1,600 tokens, 800 of which A has cached, where
-nothing else runs: 50 + 100 = 150 blocks. B has nothing and computes another's 160 tokens: 110 + 110 = 220.
+The engines' events tell which blocks are cached. Weight and credit are 1. Temperature 0, today's default, chooses the
+lowest cost, among equals at random (in Dynamo the one with the smaller tree first). Above 0, a replica is drawn with
+the probabilities softmax(-cost / (greatest - least) / temperature), a former default with 0.5. Worked example
+(test_worked_example_from_the_prologue): a prompt of 1,600 tokens, of which A has cached 800 and runs nothing else: 50
++ 100 = 150 blocks. B has nothing cached and computes another prompt's 160 tokens: 110 + 110 = 220.
 """
 
 from collections import Counter
@@ -26,13 +26,13 @@ SOFT_TEMPERATURE = 0.5
 
 
 class _Active:
-    """What one replica has under way."""
+    """Work in flight on one replica."""
 
     __slots__ = ("blocks", "prefill_tokens", "tail_tokens")
 
     def __init__(self) -> None:
-        self.blocks: Counter[int] = Counter()  # shared ones are counted once
-        self.tail_tokens = 0  # of prompts, beyond their whole blocks
+        self.blocks: Counter[int] = Counter()  # shared blocks count once
+        self.tail_tokens = 0  # prompt tokens beyond whole blocks
         self.prefill_tokens = 0
 
     def decode_blocks(self, asked: Question) -> int:
@@ -51,7 +51,7 @@ class Dynamo:
         self._prefill_tokens: dict[str, int] = {}
 
     def pick(self, asked: Question, rows: Sequence[Row], load: OwnLoad) -> Row:
-        self.ended(asked.key)  # it was sent before, and failed
+        self.ended(asked.key)  # it may have been sent before and failed
         fresh = [asked.prompt_tokens - self._engines.cached_tokens(row[0], asked) for row in rows]
         costs = [self._cost(asked, row[0], tokens) for row, tokens in zip(rows, fresh, strict=True)]
         chosen = self._draw(costs)

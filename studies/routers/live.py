@@ -1,10 +1,10 @@
-"""Routers that a real gateway can run in the place of shoal's: the same candidates and predictions, their own choice.
+"""Routers that a real gateway can run instead of shoal's: the same candidates and predictions, another choice.
 
-Of an adapter's holders they choose one, which is more than some of them know by themselves. Where no replica holds the
-adapter, they choose by the same rule among all that could load it, as they would if adapters did not exist; a replica
-without a free slot refuses, and the next one is asked.
+They choose among the replicas that have the adapter, which is more than some of them know. If no replica has it, they
+choose by the same rule among all that could load it, as if adapters did not exist. A replica without a free slot
+rejects the load, and the next one is tried.
 
-Neighbours: `functions.gateway.routing.router` has the port, `studies.gateway` the process.
+Neighbours: `functions.gateway.routing.router` has the interface, `studies.gateway` the process.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from functions.decisions.routing.request import NoReplica, Prediction, RouteReas
 from studies.routers.by_count import LeastLoaded, RoundRobin
 from studies.routers.cache_aware import CacheAware
 
-_MAX_COLD = 1024  # adapters whose last prompt is remembered until a replica is asked to load them
+_MAX_COLD = 1024  # adapters whose last prompt is stored until a replica loads them
 
 
 class LiveRouter(Protocol):
@@ -31,7 +31,7 @@ class LiveRouter(Protocol):
     def pick(
         self, pool: PoolName, model: EngineName, text_blocks: Sequence[int], rows: Sequence[Row], load: OwnLoad
     ) -> Row:
-        """One of `rows`, which are never empty and in the order of their ids."""
+        """Return one of `rows`, which are never empty and ordered by id."""
 
 
 LiveRouterName = Literal["shoal", "round-robin", "least-loaded", "cache-aware"]
@@ -44,13 +44,13 @@ LIVE_ROUTERS: Mapping[LiveRouterName, type[LiveRouter]] = {
 
 
 def live_choice(name: LiveRouterName) -> "LiveChoice | None":
-    """A fresh one, which remembers nothing; None for shoal's own router."""
+    """Return a new instance without state; None for shoal's own router."""
     made = LIVE_ROUTERS.get(name)
     return LiveChoice(name, made()) if made is not None else None
 
 
 class LiveChoice:
-    """A gateway's `OtherChoice`; owned by one event loop."""
+    """A gateway's `OtherChoice`; used by one event loop."""
 
     def __init__(self, name: str, other: LiveRouter) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class LiveChoice:
     def choose_cold(
         self, request: RouteRequest, pool: PoolIndex, load: OwnLoad, excluded: Collection[ReplicaId]
     ) -> ReplicaView | NoReplica:
-        """Who is asked to load the adapter of a request that found nobody."""
+        """Return the replica that should load the adapter, if no replica has it."""
         rows = [row for row in pool.rows if row[0] not in excluded and row[6].peer_port]
         if not rows:
             return NoReplica("all_tried")

@@ -1,16 +1,16 @@
-"""llm-d's router (endpoint picker): the sum of weighted scores between 0 and 1, the greatest answers.
+"""llm-d's router (endpoint picker): a sum of weighted scores between 0 and 1; the highest is chosen.
 
-    queue     (most waiting - waiting) / (most - fewest waiting); 1 for all where they are alike           weight 2
+    queue     (most waiting - waiting) / (most - fewest waiting); 1 for all if they are equal              weight 2
     kv        1 - usage of the KV cache                                                                    weight 2
     prefix    matched blocks / blocks of the prompt                                                        weight 3
 
-Equal scores are decided at random. Waiting and usage are what the engines' metrics say, which the router reads every
-50 ms; here it has them at once, which is kinder. `LLMD` is the default profile, whose prefix score is its own record of
-what it sent where: chains of at most 256 blocks of 16 tokens, and for each replica a table as large as its cache.
-`LLMDPrecise` has an index fed by the engines' events, and its scores are spread over the range found, so that of those
-that have anything the one with least gets 0 (`indexedScoresToNormalizedScoredPods`); one alone gets 1.
-Worked example (test_a_long_match_outweighs_a_queue_only_where_it_is_long): A has 4 of 5 blocks and 3 wait there, B has
-nothing and nobody waits; both caches are half full. A: 0 + 1 + 3 x 0.8 = 3.4, B: 2 + 1 = 3.0. With 3 of 5: 2.8, and B.
+Equal scores are decided at random. Waiting and usage come from the engines' metrics, which llm-d reads every 50 ms;
+here they are always current, which favours it. `LLMD` is the default profile, whose prefix score uses its own routing
+history: chains of at most 256 blocks of 16 tokens, and for each replica a table as large as its cache. `LLMDPrecise`
+has an index fed by the engines' events. Its scores are spread over the range found, so that of replicas with a match
+the smallest gets 0 (`indexedScoresToNormalizedScoredPods`); a single one gets 1. Worked example
+(test_a_long_match_outweighs_a_queue_only_where_it_is_long): A has 4 of 5 blocks and 3 waiting requests, B has nothing
+and no waiting requests; both caches are half full. A: 0 + 1 + 3 x 0.8 = 3.4, B: 2 + 1 = 3.0. With 3 of 5: 2.8, and B.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,10 +49,10 @@ class LLMD:
         return chosen
 
     def started(self, key: str) -> None:
-        """It asks the engines."""
+        """Do nothing: the state comes from the engines."""
 
     def ended(self, key: str) -> None:
-        """It asks the engines."""
+        """Do nothing: the state comes from the engines."""
 
     def _prefix_scores(self, asked: Question, rows: Sequence[Row]) -> Mapping[ReplicaId, float]:
         blocks = _looked_at(asked)
@@ -83,7 +83,7 @@ class LLMDPrecise(LLMD):
         return {name: (count - least) / (most - least) if most > least else 1.0 for name, count in found.items()}
 
     def _sent(self, asked: Question, row: Row) -> None:
-        """The engines tell."""
+        """Do nothing: the engines' events update the index."""
 
 
 def _looked_at(asked: Question) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Routers of a simulated fleet, by name: shoal's own, the oracle, and other routers' published algorithms."""
+"""Routers of a simulated fleet by name: shoal's own, the oracle, and other routers' published algorithms."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from studies.routers.llm_d import LLMD, LLMDPrecise
 
 
 class _Live:
-    """A router that a gateway can run, asked as it is there."""
+    """Adapter that runs a live router in a simulated fleet."""
 
     def __init__(self, router: LiveRouter) -> None:
         self._router = router
@@ -25,10 +25,10 @@ class _Live:
         return self._router.pick(asked.pool, asked.model, asked.blocks, rows, load)
 
     def started(self, key: str) -> None:
-        """It remembers no request."""
+        """Do nothing: the router has no state about requests."""
 
     def ended(self, key: str) -> None:
-        """It remembers no request."""
+        """Do nothing: the router has no state about requests."""
 
 
 def _live(router: Callable[[], LiveRouter]) -> MakeRouter:

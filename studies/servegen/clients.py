@@ -1,14 +1,15 @@
-"""ServeGen's clients: how often each asks, how burstily, and with what lengths (arXiv 2505.09999, Apache-2.0).
+"""ServeGen's clients: the rate, burstiness and lengths of each (arXiv 2505.09999, Apache-2.0).
 
     <pool>_rates.csv[.gz]     client_id, window_start_s, rate_rps, cv        windows of 10 minutes; in all others, none
     <pool>_lengths.csv[.gz]   client_id, window_start_s, field, p01 ... p99, max    windows of 6 hours
 
 Pools are `language_m-large`, `-mid`, `-small`, `reason_deepseek-r1` and `multimodal_mm-image`, whose prompts are text
-and image tokens together. A client whose lengths are missing (55 of 421, mostly large ones) asks with those of the
-client whose rate over all of the recording is nearest to its own; `Clients.borrowing` counts them. A cv above 20 is
-taken for 20: by then all of ten minutes' requests come in a few moments, and one recorded cv is 1,038.
+and image tokens together. A client without lengths (55 of 421, mostly large ones) uses those of the client with the
+nearest rate over the whole recording; `Clients.borrowing` counts them. A cv above 20 counts as 20: by then all of ten
+minutes' requests come in a few moments, and one recorded cv is 1,038.
 
-Only the windows asked for are held: a day of the largest pool is 7,000 rows. Neighbours: `servegen_day` makes requests.
+Only the requested windows are in memory: a day of the largest pool is 7,000 rows. Neighbours: `servegen_day` makes
+requests.
 """
 
 from bisect import bisect_right
@@ -37,7 +38,7 @@ _OUTPUT_FIELD = "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Ten minutes; by client that asks in it."""
+    """Ten minutes; one entry for each client that sends requests."""
 
     owners: Ints  # index into `Clients.names`
     rates_per_s: Floats
@@ -46,7 +47,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Six hours of one client: tokens at `SHARES`; a prompt may be several parts."""
+    """Six hours of one client: tokens at `SHARES`; a prompt may have several parts."""
 
     starts_s: int
     prompt_parts: tuple[Floats, ...]
@@ -59,19 +60,19 @@ class Clients:
     begins_s: int
     seconds: int
     names: tuple[str, ...]
-    windows: Mapping[int, Window]  # by the second at which they begin
+    windows: Mapping[int, Window]  # by their start in seconds
     lengths: tuple[tuple[Lengths, ...], ...]  # by client, in order of time
-    borrowing: int  # clients whose lengths are another's
+    borrowing: int  # clients that use another's lengths
 
     def lengths_at(self, owner: int, when_s: int) -> Lengths:
-        """The last ones that were known then, or the first."""
+        """Return the latest lengths known at that time, or the first."""
         known = self.lengths[owner]
         found = bisect_right(known, when_s, key=lambda each: each.starts_s)
         return known[max(0, found - 1)]
 
 
 def read_clients(directory: Path, pool: str, begins_s: int = 0, seconds: int = 86_400) -> Clients:
-    """Those that ask between `begins_s` and `seconds` later, seconds since the recording began; TraceUnreadable."""
+    """Return clients with requests from `begins_s` on for `seconds`, on the recording's clock; TraceUnreadable."""
     totals: dict[int, float] = {}
     rates = _rates(_file(directory, pool, "rates"), begins_s, begins_s + seconds, totals)
     if not rates:
@@ -98,7 +99,7 @@ def read_clients(directory: Path, pool: str, begins_s: int = 0, seconds: int = 8
 
 
 def pools(directory: Path) -> list[str]:
-    """What there is to choose from."""
+    """Return the names of the pools in a folder."""
     return sorted({path.name.split("_rates.csv")[0] for path in directory.glob("*_rates.csv*")})
 
 
@@ -113,7 +114,7 @@ _Rates = dict[int, list[tuple[int, float, float]]]
 
 
 def _rates(path: Path, begins_s: int, ends_s: int, totals: dict[int, float]) -> _Rates:
-    """The windows asked for; `totals` gets each client's rates of all windows added up."""
+    """Return the requested windows; add each client's rates over all windows to `totals`."""
     found: _Rates = {}
     for number, cells in table(path, ("client_id", "window_start_s", "rate_rps", "cv")):
         try:
@@ -140,7 +141,7 @@ def _lengths(path: Path) -> dict[int, tuple[Lengths, ...]]:
         except ValueError as error:
             raise TraceUnreadable(f"{path}, line {number}: {error}") from error
         if cells[2] not in _PROMPT_FIELDS and cells[2] != _OUTPUT_FIELD:
-            continue  # a ratio of reasoning: part of the output that is there
+            continue  # a ratio of reasoning: already part of the output
         if not all(isfinite(value) and 0.0 <= value <= _MOST_TOKENS for value in values) or values != sorted(values):
             refuse(path, number, "lengths that are no quantiles of tokens")
         fields.setdefault(client, {}).setdefault(starts_s, {})[cells[2]] = np.array(values)
@@ -150,7 +151,7 @@ def _lengths(path: Path) -> dict[int, tuple[Lengths, ...]]:
 
 
 def _whole(times: Mapping[int, Mapping[str, Floats]]) -> Iterator[Lengths]:
-    """In order of time; what has no prompt or no output is left out."""
+    """Yield lengths in order of time, without those that lack a prompt or an output."""
     for starts_s, found in sorted(times.items()):
         parts = tuple(values for field, values in sorted(found.items()) if field in _PROMPT_FIELDS)
         if parts and _OUTPUT_FIELD in found:
@@ -158,7 +159,7 @@ def _whole(times: Mapping[int, Mapping[str, Floats]]) -> Iterator[Lengths]:
 
 
 def _lenders(asking: list[int], known: Mapping[int, object], totals: Mapping[int, float]) -> dict[int, int]:
-    """Whose lengths each client has: its own, or those of the one with the nearest rate that has some."""
+    """Return the client whose lengths each client uses: its own, or those of the nearest rate with lengths."""
     return {
         client: client
         if client in known

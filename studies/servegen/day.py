@@ -1,18 +1,18 @@
-"""Requests as ServeGen's clients made them: the day's rise and fall, each client's share and its own bursts.
+"""Requests of ServeGen's clients: the day's rates, each client's share and its own bursts.
 
-    how many    of a client in ten minutes: its recorded rate x 600 s x (requests_per_s / the recorded mean), rounded by
-                chance
+    how many    a client's requests in ten minutes: its recorded rate x 600 s x (requests_per_s / the recorded mean),
+                rounded at random
     when        `arrivals.spread` with the client's coefficient of variation
-    how long    between the recorded quantiles, evenly in the logarithm; prompt and output independently of each
-                other, for how they go together is not recorded
+    how long    between the recorded quantiles, uniformly in the logarithm; prompt and output independently, since
+                their correlation is not recorded
 
-Any window can be had by itself: what is asked in ten minutes follows from the seed and these ten minutes alone, so a
-run over an hour sees the same requests as the same hour of a run over a day (test_an_hour_is_that_hour_of_the_day).
-Memory: half a million requests at most. Prompts are not known by their text: `share_ratio` of each client's median
-prompt is taken for one and the same beginning (0: none), since shared beginnings are not recorded either.
+Each window is independent: the requests of ten minutes depend only on the seed and these ten minutes. So a run over
+an hour has the same requests as that hour of a run over a day (test_an_hour_is_that_hour_of_the_day). At most half a
+million requests are in memory. Prompts have no recorded text or shared prefixes: `share_ratio` of each client's
+median prompt counts as one common prefix (0: none).
 
-It is a `Workload` of `experiment`. Worked example (test_a_day_has_the_recorded_rates): language_m-large's first day has
-between 151 and 583 requests a second, 279 on average; asked for a mean of 20, it has between 11 and 42.
+It is a `Workload` of `experiment`. Worked example (test_a_day_has_the_recorded_rates): language_m-large's first day
+has between 151 and 583 requests a second, 279 on average; scaled to a mean of 20, it has between 11 and 42.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ _FIRST_SHARES = np.concatenate(([0.0], SHARES))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeGenDay:
     clients: Clients
-    requests_per_s: float | None = None  # the mean over the whole of it; None: as recorded
-    share_ratio: float = 0.0  # of a client's median prompt, the same in all its prompts
+    requests_per_s: float | None = None  # mean over the whole time; None: as recorded
+    share_ratio: float = 0.0  # part of a client's median prompt that all its prompts share
     pool: str | None = None
 
     @property
@@ -43,7 +43,7 @@ class ServeGenDay:
         return BLOCK_TOKENS
 
     def rates_per_s(self) -> list[tuple[float, float]]:
-        """For every ten minutes: seconds since `begins_s`, and requests a second."""
+        """Return for every ten minutes: seconds since `begins_s`, and requests a second."""
         clients, factor = self.clients, self._factor()
         first = clients.begins_s // WINDOW_S * WINDOW_S
         return [
@@ -52,13 +52,13 @@ class ServeGenDay:
         ]
 
     def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
-        """With another mean."""
+        """Yield the requests scaled to another mean rate."""
         return ServeGenDay(
             clients=self.clients, requests_per_s=requests_per_s, share_ratio=self.share_ratio, pool=self.pool
         ).requests(seed)
 
     def requests(self, seed: int) -> Iterator[WorkloadRequest]:
-        """In order of time; second 0 is `begins_s`."""
+        """Yield the requests in order of time; second 0 is `begins_s`."""
         clients, factor = self.clients, self._factor()
         for starts_s in clients.windows:
             expected = self._recorded_per_s(starts_s) * factor * WINDOW_S
@@ -103,7 +103,7 @@ class ServeGenDay:
     def _lengths(
         self, starts_s: int, names: Ints, counts: Ints, owners: Ints, rng: np.random.Generator
     ) -> tuple[Ints, Ints, list[int]]:
-        """Of each request, and the shared tokens of each client."""
+        """Return the lengths of each request, and the shared tokens of each client."""
         prompts, outputs = np.empty(len(owners), dtype=np.int64), np.empty(len(owners), dtype=np.int64)
         by_owner = np.argsort(owners, kind="stable")
         ends = np.cumsum(counts).tolist()
@@ -122,7 +122,7 @@ class ServeGenDay:
 
 
 def _drawn(tokens_at_shares: Floats, shares: Floats) -> Ints:
-    """Tokens at shares of 0 to 1; below the first quantile it is the first."""
+    """Return tokens at shares of 0 to 1; below the first quantile it is the first."""
     known = np.log(np.maximum(tokens_at_shares, 0.5))
     found = np.interp(shares, _FIRST_SHARES, np.concatenate((known[:1], known)))
     return np.asarray(np.rint(np.exp(found)), dtype=np.int64)

@@ -1,1 +1,1 @@
-"""What the overload ladder does when a model is suddenly asked for five times as much, beside what others do."""
+"""The overload ladder compared with other methods when one model suddenly receives five times the requests."""

@@ -1,11 +1,11 @@
-"""Who is compared in a spike: the same fleet, traffic and start-up time, and another way to meet it each.
+"""Arms of the spike study: the same fleet, traffic and start-up time, with different reactions.
 
-    ladder      shoal as it ships: waiting room, ladder, fallback, warm replicas, its own autoscaling
-    room        HPA behind shoal's waiting room and fallback, without the ladder: what the ladder adds to
-    hpa         Kubernetes' HorizontalPodAutoscaler on requests a second; whoever comes is dispatched
-    kpa         Knative's autoscaler on requests under way; whoever comes is dispatched
+    ladder      shoal as it ships: admission queue, ladder, fallback, warm replicas, its own autoscaling
+    room        HPA with shoal's admission queue and fallback, without the ladder: isolates the ladder's effect
+    hpa         Kubernetes' HorizontalPodAutoscaler on requests a second; every request is dispatched
+    kpa         Knative's autoscaler on requests in flight; every request is dispatched
 
-Who has no warm pool has as many more replicas serving from the beginning: the accelerators are the same.
+Arms without a warm pool have as many more serving replicas from the beginning: the accelerators are the same.
 
 Neighbours: `scaling.others` decides for HPA and KPA; `spike` runs an arm.
 """
@@ -35,7 +35,7 @@ LOOK_S = 1.0
 
 @dataclass(slots=True)
 class ScaledBy:
-    """A scaler alone: starts what is missing, drains what is too much, the youngest first."""
+    """A scaler alone: it starts missing replicas and drains surplus ones, the youngest first."""
 
     pool: PoolName
     scaler: Scaler
@@ -47,7 +47,7 @@ class ScaledBy:
 
 
 def bring_to(simulation: Simulation, pool: PoolName, missing: int) -> None:
-    """What has not come yet goes before what serves, as Kubernetes has it."""
+    """Start `missing` replicas. A negative number drains starting replicas before ready ones, as Kubernetes does."""
     for _ in range(missing):
         simulation.start_replica(pool)
     youngest_first = [*simulation.starting_ids(pool)[::-1], *simulation.ready_ids(pool)[::-1]]
@@ -56,7 +56,7 @@ def bring_to(simulation: Simulation, pool: PoolName, missing: int) -> None:
 
 
 class LadderController:
-    """What shoal's controller does: the upper rungs of the ladder, beside its own autoscaling. One at a time down."""
+    """Model of shoal's controller: the upper ladder steps and its own autoscaling. It scales down one at a time."""
 
     def __init__(self, pool: PoolName, policy: ScalePolicy, wait_s: float, promised_warm: int) -> None:
         self._pool = pool
@@ -95,5 +95,5 @@ class LadderController:
 
 
 def without_warm(policy: ScalePolicy, warm: int) -> ScalePolicy:
-    """The same accelerators, all of them serving."""
+    """Return the policy with the warm accelerators serving instead."""
     return replace(policy, min_replicas=policy.min_replicas + warm, warm=0)

@@ -1,7 +1,7 @@
-"""`python -m studies spike`: a model is asked for five times as much within 30 s, and accelerators take five minutes.
+"""`python -m studies spike`: a model receives five times the requests within 30 s, and a start takes five minutes.
 
-A row for each way to meet it, with the median over the seeds and the range of the slowest first tokens; `-o json` has
-all ranges. `--plot` draws the first seed: replicas, what waits, first tokens, who was refused or degraded.
+The table has a row for each arm, with the median over the seeds and the range of the slowest first tokens; `-o json`
+has all ranges. `--plot` draws the first seed: replicas, waiting requests, first tokens, rejected and degraded shares.
 """
 
 import sys
@@ -72,7 +72,7 @@ def table(found: Sequence[ArmFigures]) -> Table:
 
 
 def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
-    """A column for each arm."""
+    """Draw a column for each arm."""
     panels: list[Panel] = []
     marks = (Mark(spike.at_s, f"{spike.factor:g}x"), Mark(spike.at_s + spike.start_s, "first start"))
     for one in runs:
@@ -102,7 +102,7 @@ def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
 
 
 def _smooth(ratios: Sequence[float | None]) -> list[float | None]:
-    """The mean of the last five looks."""
+    """Return the means of the last five samples."""
     smooth: list[float | None] = []
     for index in range(len(ratios)):
         known = [ratio for ratio in ratios[max(0, index - 4) : index + 1] if ratio is not None]

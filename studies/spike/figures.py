@@ -1,11 +1,11 @@
-"""What a spike did to those who asked during it, arm by arm: the median over seeds, and the least and the most.
+"""Effect of a spike on the requests during it, arm by arm: the median over seeds, the minimum and the maximum.
 
-    recovery_s   from the beginning of the spike until p99 of the last ten seconds is within the promise and stays there
-                 to the spike's end; 0 where it always was, None where it never was again
-    in_time      interactive requests whose first token came within the promise / those that asked
+    recovery_s   from the beginning of the spike until p99 of the last ten seconds is within the target and stays there
+                 to the spike's end; 0 if it always was, None if it never was again
+    in_time      interactive requests with their first token within the target / all interactive requests
 
-Worked example (test_recovery_is_when_it_stays_within_the_promise): looks ten seconds apart show a p99 of 400,
-900, 450, 700, 480 and 460 ms, and 500 are promised: it stayed within them from the fifth on, 40 s after the beginning.
+Worked example (test_recovery_is_when_it_stays_within_the_promise): samples ten seconds apart show a p99 of 400, 900,
+450, 700, 480 and 460 ms, with a target of 500: it stayed within from the fifth on, 40 s after the beginning.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from studies.spike.spike import SLO_MS, SpikeRun, SpikeSetting
 
 @dataclass(frozen=True, slots=True)
 class SpikeFigures:
-    """Of one run."""
+    """Figures of one run."""
 
     interactive_p99_ms: float | None
     in_time_ratio: float
-    shed_ratio: float  # of interactive requests
+    shed_ratio: float  # share of interactive requests
     degraded_ratio: float
     batch_shed_ratio: float
     recovery_s: float | None
@@ -32,7 +32,7 @@ class SpikeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Over seeds; None sorts as the worst."""
+    """Median and range over seeds; None sorts as the worst."""
 
     median: float | None
     least: float | None
@@ -67,7 +67,7 @@ def figures_of(run: SpikeRun, spike: SpikeSetting) -> SpikeFigures:
 
 
 def recovery_s(during: Sequence[tuple[float, float | None]], begins_s: float, slo_ms: float) -> float | None:
-    """See the prologue. A look at which no first token came counts as one that broke the promise."""
+    """Return `recovery_s` of the prologue. A sample without first tokens counts as over the target."""
     over = [index for index, (_, p99_ms) in enumerate(during) if p99_ms is None or p99_ms > slo_ms]
     if not over:
         return 0.0

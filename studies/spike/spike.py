@@ -1,13 +1,13 @@
-"""A model is asked for five times as much within 30 s, and new accelerators take five minutes.
+"""The spike: a model receives five times the requests within 30 s, and new accelerators take five minutes.
 
-    4 replicas serve (one more is warm, or serves as well: `arms`), half busy; 15 % of what comes is batch
+    4 replicas serve (one more is warm, or serves too: `arms`), half busy; 15 % of the requests are batch
     at 60 s the requests rise to 5 times as many within 30 s, stay there for 8 minutes, and fall again
     a replica that is started serves 300 s later
-    beside it, a pool of a smaller model, hardly busy, that may answer in the large one's place
+    a second pool with a smaller model, hardly busy, may answer as a fallback
 
-What counts is what is asked from the beginning of the spike to its end. Deterministic by seed.
+The figures cover requests from the beginning of the spike to its end. Runs are deterministic by seed.
 
-Neighbours: `arms` acts, `timeline` looks on, `figures` sums up.
+Neighbours: `arms` acts, `timeline` records, `figures` sums up.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from studies.spike.arms import LOOK_S, ArmName, LadderController, ScaledBy, with
 from studies.spike.timeline import EVERY_S, Recorder
 
 LARGE, SMALL = PoolName("large"), PoolName("small")
-_NEAR_REAL_TIME = 1  # the small pool's own requests, so that the interactive ones are the large one's alone
+_NEAR_REAL_TIME = 1  # band of the small pool's own requests, so that all interactive ones belong to the large pool
 SLO_MS = 500
 
 
@@ -39,7 +39,7 @@ class SpikeSetting:
     profile: EngineProfile = PROFILES["h100-8b"]
     small_profile: EngineProfile = PROFILES["sim"]
     replica_per_s: float = 12.0
-    """Requests that one large replica does within the promise, of this traffic (12 a second: p99 399 ms, 14: 821)."""
+    """Requests of this traffic that one large replica serves within the target (12 a second: p99 399 ms, 14: 821)."""
     replicas: int = 4
     warm: int = 1
     small_replicas: int = 2
@@ -92,7 +92,7 @@ def run(spike: SpikeSetting, arm: ArmName, seed: int) -> SpikeRun:
 
 
 def workload(spike: SpikeSetting, seed: int) -> Iterator[WorkloadRequest]:
-    """Requests of one turn: those of chats would follow a chat's length behind the spike."""
+    """Yield requests of one turn: chats would extend the load by their length after the spike."""
     seconds = spike.ends_s + spike.rise_s + spike.after_s
     asked = Traffic(
         requests_per_s=spike.base_per_s,
@@ -152,7 +152,7 @@ def _controller(spike: SpikeSetting, arm: ArmName) -> Actor:
 
 
 class _Kpa:
-    """By requests under way, which by Little's law are the rate times what one takes: as many as HPA's rate means."""
+    """KPA on requests in flight, which by Little's law are the rate times the service time: the same as for HPA."""
 
     def __init__(self, target_per_s: float, bounds: Bounds, takes_s: float = 5.0) -> None:
         self._under_way = 0.0

@@ -1,7 +1,8 @@
-"""What a pool looked like, every two seconds of a run: replicas, what waits, first tokens, refused and degraded shares.
+"""Timeline of a pool, every two seconds of a run: replicas, waiting requests, first tokens, rejected and degraded
+shares.
 
-Shares and quantiles are of the interval since the last look (quantiles: of the last five), from sums that the outcome
-keeps; None where nothing came.
+Shares and quantiles cover the interval since the last sample (quantiles: the last five), from the outcome's sums;
+None if there were no requests.
 """
 
 from collections import deque
@@ -14,13 +15,13 @@ from functions.simulator.fleet.outcome import BandOutcome
 from functions.simulator.fleet.simulation import Simulation
 
 EVERY_S = 2.0
-_WINDOW = 5  # looks, of a quantile
+_WINDOW = 5  # samples for a quantile
 _INTERACTIVE, _BATCH = BANDS.index("interactive"), BANDS.index("batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of one band, since the beginning."""
+    """Sums of one band since the beginning."""
 
     asked: int
     shed: int
@@ -37,28 +38,28 @@ class Sums:
         )  # fmt: skip
 
     def p99_ms(self, since: "Sums") -> float | None:
-        """Of the first tokens that came since then."""
+        """Return the p99 of first tokens since the earlier sums."""
         new = {bucket: count - since.ttft.get(bucket, 0) for bucket, count in self.ttft.items()}
         return QuantileSketch.of({bucket: count for bucket, count in new.items() if count > 0}).quantile(0.99)
 
 
 @dataclass(slots=True)
 class Timeline:
-    """One entry for each look."""
+    """One entry for each sample."""
 
     at_s: list[float] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
     starting: list[int] = field(default_factory=list)
     warm: list[int] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)  # for their first token, in gateways and engines
+    waiting: list[int] = field(default_factory=list)  # waiting for their first token, in gateways and engines
     p99_ms: list[float | None] = field(default_factory=list)
-    shed_ratio: list[float | None] = field(default_factory=list)  # of interactive requests
+    shed_ratio: list[float | None] = field(default_factory=list)  # share of interactive requests
     batch_shed_ratio: list[float | None] = field(default_factory=list)
-    degraded_ratio: list[float | None] = field(default_factory=list)  # of interactive requests
+    degraded_ratio: list[float | None] = field(default_factory=list)  # share of interactive requests
 
 
 class Recorder:
-    """An actor of a simulation."""
+    """An actor of a simulation that fills the timeline."""
 
     def __init__(self, pool: PoolName) -> None:
         self._pool = pool
