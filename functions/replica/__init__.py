@@ -1,10 +1,10 @@
-"""The agent beside one engine: adapters, heartbeats, health, drain.
+"""The agent of one engine: adapters, heartbeats, health and drain.
 
     snapshot ──> reconciler ──> engine (load, unload)        monitor ──> engine (health, metrics, probe)
     gateways ──> peer app ──┘│                                  │
                              ├──> source, disk tier ──> the node's cache, S3
                              └────────────► status ◄────────────┘ ──> heartbeat_loop (its own thread) ──> bus
 
-The parts meet in `status`, which holds only frozen values; `agent` puts them together. Meets gateway, registry and
-controller on the wire only.
+The parts share `status`, which holds only frozen values; `agent` builds them. Gateway, registry and controller are
+reached over the network only.
 """

@@ -1,14 +1,14 @@
-"""Fault of the accelerator: an error that takes the replica out, kept in a file until somebody clears it.
+"""Fault of the accelerator: an error that takes the replica out, stored in a file until an operator deletes the file.
 
-    the driver tells of a fatal error ─► the file is written ─► the replica drains, and its heartbeat says why
-    the file is there at the start    ─────────────────────────► the same: a restart mends no device
-    the file is deleted               ─► what was told until then is forgotten, and the replica takes requests again
+    the driver reports a fatal error  ─► the file is written ─► the replica drains, and its heartbeat says why
+    the file exists at the start      ─────────────────────────► the same: a restart repairs no device
+    the file is deleted               ─► earlier errors are ignored, and the replica accepts requests again
 
-The file is the verdict, so an operator takes a replica out by writing it, and a restart of the agent forgets nothing.
-Without a file (on Kubernetes the pod is replaced on another node) the fault lasts as long as the agent.
+The file is the source of truth: an operator can take a replica out by writing it, and a restart of the agent loses
+nothing. Without a file (on Kubernetes the pod is replaced on another node) the fault lasts as long as the agent.
 
-Neighbours: `functions.decisions.health.accelerator_errors` decides, `accelerators` listens to the driver; who
-supervises the engine does not start it while the file is there (`functions.controller.local.supervisor`).
+Neighbours: `functions.decisions.health.accelerator_errors` decides; `accelerators` reads the driver's errors. The
+supervisor does not start the engine while the file exists (`functions.controller.local.supervisor`).
 """
 
 import asyncio
@@ -39,20 +39,19 @@ class AcceleratorFault:
     def __init__(
         self, status: AgentStatus, source: ErrorSource, file: Path | None, on_change: Callable[[], None]
     ) -> None:
-        """`on_change`: the fleet is to know at once."""
+        """`on_change` notifies the fleet immediately."""
         self._status = status
         self._source = source
         self._file = file
         self._on_change = on_change
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Once; a few microseconds, and a file of a line."""
+        """Update the fault once, from the file and the driver's errors. This takes a few microseconds."""
         before, kept = self._status.accelerator_fault, self._kept()
         if before and self._file is not None and not kept:
             self._source.forget_errors()
@@ -77,14 +76,14 @@ class AcceleratorFault:
                 said = " ".join(file.read(_MAX_CHARS).split())
         except FileNotFoundError:
             return ""
-        except OSError as error:  # there is something; what, we cannot tell
+        except OSError as error:  # the file exists but its content is unknown
             return f"{self._file} cannot be read: {error.strerror}"
         return said or "taken out by hand"
 
     def _keep(self, fault: str) -> None:
         if self._file is None or self._file.exists():
             return
-        with contextlib.suppress(OSError):  # it lasts as long as we do, then
+        with contextlib.suppress(OSError):  # without the file, the fault lasts as long as the agent
             self._file.parent.mkdir(parents=True, exist_ok=True)
             draft = self._file.with_suffix(".draft")
             draft.write_text(f"{fault}\n", encoding="utf-8")

@@ -1,14 +1,14 @@
 """Accelerators of a replica as NVIDIA's management library sees them: use, memory, power, temperature, XID and ECC.
 
-Where there is no library, no driver or no device, there are none, and nothing is said of them; the module is imported
-when it is asked for, not before. A device that is failing can hold a call for seconds, so a thread of its own reads
-every `READ_EVERY_S` and a scrape shows what was read last. What a device does not measure (ECC on a small card) is left
-out. The driver tells each XID once; they are counted from when the agent began to listen, and the last one's number
-is kept beside the count, which begins at 0 so that the first one shows as an increase.
+Without a library, driver or device there are no metrics; the module is imported only when needed. A failing device
+can block a call for seconds, so a separate thread reads every `READ_EVERY_S`, and a scrape returns the last reading.
+Values that a device does not measure (ECC on a small card) are left out. The driver reports each XID once. XIDs are
+counted from when the agent registered for them, together with the last one's number. The count begins at 0, so that
+the first XID shows as an increase.
 
-In a pod the engine's container alone is told which devices of the node are its own: it leaves word in a file
-(`own_devices`), and until that is there, none are read. Devices are numbered from 0, in the order of that file or as
-the library does. `shoal_replica_accelerators` is what a rate of tokens is divided by.
+In a pod only the engine's container knows its devices. It writes them to a file (`own_devices`), and no device is
+read until the file exists. Devices are numbered from 0, in the order of that file or of the library. Token rates are
+divided by `shoal_replica_accelerators`.
 """
 
 import importlib
@@ -32,7 +32,7 @@ _ECC = {"ecc_corrected": 0, "ecc_uncorrected": 1}
 _SINCE_DRIVER_LOADED = 0  # NVML_VOLATILE_ECC
 _UNCORRECTED = "ecc_uncorrected"
 _MAX_DISTINCT_XIDS = 64
-_MAX_DEVICES = 64  # of a node
+_MAX_DEVICES = 64  # devices of a node
 _FILE_MAX_CHARS = 4096
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One device; None where it does not measure that."""
+    """One device; `None` for a value that it does not measure."""
 
     used_ratio: float | None
     memory_used_bytes: int | None
@@ -52,20 +52,20 @@ class Reading:
 
 
 def management_library() -> Any | None:
-    """NVML, initialised; None where there is none or it finds no driver."""
+    """Return NVML, initialised; None if the library or the driver is missing."""
     try:
         library = importlib.import_module("pynvml")
         library.nvmlInit()
     except ImportError:
         return None
-    except Exception as error:  # NVMLError, of many kinds: no driver, no permission, another version
+    except Exception as error:  # NVMLError has many kinds: no driver, no permission, another version
         _log.info("accelerators are not measured: %s", error)
         return None
     return library
 
 
 def own_devices(file: Path) -> tuple[str, ...] | None:
-    """UUIDs or numbers, as NVIDIA_VISIBLE_DEVICES has them; `all`, or nothing at all. None: the file is not there."""
+    """Return UUIDs or numbers as NVIDIA_VISIBLE_DEVICES has them, `all` included; None if the file does not exist."""
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
             words = opened.read(_FILE_MAX_CHARS).strip()
@@ -77,23 +77,23 @@ def own_devices(file: Path) -> tuple[str, ...] | None:
 
 
 class Accelerators(Collector):
-    """`start` makes the thread; readings are replaced whole. `own`: see `own_devices`; None: all are the replica's."""
+    """Collector of readings from its own thread. `own` is the file of `own_devices`; None: all devices."""
 
     def __init__(self, pool: str, replica: str, library: Any | None, own: Path | None = None) -> None:
         self._pool, self._replica = pool, replica
         self._library = library
         self._own = own
         self._is_open = False
-        self._positions: dict[int, int] = {}  # of our devices, by the library's numbers
+        self._positions: dict[int, int] = {}  # position of each own device, by the library's number
         self._stop = threading.Event()
         self._events: Any | None = None
         self._handles: list[Any] = []
         self.readings: tuple[Reading, ...] = ()
         self._xids: Counter[int] = Counter()  # by device
         self._last_xid: dict[int, int] = {}
-        self._distinct_xids: dict[int, tuple[int, ...]] = {}  # by device, each once, in order
-        self._ecc_base: dict[int, int] = {}  # by device, errors that were not corrected when we began
-        self._tells_xids: set[int] = set()  # devices
+        self._distinct_xids: dict[int, tuple[int, ...]] = {}  # by device, each XID once, in order
+        self._ecc_base: dict[int, int] = {}  # by device, uncorrected errors at the first reading
+        self._tells_xids: set[int] = set()  # devices that report XIDs
 
     def start(self) -> None:
         if self._library is not None:
@@ -103,7 +103,7 @@ class Accelerators(Collector):
         self._stop.set()
 
     def open(self) -> None:
-        """Find the devices, and listen for their errors; nothing as long as nobody has said which they are."""
+        """Find the devices and register for their errors. Do nothing until the own devices are known."""
         library = self._library
         own = own_devices(self._own) if self._own is not None else ("all",)
         if library is None or own is None:
@@ -119,7 +119,7 @@ class Accelerators(Collector):
                 self._tells_xids.add(index)
 
     def read(self) -> None:
-        """Once."""
+        """Read all devices once."""
         if not self._is_open:
             self.open()
         self.readings = tuple(self._reading(handle) for handle in self._handles)
@@ -129,7 +129,7 @@ class Accelerators(Collector):
                 self._ecc_base.setdefault(index, reading.ecc_errors[_UNCORRECTED])
 
     def errors(self) -> tuple[DeviceErrors, ...]:
-        """What the devices have told since we began to listen; any thread."""
+        """Return the errors that the devices reported since the agent registered for them. Any thread may call this."""
         return tuple(
             DeviceErrors(
                 device=index,
@@ -180,7 +180,7 @@ class Accelerators(Collector):
             self._stop.wait(READ_EVERY_S)
 
     def _found(self, own: tuple[str, ...]) -> list[Any]:
-        """The devices' handles, in that order; one that is not there is left out."""
+        """Return the devices' handles in the given order, without missing devices."""
         library: Any = self._library
         if own == ("all",):
             own = tuple(str(number) for number in range(self._asked(library.nvmlDeviceGetCount) or 0))
@@ -211,7 +211,7 @@ class Accelerators(Collector):
         )
 
     def _take_xids(self) -> None:
-        """All that wait; a wait of 0 ms that finds none raises."""
+        """Read all pending XIDs; a wait of 0 ms that finds none raises."""
         library: Any = self._library
         while self._events is not None and (event := self._asked(library.nvmlEventSetWait_v2, self._events, 0)):
             index = self._positions.get(self._asked(library.nvmlDeviceGetIndex, event.device) or 0, 0)
@@ -224,14 +224,14 @@ class Accelerators(Collector):
             _log.error("accelerator %d: XID %d", index, event.eventData)
 
     def _asked(self, call: Callable[..., T], *arguments: object) -> T | None:
-        """None where the device does not measure that, or is gone."""
+        """Call the library. Return None if the device does not support the call or is lost."""
         try:
             return call(*arguments)
-        except Exception:  # NVMLError: not supported, lost, timed out; there is nothing else to do about either
+        except Exception:  # NVMLError: not supported, lost or timed out; all mean that there is no value
             return None
 
     def _is_done(self, call: Callable[..., object], *arguments: object) -> bool:
-        """Of a call that answers nothing."""
+        """Return True if the call, which has no result, succeeded."""
         try:
             call(*arguments)
         except Exception:  # as above

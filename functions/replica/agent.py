@@ -1,4 +1,4 @@
-"""The composition root: every part of one agent, made once and put together here."""
+"""The composition root: every part of one agent is built and connected here."""
 
 import asyncio
 import logging
@@ -61,12 +61,12 @@ from functions.telemetry.otlp_sender import OtlpSender, sender_of
 
 _log = logging.getLogger(__name__)
 _S3_READ_TIMEOUT_S = 10.0
-_S3_ATTEMPTS = 2  # the reconciler tries again with backoff; a thread must not be held for longer
+_S3_ATTEMPTS = 2  # the reconciler retries with backoff; a thread must not be blocked for longer
 
 
 @dataclass(slots=True)
 class Agent:
-    """Started and stopped by `server`, on one event loop."""
+    """All parts of an agent. `server` starts and stops them on one event loop."""
 
     app: FastAPI
     peer_app: ASGIApp
@@ -84,8 +84,8 @@ class Agent:
     kv_watch: KvWatch | None
     accelerators: Accelerators
     accelerator_fault: AcceleratorFault
-    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: it is set, or cannot be found out
-    otlp: OtlpSender | None  # None: nobody wants spans
+    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: the zone is set, or cannot be found out
+    otlp: OtlpSender | None  # None: no collector is configured
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Agent:
         self.tasks.forever("accelerator fault", self.accelerator_fault.run)
 
     async def stop(self) -> None:
-        """Last word on the bus first, so that no request is sent to what is about to be gone."""
+        """Stop all parts. The last heartbeat is sent first, so that no request is routed to a stopping replica."""
         await asyncio.to_thread(self.heartbeat_loop.stop)
         self.accelerators.stop()
         await self.tasks.close()
@@ -123,7 +123,7 @@ class Agent:
 
 
 def build(settings: ReplicaSettings) -> Agent:
-    """Every part of the agent; raises OSError, CredentialsInvalid or ssl.SSLError where the configuration is wrong."""
+    """Build every part of the agent. Raise OSError, CredentialsInvalid or ssl.SSLError for a wrong configuration."""
     status = _status(settings)
     tasks = Supervised()
     engine_http = _engine_http()
@@ -228,8 +228,7 @@ def _follow(
     *,
     status: AgentStatus,
 ) -> None:
-    """A new snapshot: its pool says what the engine is for and, by its arguments, what it holds; settings where it does
-    not."""
+    """Apply the pool's task and adapter limits from a new snapshot; settings fill in for missing limits."""
     entry = catalogue.pools.get(PoolName(settings.pool))
     if entry is not None:
         prober.task = entry.task
@@ -248,7 +247,7 @@ def _follow(
 
 
 def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
-    """What an annotation repeats by hand may be forgotten when the arguments change."""
+    """Warn about a setting that repeats an engine argument but no longer agrees with it."""
     if name in settings.model_fields_set and of_engine not in (None, configured):
         _log.warning("%s is set to %d; the engine's arguments say %d, which counts", name, configured, of_engine)
 
@@ -279,7 +278,7 @@ def _zone_wanted(
         return None
 
     def take(zone: str) -> None:
-        status.identity = replace(status.identity, zone=zone)  # the next heartbeat says it
+        status.identity = replace(status.identity, zone=zone)  # the next heartbeat carries it
 
     return partial(zones.learn, registry, settings.registry_url, token, ("node", settings.node_name), take)
 
@@ -343,7 +342,7 @@ def _signatures(settings: ReplicaSettings) -> SignaturePolicy | None:
 
 
 def _engine_http() -> httpx.AsyncClient:
-    """A connection a call: each check then also proves that the engine still accepts, and none meets a stale one."""
+    """Return a client with a new connection per call: each check proves that the engine accepts, and none is stale."""
     return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=64, max_keepalive_connections=0))
 
 

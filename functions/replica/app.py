@@ -1,16 +1,16 @@
-"""The agent's own routes: what a supervisor, a kubelet or Prometheus requests. They know no keys.
+"""The agent's own routes, for a supervisor, a kubelet or Prometheus. They need no key.
 
-    GET     /healthz         the agent lives
-    GET     /readyz          the engine is ready and was filled once with its adapters; 503 says what is missing
-    GET     /engine/livez    503 with the reason once the engine is dead or hung for good: restart it
-    GET     /metrics         Prometheus: the agent's
-    GET     /engine/metrics  Prometheus: the engine's own, so that nobody needs the engine's port for them
-    POST    /drain           stop taking work; `?wait_s=` holds the answer until the engine is empty (preStop hooks);
-                             `?engine_ends=true` until a new engine is ready in its place
-    DELETE  /drain           take work again
+    GET     /healthz         the agent is alive
+    GET     /readyz          the engine is ready and its first adapters are loaded; 503 lists what is missing
+    GET     /engine/livez    503 with the reason if the engine is dead or hung for good: restart it
+    GET     /metrics         the agent's Prometheus metrics
+    GET     /engine/metrics  the engine's own Prometheus metrics, so that its port need not be open
+    POST    /drain           accept no new work; `?wait_s=` delays the answer until the engine is empty (preStop hooks);
+                             `?engine_ends=true` drains only until a new engine is ready
+    DELETE  /drain           accept work again
 
-Who asks over the network may look: Prometheus's namespace reaches this port. What changes something is answered to
-callers on loopback alone, those in the pod or on the machine.
+Network callers may only read, because Prometheus's namespace reaches this port. Routes that change something accept
+callers on loopback only: those in the pod or on the machine.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from functions.engines.errors import EngineError
 from functions.replica.status import AgentStatus
 
-HEARD_AFTER_S = 2.0  # two heartbeats: every gateway has the news, and what it had sent before has arrived
-FETCHED_AFTER_S = 10.0  # a stream waits no longer for blocks that were read here, by default (`prefill.giveUpAfter`)
+HEARD_AFTER_S = 2.0  # two heartbeats: every gateway is notified, and requests sent before have arrived
+FETCHED_AFTER_S = 10.0  # default time that a stream waits for blocks prefilled here (`prefill.giveUpAfter`)
 _LOOK_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -37,21 +37,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Drain:
-    """Leaving without breaking a request: notify the fleet, wait until the engine is empty, then say goodbye.
+    """Drain without breaking a request: notify the fleet, wait until the engine is empty, then send the last
+    heartbeat.
 
-    "Empty" counts only from readings taken after gateways had time to be notified: a request that was routed here in
-    the same moment is on its way, and the engine's gauges know nothing of it yet. One of a prefill pool is not empty
-    with its last prompt: whoever decodes fetches the blocks after that, and waits in vain where the engine is gone.
+    "Empty" counts only from readings taken after gateways had time to be notified: a request routed here in the same
+    moment is on its way, and the engine's gauges do not show it yet. A replica of a prefill pool is not empty after
+    its last prompt: the decoding replica fetches the blocks later, and would fail if the engine were gone.
     """
 
     status: AgentStatus
     timeout_s: float
     began_s: float | None = None
-    is_final: bool = False  # the process ends after it
-    is_engines: bool = False  # nobody but the engine that ends has asked: it is over once there is a new one
+    is_final: bool = False  # the process exits after it
+    is_engines: bool = False  # requested only for an engine that ends: over when there is a new one
 
     def begin(self, why: str, *, is_final: bool = False, engine_ends: bool = False) -> None:
-        """Announce it; the heartbeat loop tells the fleet with its next heartbeat. Again is harmless."""
+        """Start the drain; the next heartbeat announces it. Calling this again is harmless."""
         self.is_final = self.is_final or is_final
         self.is_engines = engine_ends and (self.is_engines or self.began_s is None)
         if self.began_s is None:
@@ -60,7 +61,7 @@ class Drain:
             _log.info("draining: %s", why)
 
     def undo(self) -> bool:
-        """Take work again; whether that can still be."""
+        """Cancel the drain. Return False if it is final."""
         if self.is_final:
             return False
         if self.began_s is not None:
@@ -70,13 +71,13 @@ class Drain:
         return True
 
     def engine_is_new(self) -> None:
-        """A kubelet that restarts the engine alone runs its preStop hook, too; nobody else calls that drain off."""
+        """Cancel a drain requested for the former engine: a kubelet that restarts the engine runs its preStop hook."""
         if self.is_engines and self.began_s is not None:
             self.undo()
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to wait for; a condemned engine ends no request."""
+        """True if there is nothing left to wait for; a condemned engine ends no request."""
         if self.began_s is None:
             return False
         if self.status.health.phase in ("starting", "dead") or self.status.condemned:
@@ -87,7 +88,7 @@ class Drain:
         return self.status.load.outstanding == 0 and self.status.load_read_s >= empty_s
 
     async def wait(self, timeout_s: float | None = None, *, until: asyncio.Event | None = None) -> bool:
-        """Wait until done, out of time, or `until` is set; whether it is done."""
+        """Wait until the drain is done, the time is over, or `until` is set. Return True if it is done."""
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         deadline_s = self.status.clock() + limit_s
         hurry = until or asyncio.Event()
@@ -108,7 +109,7 @@ def make_app(
     metrics_page: Callable[[], bytes],
     engine_metrics_page: Callable[[], Awaitable[bytes]],
 ) -> FastAPI:
-    """`engine_metrics_page` raises EngineError where the engine does not answer."""
+    """Build the routes. `engine_metrics_page` raises EngineError if the engine does not answer."""
     app = FastAPI(title="shoal replica agent", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
@@ -135,7 +136,7 @@ def make_app(
 
     @app.get("/engine/metrics")
     async def engine_metrics() -> Response:
-        """As the engine says now; of a busy one what it said last, with its age, as long as that is of use."""
+        """Return the engine's metrics. If the engine is busy, return its last page with its age for a while."""
         nonlocal last, read_s
         try:
             async with one_at_a_time:
@@ -167,7 +168,7 @@ def make_app(
 
 
 def _from_here(request: Request) -> None:
-    """403 to whoever is not on this machine, or in this pod."""
+    """Raise 403 for callers outside this machine or pod."""
     caller = request.client.host if request.client is not None else ""
     try:
         address = ipaddress.ip_address(caller)

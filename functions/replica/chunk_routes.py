@@ -1,11 +1,11 @@
 """Chunks for peers: what this node has of an artifact, for holders of the installation's token.
 
 GET /chunks/{sha256}?artifact=<digest>   the chunk's bytes, at the node's upload rate; 404: not here; 503: busy
-GET /swarm/{digest}                      which of its chunks are here, as a bitmap
+GET /swarm/{digest}                      the artifact's chunks that are here, as a bitmap
 
-The includer (peer_app) puts the token before every route. At most `max_uploads` run at once, since each is a chunk in
-memory, and a few fast uploads spread an artifact sooner than many slow ones: the next peer is told when to come again.
-Neighbours: artifacts.swarm.shelf (what is here), artifacts.swarm.chunk_clients (the other side).
+The including app (peer_app) requires the token for every route. At most `max_uploads` run at the same time. Each
+holds a chunk in memory, and a few fast uploads spread an artifact sooner than many slow ones. Other peers are told
+when to retry. Neighbours: artifacts.swarm.shelf (stored chunks), artifacts.swarm.chunk_clients (the other side).
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from functions.fleet import own_stalls
 
 _SLICE_BYTES = 256 * 1024
 _BUSY_MIN_MS, _BUSY_MAX_MS = 50, 2000
-_SEND_TIMEOUT_S = 30.0  # for one slice: a peer that stops reading must not hold a place
+_SEND_TIMEOUT_S = 30.0  # for one slice: a peer that stops reading must not occupy a place
 
 
 @dataclass(slots=True)
 class ChunkUploads:
-    """Who is being served, and at which rate. One event loop's."""
+    """Running uploads and their rate. Owned by one event loop."""
 
     rate: Bandwidth = field(default_factory=Bandwidth)
     max_uploads: int = 4
     running: int = 0
-    chunk_bytes: int = 0  # of the last one that was asked for
+    chunk_bytes: int = 0  # size of the last requested chunk
     bytes_total: int = 0
     refused_total: int = 0
 
     def busy_ms(self) -> int:
-        """When a place is likely to be free: the time of two chunks at our rate; 100 ms where there is none.
+        """Return when a place is likely to be free: after two chunks at the upload rate; 100 ms without a rate.
 
-        Two, since others wait too: in the simulator one made a seventh more requests in vain, four made nodes slower.
+        Two, since others wait too: in the simulator one caused a seventh more futile requests, and four slowed nodes.
         """
         if self.rate.bytes_per_s is None:
             return 100
@@ -89,7 +89,7 @@ def chunk_routes(shelf: ChunkShelf, uploads: ChunkUploads) -> APIRouter:
 
 
 class _Upload(StreamingResponse):
-    """A chunk on its way; its place is free again however that ends."""
+    """A chunk being sent; its place is freed at the end in any case."""
 
     def __init__(self, content: bytes, uploads: ChunkUploads, headers: dict[str, str]) -> None:
         self._uploads = uploads

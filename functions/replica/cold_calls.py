@@ -1,8 +1,8 @@
 """Cold loads that gateways request: one answer for all requests for the same adapter.
 
-Law: single flight. However many ask, there is one cold load in the plan, one fetch and one load; each call waits for
-its own time at most, and leaving early stops nothing: the load goes on for the others and for the next request. Bounded
-in calls; the number of adapters is bounded by the plan (`AdapterPolicy.max_cold_loads`).
+All requests for an adapter share one cold load in the plan, one fetch and one load. Each call waits at most its own
+time. A caller that leaves stops nothing: the load continues for the others and for the next request. The number of
+calls is bounded here, and the number of adapters by the plan (`AdapterPolicy.max_cold_loads`).
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from typing import Literal, get_args
 
 from functions.api.ids import EngineName
 
-MAX_CALLS = 512  # waiting at once, in all: a gateway sends one per adapter, so this is many gateways
+MAX_CALLS = 512  # waiting calls in total: a gateway sends one per adapter, so this is many gateways
 
-# What becomes of a call. unknown: no snapshot here names the adapter. no_room: another replica may have some.
-# refused: the artifact or the engine says no. failed: it may work later. not_ready: the engine or the agent.
-# timed_out: a load that has begun goes on.
+# Results of a call. unknown: no snapshot here names the adapter. no_room: another replica may have room. refused: the
+# artifact or the engine rejects it. failed: it may work later. not_ready: the engine or the agent is not ready.
+# timed_out: a load that has begun continues.
 Answer = Literal["loaded", "unknown", "no_room", "refused", "failed", "not_ready", "timed_out"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
-# Where the adapter was when it was asked for: in a slot (it runs), in the engine's host memory, on the disk, in S3.
+# Tier of the adapter when it was requested: in a slot (it runs), in the engine's host memory, on the disk, in S3.
 Tier = Literal["slot", "host", "disk", "s3"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
@@ -27,8 +27,8 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 @dataclass(frozen=True, slots=True)
 class LoadAnswer:
     answer: Answer
-    reason: str = ""  # for people; empty where it is loaded
-    tier: Tier | None = None  # where it is loaded
+    reason: str = ""  # for people; empty if it is loaded
+    tier: Tier | None = None  # set if it is loaded
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class ColdCalls:
         return tuple(self._calls)
 
     async def wait(self, name: EngineName, wait_s: float) -> LoadAnswer:
-        """The answer that `settle` gives, or `timed_out`."""
+        """Return the answer set by `settle`, or `timed_out`."""
         call = self._calls.get(name)
         if call is None:
             call = self._calls[name] = _Call(asyncio.get_running_loop().create_future())
@@ -71,7 +71,7 @@ class ColdCalls:
                 del self._calls[name]
 
     def settle(self, name: EngineName, answer: LoadAnswer) -> None:
-        """Answer everyone who waits for the adapter; nobody need."""
+        """Answer all calls that wait for the adapter, if there are any."""
         call = self._calls.pop(name, None)
         if call is not None and not call.answer.done():
             call.answer.set_result(answer)

@@ -1,19 +1,18 @@
-"""Cold start of an engine by stage: what a replica took from its process's start to its first answer.
+"""Cold start of an engine by stage, from the start of its process to its first answer.
 
     imports        from the process's start until it begins to load its model: imports, configuration, worker processes
     weights        reading them, as its log says
-    compile        torch.compile, as its log says; on CPU the run in which it compiles, from its line to its line
+    compile        torch.compile, as its log says; on CPU the time between the lines that begin and end the compilation
     graphs         capturing them, as its log says
-    setup          the rest until its server answers; without a log, all of it until then
+    setup          the rest until its server answers; without a log, the whole time until then
     first_answer   until a first request was answered
-    warm_up        what it compiles for requests of other kinds (`warm_up`)
+    warm_up        compilation for other kinds of requests (`warm_up`)
 
-The process's start is in the engine's metrics; of an engine that does not say, the agent's first look at it counts. A
-log has its times to the second, and of some stages the seconds that they took. It is read once, from its end, and
-believed in nothing but these numbers: a stage is no longer than the whole. An engine that served before the agent came
-is not measured.
+The process's start is in the engine's metrics; if it is missing, the agent's first poll counts. A log has times to
+the second, and durations for some stages. It is read once, from its end; no stage may exceed the total. An engine
+that served before the agent started is not measured.
 
-Neighbours: `monitor` looks each second; heartbeats carry the result (`functions.fleet.heartbeat`).
+Neighbours: `monitor` polls each second; heartbeats carry the result (`functions.fleet.heartbeat`).
 """
 
 import asyncio
@@ -38,21 +37,21 @@ _TOOK: Mapping[ColdStage, re.Pattern[str]] = {
     "compile": re.compile(r"(?:\[[^\]]{1,64}\] )?torch\.compile took (\d{1,5}\.\d{1,6}) s in total"),
     "graphs": re.compile(r"Graph capturing finished in (\d{1,5}) secs"),
 }
-_COMPILES, _HAS_COMPILED = "Warming up model for the compilation", "Warming up done"  # on CPU; no seconds are told
+_COMPILES, _HAS_COMPILED = "Warming up model for the compilation", "Warming up done"  # on CPU; the log has no duration
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LogTimes:
-    """What a log says of one start."""
+    """Times of one start in a log."""
 
     loads_unix_s: float | None = None  # when it began to load its model
     took_s: Mapping[ColdStage, float] | None = None
 
 
 class ColdStart:
-    """One engine's, from one process of it to the next. Owned by the agent's loop. Times are unix seconds."""
+    """Cold start of one engine, across its processes. Owned by the agent's loop. Times are unix seconds."""
 
     def __init__(self, log_file: Path | None, wall_clock: Callable[[], float] = time.time) -> None:
         self._log_file = log_file
@@ -60,25 +59,25 @@ class ColdStart:
         self.renew()
 
     def renew(self) -> None:
-        """Another process takes the engine's place."""
+        """Start anew for another process of the engine."""
         self._began_unix_s = self._wall_clock()
         self._listens_unix_s: float | None = None
         self._answers_unix_s: float | None = None
 
     def listens(self, process_began_unix_s: float | None) -> None:
-        """Its server answers, as of the first look that finds it so."""
+        """Record the first poll at which the server answers."""
         if self._listens_unix_s is None:
             self._listens_unix_s = self._wall_clock()
             if process_began_unix_s is not None and 0.0 <= self._listens_unix_s - process_began_unix_s <= MOST_S:
                 self._began_unix_s = process_began_unix_s
 
     def answers(self) -> None:
-        """It has answered its first request."""
+        """Record the answer to the engine's first request."""
         if self._answers_unix_s is None:
             self._answers_unix_s = self._wall_clock()
 
     async def stages(self) -> dict[ColdStage, float]:
-        """By stage, now that it serves; empty where the times make no sense, as after a jump of the clock."""
+        """Return seconds by stage, once it serves. Empty if the times contradict each other, as after a clock jump."""
         listens, answers, serves = self._listens_unix_s, self._answers_unix_s, self._wall_clock()
         if listens is None or answers is None or not self._began_unix_s <= listens <= answers <= serves:
             return {}
@@ -92,10 +91,11 @@ class ColdStart:
 
 
 def staged(began_unix_s: float, listens_unix_s: float, log: LogTimes) -> dict[ColdStage, float]:
-    """The stages until its server answers.
+    """Return the stages until the server answers.
 
-    Worked example (test_worked_example_of_stages): begun at 0 s, it begins to load at 76 s and listens at 168 s; its
-    log has 2.5 s of weights, 45 s of compilation and 24 s of graphs: 20.5 s are setup."""
+    Worked example (test_worked_example_of_stages): started at 0 s, it begins to load at 76 s and listens at 168 s.
+    Its log has 2.5 s of weights, 45 s of compilation and 24 s of graphs, so setup took 20.5 s.
+    """
     left_s = listens_unix_s - began_unix_s
     found: dict[ColdStage, float] = {}
     if log.loads_unix_s is not None:
@@ -120,7 +120,7 @@ def _read(file: Path, began_unix_s: float, listens_unix_s: float) -> LogTimes:
 
 
 def of_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> LogTimes:
-    """Lines of other times are another process's; of several workers the slowest counts."""
+    """Parse this start's log lines; other times are another process's. The slowest of several workers counts."""
     loads_unix_s: float | None = None
     took_s: dict[ColdStage, dict[str, float]] = {}
     compiles_unix_s: dict[str, float] = {}
@@ -145,10 +145,10 @@ def of_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> 
 
 
 def _unix_s(text: str, near_unix_s: float) -> float | None:
-    """`11-23 15:34:20` of the machine's clock, in the year in which it is nearest; None: no date."""
+    """Return the unix time of `11-23 15:34:20` on the machine's clock in the nearest year; None if it is no date."""
     year_near = time.localtime(near_unix_s).tm_year
     times: list[float] = []
     for year in (year_near - 1, year_near, year_near + 1):
-        with contextlib.suppress(ValueError, OverflowError):  # 29 February, or no date at all
+        with contextlib.suppress(ValueError, OverflowError):  # 29 February, or not a date
             times.append(time.mktime(time.strptime(f"{year}-{text}", "%Y-%m-%d %H:%M:%S")))
     return min(times, key=lambda at: abs(at - near_unix_s), default=None)

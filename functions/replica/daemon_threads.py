@@ -1,7 +1,7 @@
-"""Blocking work that may outlive its use: a thread a call, none of which can keep the process from ending.
+"""Blocking work in one thread per call that does not delay the exit of the process.
 
-`asyncio.to_thread` shares a few threads that the interpreter waits for at exit; a download from a stalled store
-would fill them and delay a shutdown by minutes. How many calls run at once is the caller's affair.
+`asyncio.to_thread` shares a few threads that the interpreter waits for at exit; a download from a stalled store would
+fill them and delay a shutdown by minutes. The caller limits the number of concurrent calls.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(name: str, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Cancelling the wait leaves the thread to end by itself."""
+    """Return or raise the result of `work`. Cancelling the wait lets the thread end by itself."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -28,7 +28,7 @@ async def in_daemon_thread(name: str, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             result, error = work(), None
-        except Exception as caught:  # handed to whoever waits
+        except Exception as caught:  # passed to the waiting coroutine
             result, error = None, caught
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)

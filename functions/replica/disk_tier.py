@@ -1,14 +1,16 @@
-"""The disk tier: which artifacts this node keeps, within so many bytes, and what the heartbeat reports of them.
+"""The disk tier: the artifacts that this node stores, within a byte limit, and what the heartbeat reports of them.
 
-The cache is shared by every agent of the node, and each agent knows only what its own engine needs. So each writes that
-down: `<cache>/leases/<replica>.json`, the artifacts that its engine has loaded, is loading, or has let go only lately.
-An eviction takes away what no lease names, the least recently used first. A lease is a file and not a lock, since the
-engine lives on when its agent is killed, and an engine that reads a directory which is gone dies
-(`functions.engines.sim`, as vLLM does); it counts for LEASE_S after it was last written, longer than any agent is away
-whose engine still gets requests. When that was it says itself, by the node's monotonic clock, which all agents of the
-node share and nobody sets: by the wall clock, a step of twenty minutes would end the leases of engines that live.
-Between the moment when an agent is given a directory and its next lease, the time of
-use protects it: nothing that was used within IN_HAND_S is taken away. All calls block on the disk.
+All agents of the node share the cache, but each agent knows only its own engine's needs. Each therefore writes a
+lease, `<cache>/leases/<replica>.json`: the artifacts that its engine has loaded, is loading, or unloaded only
+recently. An eviction deletes artifacts without a lease, least recently used first.
+
+A lease is a file and not a lock, because the engine lives on when its agent is killed, and dies if it reads a missing
+directory (`functions.engines.sim`, as vLLM does). A lease counts for LEASE_S after it was written, longer than any
+agent whose engine still gets requests is away. Its time is from the node's monotonic clock, which all agents of the
+node share: a wall-clock step of twenty minutes would end the leases of running engines. Between the fetch of a
+directory and the agent's next lease, the time of use protects it: nothing used within IN_HAND_S is deleted.
+
+All calls block on the disk.
 """
 
 import asyncio
@@ -31,17 +33,15 @@ from functions.decisions.distribution import bloom
 from functions.replica.daemon_threads import in_daemon_thread
 from functions.replica.status import AgentStatus, Disk
 
-# Which artifacts an engine may still read: what it has loaded, and what it was made to unload only lately.
+# Artifacts that an engine may still read: those that it has loaded, and those unloaded only recently.
 #
-# Unloading is the front end's affair alone (vLLM 0.32): the name is forgotten at once, the weights stay in the engine
-# until others need the room, and a request that was accepted in the same moment is still to be served. Were its adapter
-# evicted from host memory meanwhile, the engine would read the files again inside its step, and die of their absence.
-# So the files stay for LINGER_S more.
+# Unloading affects the front end only (vLLM 0.32): the name is forgotten, but the weights stay until their memory is
+# needed, and a request accepted in the same moment must still be served. If the adapter were evicted from host memory
+# meanwhile, the engine would read the files again inside its step, and die if they were missing. The files therefore
+# stay for LINGER_S more. So do those of a load that its agent no longer waits for: it continues in the engine.
 #
-# A load that its agent no longer waits for goes on in the engine: its files stay as long.
-#
-# Artifacts go by the first 16 hex digits of their digest: all that the name of an adapter in the engine tells of one
-# that an agent before us loaded and no snapshot names any more.
+# Artifacts are identified by the first 16 hex digits of their digest. An adapter's name in the engine has no more,
+# and an adapter that a former agent loaded may be in no snapshot.
 
 
 DigestStart = NewType("DigestStart", str)
@@ -55,7 +55,7 @@ def start_of(digest: Digest) -> DigestStart:
 
 
 def start_in(name: EngineName) -> DigestStart:
-    """Of the artifact that an engine's name for an adapter, `id@sha256:<16 hex>`, stands for."""
+    """Return the digest start in an engine's name for an adapter, `id@sha256:<16 hex>`."""
     return start_of(Digest(name.rpartition("@")[2]))
 
 
@@ -68,7 +68,7 @@ class DiskNeeds:
         self._left_s: dict[DigestStart, float] = {}
 
     def observe(self, listed: Collection[EngineName], loading: Collection[EngineName], now_s: float) -> bool:
-        """Take in the engine's own list, and what is on its way there; whether anything came or went."""
+        """Record the engine's own list and the loads under way. Return True if anything changed."""
         loaded, coming = frozenset(map(start_in, listed)), frozenset(map(start_in, loading))
         changed = (loaded, coming) != (self._loaded, self._loading)
         self._left_s = {start: left_s for start, left_s in self._left_s.items() if now_s - left_s < LINGER_S}
@@ -83,10 +83,10 @@ class DiskNeeds:
 
 LEASE_S = 900.0
 IN_HAND_S = 30.0  # a lease is written within 3 s of a load's beginning (disk_keeper)
-LEASE_MAX_BYTES = 256 * 1024  # 4,096 adapters, each by 16 digits, and room
+LEASE_MAX_BYTES = 256 * 1024  # 4,096 adapters at 16 digits each, with reserve
 _RENEW_EVERY_S = 60.0
-_STAMP = "monotonic_s="  # an entry beside the artifacts: an older agent of the node takes it for one that it has not
-_NEARLY_FULL_RATIO = 0.9  # the rest is for what is being fetched, which the cache counts when it evicts
+_STAMP = "monotonic_s="  # an entry among the artifacts: an older agent of the node takes it for an unknown artifact
+_NEARLY_FULL_RATIO = 0.9  # the rest is for fetches under way, which the cache counts when it evicts
 
 _log = logging.getLogger(__name__)
 
@@ -97,16 +97,16 @@ class DiskTier:
     replica_id: ReplicaId
     max_bytes: int
     wall_clock: Callable[[], float] = time.time
-    clock: Callable[[], float] = time.monotonic  # the node's: the same for each of its processes
+    clock: Callable[[], float] = time.monotonic  # the node's: shared by all its processes
     _leased: frozenset[DigestStart] = frozenset()
     _leased_s: float = -math.inf
 
     def lease(self, needed: frozenset[DigestStart]) -> None:
-        """Nobody on this node takes these away. Written when they change, and once a minute."""
+        """Protect these artifacts from eviction on this node. The file is written on changes and once a minute."""
         now_s = self.clock()
         if needed == self._leased and now_s - self._leased_s < _RENEW_EVERY_S:
             return
-        self._leased, self._leased_s = needed, -math.inf  # also where it cannot be written: tried again next time
+        self._leased, self._leased_s = needed, -math.inf  # reset also if writing fails, so that it is retried
         try:
             self._leases.mkdir(parents=True, exist_ok=True)
             aside = self._leases / f".{self.replica_id}"
@@ -117,7 +117,7 @@ class DiskTier:
         self._leased_s = now_s
 
     def tend(self) -> Disk:
-        """Make room within `max_bytes`, and look what is left."""
+        """Evict down to `max_bytes` and return what is left."""
         held = self.cache.digests()
         if sum(artifact.size_bytes for artifact in held) > self.max_bytes * _NEARLY_FULL_RATIO:
             self._evict([artifact.digest for artifact in held])
@@ -145,7 +145,7 @@ class DiskTier:
         return self.cache.root / "leases"
 
     def _needed_by_anyone(self) -> set[DigestStart]:
-        """One that nobody has renewed for long is removed."""
+        """Return the artifacts that valid leases name, and delete expired leases."""
         needed = set(self._leased)
         for path in _leases_in(self._leases):
             stamp_s, starts = _read(path)
@@ -157,8 +157,7 @@ class DiskTier:
         return needed
 
     def _counts(self, path: Path, stamp_s: float | None) -> bool:
-        """A stamp that is still to come was written before the node was started anew: its engine is gone as well.
-        A lease without a stamp is an older agent's, and as old as its file."""
+        """Return True if the lease is valid. A future stamp is from before a reboot; older agents write none."""
         if stamp_s is None:
             return self.wall_clock() - path.stat().st_mtime <= LEASE_S
         return 0 <= self.clock() - stamp_s <= LEASE_S
@@ -174,15 +173,13 @@ def _leases_in(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> tuple[float | None, list[DigestStart]]:
-    """When a lease was written, and what it names; one that is none protects nothing. CacheFailed where that cannot be
-    told: nothing may be taken away then.
-    """
+    """Return a lease's time and artifacts; a malformed one has none. Raise CacheFailed if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             found = json.loads(file.read(LEASE_MAX_BYTES))
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.EISDIR):  # gone, a link, a directory
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.EISDIR):  # missing, a link, a directory
             raise CacheFailed(f"the lease {path.name} cannot be read: {error.strerror}") from error
         return None, []
     except (ValueError, RecursionError) as error:
@@ -201,14 +198,13 @@ def _stamp_in(text: str) -> float | None:
     return None
 
 
-# The keeper of the disk tier: says what this engine needs, makes room, and tells the heartbeat what is there.
-#
-# One pass at a time, soon after something changed and every few seconds anyway, since the other agents of the node fill
-# the same disk. A disk that refuses keeps nobody from being served: it is said, and tried again.
+# Keeper of the disk tier: writes this engine's lease, evicts, and reports the rest to the heartbeat. It runs one pass
+# at a time, soon after a change and every few seconds, because other agents of the node fill the same disk. A failing
+# disk does not stop serving: it is logged and tried again.
 
 
 LOOK_EVERY_S = 10.0
-NOT_MORE_OFTEN_THAN_S = 2.0  # a look walks the whole cache: 80 ms of CPU for 2,000 artifacts
+NOT_MORE_OFTEN_THAN_S = 2.0  # a pass walks the whole cache: 80 ms of CPU for 2,000 artifacts
 
 
 class DiskKeeper:
@@ -219,7 +215,7 @@ class DiskKeeper:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Something came to the disk, or is needed no more."""
+        """Request a pass: an artifact was added, or is no longer needed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -234,7 +230,7 @@ class DiskKeeper:
                 continue
 
     async def tend(self) -> None:
-        """One pass; none before the engine has said what it holds: the lease of the agent before us is what counts."""
+        """Run one pass. Before the engine's adapters are known there is none: the former agent's lease counts."""
         if not self._status.adapters.known:
             return
         needed = self._needs.needed(self._status.clock())
@@ -242,7 +238,7 @@ class DiskKeeper:
         def work() -> None:
             try:
                 self._disk.lease(needed)
-            finally:  # a disk too full for a lease is one that room must be made on
+            finally:  # a full disk may have no room for the lease, but must still be evicted
                 self._status.disk = self._disk.tend()
 
         try:

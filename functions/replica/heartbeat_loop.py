@@ -1,9 +1,8 @@
-"""The heartbeat loop: one heartbeat a second on a thread and a loop of its own.
+"""The heartbeat loop: one heartbeat a second on its own thread and event loop.
 
-Heartbeats matter most when something else is slow, so nothing else shares their loop: neither a snapshot being
-decoded nor a thousand metrics lines can delay a heartbeat. It reads the status and touches nothing else of the agent.
-The bus gone: each heartbeat is tried anyway, the loss is logged once, and readers age us out by silence, which is the
-truth.
+Heartbeats matter most when something else is slow, so nothing else shares their loop: neither decoding a snapshot nor
+a thousand metrics lines can delay a heartbeat. The loop only reads the status. If the bus is gone, each heartbeat is
+still tried and the loss is logged once; readers then expire this replica by its silence.
 """
 
 import asyncio
@@ -30,12 +29,12 @@ from functions.fleet.own_stalls import Rounds
 from functions.replica.status import AgentStatus
 from functions.telemetry.bus_link import BusLink
 
-# One heartbeat from what the agent knows: bounded to what the bus accepts, whatever the engine said.
+# One heartbeat composed from the agent's status, bounded to what the bus accepts.
 
 
 _REASON_MAX_CHARS = 512
 _ADAPTERS_MAX = 4096
-_ADAPTERS_MAX_BYTES = 144 * 1024  # of the message's 256 KiB; one that is left out is asked for, and found loaded
+_ADAPTERS_MAX_BYTES = 144 * 1024  # the message has 256 KiB; a gateway requests an omitted adapter and finds it loaded
 _WITHOUT_ROOM_MAX_BYTES = 24 * 1024
 _COUNT_MAX = 10**9
 _VERSION_MAX_CHARS = 64
@@ -43,7 +42,7 @@ _HOST_BYTES_MAX = 2**53
 
 
 def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartbeat:
-    """The heartbeat to send now."""
+    """Return the heartbeat to send now."""
     phase, reason = status.phase()
     identity, load, rates = status.identity, status.load, status.rates
     return Heartbeat(
@@ -73,7 +72,7 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         disk_bloom=status.disk.bloom,
         adapter_failures=_failures(status.adapters.failures),
         adapters_without_room=_without_room(status.adapters.without_room),
-        asleep=status.asleep and status.standby and phase != "dead",  # who is to serve is being woken
+        asleep=status.asleep and status.standby and phase != "dead",  # a replica that is to serve is being woken
         prefix_events=status.prefix_events(),
         weights_digest=(status.weights or "") if phase != "dead" else "",
         cold_start={str(stage): seconds for stage, seconds in status.cold_start.items()},
@@ -86,24 +85,24 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
 
 
 def _two_digits(ms: float) -> float:
-    """What moves by less is no news: a heartbeat with it is a whole one."""
+    """Round to two digits: a smaller change would turn a short heartbeat into a full one."""
     return float(f"{ms:.1e}")
 
 
 def _fitting(names: tuple[EngineName, ...], most: int, most_bytes: int) -> tuple[EngineName, ...]:
-    """As many as the bus takes in one message, as they are written there: in quotes, escaped, and with a comma."""
+    """Return the leading names that fit in one bus message, encoded in quotes, escaped and with a comma."""
     ends_bytes = accumulate(len(msgspec.json.encode(name)) + 1 for name in names[:most])
     return names[: sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= most_bytes, ends_bytes))]
 
 
 def _without_room(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
-    """The first by rank, which goes round by tenant: of hundreds that find no room, each tenant's first are told."""
+    """Return the first names by rank. Ranks alternate between tenants, so each tenant's first ones are reported."""
     sayable = tuple(name for name in names[:WITHOUT_ROOM_MAX] if len(name) <= ENGINE_NAME_MAX_CHARS)
     return _fitting(sayable, WITHOUT_ROOM_MAX, _WITHOUT_ROOM_MAX_BYTES)
 
 
 def _failures(failures: Mapping[EngineName, str]) -> dict[str, str]:
-    """The first by name: where a hundred fail, they fail for one cause."""
+    """Return the first failures by name: if a hundred fail, they share one cause."""
     named = sorted(name for name in failures if len(name) <= ENGINE_NAME_MAX_CHARS)[:FAILURES_MAX]
     return {name: failures[name][:FAILURE_MAX_CHARS] for name in named}
 
@@ -115,7 +114,7 @@ def _count(value: int) -> int:
 _log = logging.getLogger(__name__)
 _PUBLISH_TIMEOUT_S = 3.0
 _JOIN_TIMEOUT_S = 5.0
-_TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long what was said counts as known: one heartbeat a second, and a late one
+_TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long a sent heartbeat counts: one heartbeat a second, and a late one
 
 
 @dataclass(slots=True)
@@ -125,7 +124,7 @@ class HeartbeatCounts:
 
 
 class HeartbeatLoop:
-    """`open_bus` is called on the heartbeat loop's own loop, since a connection belongs to one loop."""
+    """Sender of heartbeats. `open_bus` is called on the thread's event loop, since a connection belongs to one loop."""
 
     def __init__(
         self,
@@ -142,22 +141,22 @@ class HeartbeatLoop:
         self._wall_clock = wall_clock
         self._clock = clock
         self._running = threading.Event()
-        self._stopping = asyncio.Event()  # touched on the heartbeat loop's loop only
+        self._stopping = asyncio.Event()  # used on the heartbeat loop only
         self._hurry = asyncio.Event()  # likewise
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat_loop", daemon=True)
         self._sequence = 0
         self._reachable = True
-        self._told_s = clock()  # when the last heartbeat that reached the bus was made
+        self._told_s = clock()  # when the last heartbeat that reached the bus was composed
         self.counts = HeartbeatCounts()
         self.link = BusLink(clock)
 
     @property
     def reachable(self) -> bool:
-        """Whether the bus has what we said lately: else nobody knows it.
+        """True if the bus has a recent heartbeat. A heartbeat long under way counts as lost.
 
-        One that is long under way is as good as lost. An adapter is unloaded after 3 s withdrawn with the bus reachable
-        all the while: a heartbeat of at least a second after its withdrawal is then on the bus, however slow that is.
+        An adapter is unloaded after 3 s withdrawn with the bus reachable throughout. A heartbeat composed at least a
+        second after the withdrawal is then on the bus, however slow the bus is.
         """
         return self._reachable and self._clock() - self._told_s <= _TOLD_FOR_S
 
@@ -166,13 +165,12 @@ class HeartbeatLoop:
         self._running.wait()
 
     def send_now(self) -> None:
-        """What changed must not wait for the next second: a heartbeat at once, and the next one a second later."""
+        """Send a heartbeat for a change immediately, and the next one a second later."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._hurry.set)
 
     def stop(self) -> None:
-        """Send a last heartbeat, `dead`, so that nobody has to wait for silence; then end. Blocks a few seconds at
-        most."""
+        """Send a last heartbeat, `dead`, so that gateways need not wait for silence. Block for some seconds at most."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop_beating)
             self._thread.join(_JOIN_TIMEOUT_S)
@@ -187,7 +185,7 @@ class HeartbeatLoop:
         next_s = loop.time()
         rounds = Rounds(self._interval_s, next_s)
         while not self._stopping.is_set():
-            if not rounds.may_judge(loop.time()):  # the process stood still: its own loop judges the engine first
+            if not rounds.may_judge(loop.time()):  # after a stall the agent's own loop judges the engine first
                 await asyncio.sleep(self._interval_s / 2)
             await self._send(bus, self._next_heartbeat())
             next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst
@@ -221,7 +219,7 @@ class HeartbeatLoop:
                 _log.warning("heartbeats do not reach the bus: %s", error)
             self._reachable = False
             self.link.set(False)
-        except Exception:  # a fault of ours in one heartbeat must not end all heartbeats
+        except Exception:  # a bug in one heartbeat must not end all heartbeats
             self.counts.failed += 1
             _log.exception("heartbeat %d failed", heartbeat.sequence)
         else:

@@ -1,8 +1,7 @@
 """Listeners of an agent: sockets bound before anything starts, servers that ignore signals, and the peers' listener.
 
-The peers' (gateways and other agents) stands beside the agent's own: another address, another port, a token. It begins
-with the agent and outlives a drain, since peers may still want chunks of what lies here; loads are refused then by the
-reconciler.
+The peers' listener (for gateways and other agents) has its own address and port and requires a token. It starts with
+the agent and outlives a drain, because peers may still need chunks from this node; the reconciler rejects loads then.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ class StartFailed(Exception):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket; StartFailed with `setting` named, where that cannot be."""
+    """Return a listening socket. Raise StartFailed, naming `setting`, if that fails."""
     try:
         listener = bound(host, port)
     except OSError as error:
@@ -46,27 +45,27 @@ class QuietServer(GuardedServer):
         yield
 
 
-# Bounds of both ports: requests are small, and whoever asks may be hostile. Each connection is a file descriptor that
-# the heartbeat loop, on its way to the bus, may lack; answers are timed where they are written (`chunk_routes`), too.
+# Bounds of both ports: requests are small, and callers may be hostile. Each connection uses a file descriptor that
+# the heartbeat loop may lack for the bus. Answers are also timed where they are written (`chunk_routes`).
 
 PEER_BOUNDS = Bounds(
     body_bytes=64 * 1024,
     body_s=10.0,
     keep_alive_s=30.0,
-    least_read_bytes=256 * 1024,  # a slice of a chunk, as `chunk_routes` has it
+    least_read_bytes=256 * 1024,  # one slice of a chunk in `chunk_routes`
 )
-PEER_CONNECTIONS = 512  # a gateway keeps a few open; more than this is no fleet of ours
+PEER_CONNECTIONS = 512  # a gateway keeps a few open, so more than this is no normal fleet
 AGENT_BOUNDS = Bounds(body_bytes=64 * 1024, body_s=10.0, keep_alive_s=30.0)
-AGENT_CONNECTIONS = 64  # a kubelet's, a scraper's, a supervisor's
+AGENT_CONNECTIONS = 64  # for kubelet, scraper and supervisor
 
 
 def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
-    """What the parser refuses, as the routes say it."""
+    """Return a parser's refusal in the form of the routes' errors."""
     return [(b"content-type", b"application/json")], orjson.dumps({"reason": refusal.message})
 
 
 def agent_server(app: ASGIApp) -> QuietServer:
-    """Of the agent's own port."""
+    """Return the server of the agent's own port."""
     guard = Guard(AGENT_BOUNDS, Connections(AGENT_CONNECTIONS), refusal_of)
     return QuietServer(config_of(app, guard), guard)
 
@@ -75,7 +74,7 @@ _CLOSE_WITHIN_S = 2
 
 
 class PeerServer:
-    """Started and stopped with the agent, on its loop."""
+    """Server for peers. It starts and stops with the agent, on its loop."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class PeerServer:
         return int(self._listener.getsockname()[1])
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Serve until `stop`."""
         await self._server.serve(sockets=[self._listener])
 
     def stop(self) -> None:

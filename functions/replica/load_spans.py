@@ -1,8 +1,8 @@
-"""Spans of adapter loads: `shoal.adapter_load`, from the moment that one is planned until the engine has it, or not.
+"""Spans of adapter loads: `shoal.adapter_load`, from planning to the end of the load.
 
-A load has a trace of its own: one may serve many requests, and most serve none yet. Its trace id follows from replica,
-adapter and time, so that a batch that comes twice is the same span.
-Neighbours: `reconciler` says when a load has ended; `functions.telemetry.otlp_sender` takes the span.
+Each load has its own trace, because one load may serve many requests or none. Its trace id is derived from replica,
+adapter and time, so that a batch delivered twice is the same span. Neighbours: `reconciler` reports the end of a
+load; `functions.telemetry.otlp_sender` sends the span.
 """
 
 import time
@@ -27,7 +27,7 @@ class LoadEnd:
     urgent: bool  # a gateway waits for it
     took_s: float
     outcome: LoadOutcome
-    tier: Tier | None = None  # where it came from, where it is loaded
+    tier: Tier | None = None  # tier that it was loaded from
     reason: str = ""
 
 

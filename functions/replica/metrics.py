@@ -1,4 +1,4 @@
-"""The agent's Prometheus page: gauges read from the status at each scrape, and what loads did."""
+"""The agent's Prometheus page: gauges read from the status at each scrape, and counters of loads."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -63,15 +63,15 @@ class AgentMetrics:
         self._cold.labels(answer).inc()
 
     def watch_snapshot(self, follower: SnapshotFollower) -> None:
-        """Show from now on how old the snapshot is and how many were refused."""
+        """Show the age of the snapshot and the number of rejected ones from now on."""
         self._registry.register(_SnapshotCollector(follower))
 
     def watch_bus(self, link: BusLink) -> None:
-        """Show from now on whether heartbeats reach the bus."""
+        """Show from now on if heartbeats reach the bus."""
         self._registry.register(_BusCollector(link))
 
     def watch_kv(self, watch: KvWatch) -> None:
-        """Show from now on what is known of the engine's KV cache."""
+        """Show the known blocks of the engine's KV cache from now on."""
         self._registry.register(_KvCollector(watch))
 
     def watch_accelerators(self, accelerators: Accelerators) -> None:
@@ -145,7 +145,7 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         refused = self._follower.refused_total
         yield CounterMetricFamily("shoal_snapshot_refused", "Snapshots that could not be believed.", refused)
-        age_s = self._follower.age_s()  # None before the registry was ever heard
+        age_s = self._follower.age_s()  # None before the first contact with the registry
         if age_s is not None:
             yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)
 

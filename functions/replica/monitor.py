@@ -1,6 +1,6 @@
-"""Monitor of the engine: once a second, poll it, judge the evidence, and probe it where polling is not enough.
+"""Monitor of the engine: once a second, poll it, judge the evidence, and probe it if polling is not enough.
 
-A tick takes at most one check timeout, whatever the engine does; a probe runs beside the ticks. The client's errors
+A tick takes at most one check timeout, whatever the engine does; probes run in parallel to ticks. The client's errors
 become the decision's evidence here.
 """
 
@@ -31,14 +31,14 @@ from functions.replica.weights import LoadedWeights
 
 @dataclass(frozen=True, slots=True)
 class EnginePoll:
-    """One look at the engine; `metrics` is None where they did not come or could not be read."""
+    """Result of one poll; `metrics` is None if they were missing or unreadable."""
 
     health: HealthAnswer
     metrics: EngineMetrics | None
 
 
 async def poll_engine(engine: EngineClient) -> EnginePoll:
-    """Both questions at once, so that a stopped engine costs one timeout and not two."""
+    """Request health and metrics concurrently, so that a stopped engine costs one timeout and not two."""
     health, metrics = await asyncio.gather(_ask_health(engine), _read_metrics(engine))
     return EnginePoll(health, metrics)
 
@@ -50,7 +50,7 @@ async def _ask_health(engine: EngineClient) -> HealthAnswer:
         return "refused"
     except EngineHung:
         return "timed_out"
-    except EngineError:  # a 503, or an answer that no engine gives
+    except EngineError:  # a 503, or an answer that no engine sends
         return "unwell"
     return "ok"
 
@@ -63,18 +63,17 @@ async def _read_metrics(engine: EngineClient) -> EngineMetrics | None:
 
 
 class EngineProber:
-    """Our one-token requests, or what costs as little of a model that makes no tokens: one at a time, and what they
-    added to the engine's sums."""
+    """The agent's own one-token requests (or equally cheap ones for other tasks), one at a time, and their totals."""
 
     def __init__(self, engine: EngineClient, model: str, timeout_s: float, clock: Callable[[], float]) -> None:
         self._engine, self._model, self._timeout_s, self._clock = engine, model, timeout_s, clock
-        self.task: Task = "generate"  # of the pool, as far as a snapshot has said
+        self.task: Task = "generate"  # the pool's task in the newest snapshot
         self.newest = Probe()
         self.begun = self.answered = 0
-        self.answered_s = 0.0  # seconds that the answered ones took in all
+        self.answered_s = 0.0  # total seconds of the answered probes
 
     def begin(self) -> None:
-        """Before `run` is scheduled: from now on a probe is pending."""
+        """Mark a probe as pending. Call before `run` is scheduled."""
         self.begun += 1
         self.newest = Probe("pending", started_s=self._clock())
 
@@ -104,7 +103,7 @@ def counters_of(metrics: EngineMetrics) -> Counters:
 
 
 def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounters:
-    """The engine's sums without our own probes, which are far cheaper than any tenant's request."""
+    """Return the engine's sums without the agent's own probes, which are far cheaper than any tenant's request."""
     return RateCounters(
         finished=metrics.finished_total - prober.answered,
         e2e_s=metrics.e2e_s_total - prober.answered_s,
@@ -115,7 +114,7 @@ def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounte
 
 
 def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounters:
-    """The sums behind a pace, without our own probes: they wait for nobody and compute next to nothing."""
+    """Return the sums behind a pace without the agent's own probes, which do not queue and compute next to nothing."""
     return WorkCounters(
         finished=metrics.finished_total - prober.answered,
         queue_s=metrics.queue_s_total,
@@ -129,7 +128,7 @@ def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounte
 
 
 def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
-    """The gauges; decode speed is one stream's: the mean gap between tokens since the look before."""
+    """Return the gauges; decode speed is one stream's: the mean gap between tokens since the last poll."""
     return EngineLoad(
         running=metrics.running,
         waiting=metrics.waiting,
@@ -145,7 +144,7 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
 
 
 def _has_read(metrics: EngineMetrics, before: EngineMetrics | None) -> bool:
-    """Whether a prompt was computed since: one that a step reads is at no look seen to run. Our probes are shorter."""
+    """Return True if a prompt longer than a probe was computed since the last poll, even entirely between polls."""
     former = before.prefill_computed_tokens_total if before is not None else 0.0
     return metrics.prefill_computed_tokens_total - former > _PROBE_TOKENS
 
@@ -188,13 +187,13 @@ class Monitor:
         self._warm_up = warm_up
         self._weights = weights
         self._cold_start = cold_start or ColdStart(None)
-        self._on_new_engine = on_new_engine  # each process of the engine, once, when it is ready
-        self._is_measured = False  # the start of this process of the engine
-        self._is_new = True  # the engine has not been ready since its process began, as far as is known
+        self._on_new_engine = on_new_engine  # called for each process of the engine, once, when it is ready
+        self._is_measured = False  # this engine process's start is being measured
+        self._is_new = True  # this engine process has not been ready yet, as far as known
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
         self._rounds = Rounds(TICK_S, status.clock())
-        self.metrics_failures = 0  # looks at a listening engine whose metrics did not come
+        self.metrics_failures = 0  # polls of a listening engine without readable metrics
 
     async def run(self) -> None:
         clock = self._status.clock
@@ -204,7 +203,7 @@ class Monitor:
             await asyncio.sleep(max(0.0, started_s + TICK_S - clock()))
 
     async def tick(self) -> None:
-        """Look, judge, say so, probe."""
+        """Poll, judge, update the status, and start a probe if one is due."""
         polled = await poll_engine(self._engine)
         now_s = self._status.clock()
         if polled.metrics is not None:
@@ -222,7 +221,7 @@ class Monitor:
             self._cold_start.listens(polled.metrics.process_began_unix_s if polled.metrics is not None else None)
         if self._rounds.may_judge(now_s):
             self._judge(evidence, now_s)
-        else:  # this loop stood still: what the engine said meanwhile lay unread
+        else:  # this loop was stalled: the engine's answers meanwhile were not read
             self._status.judged_s = now_s
         if self._is_measured and not self._status.warming and not self._status.cold_start:
             self._is_measured = False
@@ -234,7 +233,7 @@ class Monitor:
             self._tasks.once("probe", self._prober.run())
 
     def _probe(self, health: HealthAnswer, now_s: float) -> Probe:
-        """An engine that sleeps or falls asleep makes no token, and is well where its server says so."""
+        """Return the newest probe, or an answered one for a sleeping engine whose server answers."""
         if not self._status.computes and health == "ok":
             return Probe("answered", started_s=now_s, ended_s=now_s)
         return self._prober.newest
@@ -242,7 +241,7 @@ class Monitor:
     def _take(self, metrics: EngineMetrics, now_s: float) -> None:
         status = self._status
         if self._metrics is not None and metrics.process_began_unix_s != self._metrics.process_began_unix_s:
-            self._is_new = True  # it went and came between two looks
+            self._is_new = True  # it restarted between two polls
         status.load_read_s = now_s
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
         status.load = load_of(metrics, self._metrics)
@@ -275,19 +274,19 @@ class Monitor:
         if status.health.phase == "dead":
             status.pace, status.token_rate = PaceMeter(), TokenRate()
             status.reload = ReloadRate()
-            status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
+            status.load, status.adapters = EngineLoad(), Adapters()  # a dead process runs nothing
             status.busy_adapters = frozenset()
             self._metrics = None
             self._is_new = True
             self._cold_start.renew()
             status.cold_start = {}
-            status.asleep = False  # whoever is started in its place is awake
+            status.asleep = False  # a new process is awake
             if self._weights is not None:
                 self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
 
     def _greet(self) -> None:
-        """A process of the engine that is ready for the first time."""
+        """Handle the first time that a process of the engine is ready."""
         self._is_new = False
         self._on_new_engine()
         if self._weights is not None:
@@ -300,11 +299,11 @@ class Monitor:
                 self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 
     def _has_served(self) -> bool:
-        """Whether others have asked it for something: it has compiled what it is asked for, under another agent."""
+        """Return True if the engine has answered other requests, so that it was warmed up under a former agent."""
         return self._metrics is not None and self._metrics.finished_total > self._prober.begun
 
     async def _learn_version(self) -> None:
-        """Once for each time that it becomes ready; asked again where no answer came, as from one that is busy."""
+        """Read the engine's version each time it becomes ready. Retry if it does not answer, as when it is busy."""
         try:
             self._status.engine_version = await self._engine.version()
             self._version_is_due = False

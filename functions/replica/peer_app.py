@@ -1,12 +1,12 @@
-"""Routes for gateways, the controller and other agents: loading a cold adapter, roles, chunks. Each needs a credential.
+"""Routes for gateways, the controller and other agents: cold adapter loads, roles, chunks. Each needs a credential.
 
 POST /adapters/load {"engine_name", "wait_s"}
-    200 {"state": "loaded", "tier"}   it is in the engine; `tier` says where it was: slot, host, disk or s3
+    200 {"state": "loaded", "tier"}   the adapter is in the engine; `tier` is its former tier: slot, host, disk or s3
     404 {"reason"}                    this agent's snapshot does not name it, or not yet
-    409 {"reason"}                    no room: everything here is busy or part of a rollout
-    422 {"reason"}                    the artifact or the engine refuses it
+    409 {"reason"}                    no room: every adapter here is busy or part of a rollout
+    422 {"reason"}                    the artifact or the engine rejects it
     503 {"reason"}                    the engine or the agent is not ready, or the load failed for now
-    504 {"reason"}                    not within `wait_s`; a load that has begun goes on
+    504 {"reason"}                    not loaded within `wait_s`; a load that has begun continues
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from functions.http.guarded import authenticated
 from functions.replica.cold_calls import Answer, LoadAnswer
 from functions.replica.standby import Standby
 
-# Bodies of requests to the agent: small, whole, or not at all.
+# Bounded bodies of requests to the agent.
 
 
 BODY_MAX_BYTES = 4096
 
 
 async def read_body(request: Request) -> bytes | None:
-    """The whole body, or None where it is over its bound or does not come whole."""
+    """Return the whole body, or None if it exceeds its bound or is cut short."""
     content = bytearray()
     try:
         async for part in request.stream():
@@ -62,11 +62,11 @@ _STATUS: dict[Answer, int] = {
 _PURPOSES: dict[str, Purpose] = {"/adapters/load": "load", "/standing": "standing"}
 
 Load = Callable[[EngineName, float], Awaitable[LoadAnswer]]
-Accepted = Callable[[str], Iterable[str]]  # of a path: the credentials that open it
+Accepted = Callable[[str], Iterable[str]]  # the credentials that open a path
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """Unknown fields are ignored: a newer gateway may say more."""
+    """Unknown fields are ignored, because a newer gateway may send more."""
 
     engine_name: Annotated[str, msgspec.Meta(min_length=1, max_length=ENGINE_NAME_MAX_CHARS)]
     wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_WAIT_S)] = 15.0
@@ -78,7 +78,7 @@ def make_peer_app(
     on_answer: Callable[[Answer], None],
     routers: Sequence[APIRouter] = (),
 ) -> ASGIApp:
-    """`load` is asked for each adapter; `routers` are served behind the credentials of their paths."""
+    """Build the routes. `load` is called for each requested adapter; `routers` need the credentials of their paths."""
     app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/adapters/load")
@@ -101,10 +101,10 @@ def make_peer_app(
 
 
 def opens(credentials: RoleCredentials, address: Callable[[], tuple[str, int]], path: str) -> list[str]:
-    """What opens a path of the agent at this address: a gateway's loads, the controller's roles, nodes' chunks.
+    """Return the credentials that open a path of the agent: a gateway's loads, the controller's roles, nodes' chunks.
 
-    An agent that has the internal token alone takes that too, and what follows from it for this address: gateways and
-    controllers of version 0.1 show these.
+    An agent that has only the internal token also accepts the token itself and credentials derived from it for this
+    address: gateways and controllers of version 0.1 send these.
     """
     host, port = address()  # the port is known only once the agent listens
     purpose = _PURPOSES.get(path)
@@ -117,7 +117,7 @@ def opens(credentials: RoleCredentials, address: Callable[[], tuple[str, int]], 
 
 
 class CredentialRequired:
-    """Nothing behind this answers without a credential of its path, unknown paths included."""
+    """Middleware that requires a credential of the path, for unknown paths too."""
 
     def __init__(self, app: ASGIApp, accepted: Accepted) -> None:
         self._app = app
@@ -141,18 +141,18 @@ class CredentialRequired:
 
 
 def _hashed(text: bytes) -> bytes:
-    """Of equal length whatever is shown, so that the comparison's time tells nothing."""
+    """Hash the text to a fixed length, so that the comparison's time reveals nothing."""
     return hashlib.sha256(text).digest()
 
 
-# Where the controller makes a warm replica serve, and a serving one warm: on the peers' port, with its credential.
+# Role changes by the controller (warm to serving and back), on the peers' port, with its credential.
 #
-# POST /standing {"standby": false}   200 {"phase", "reason"} as it is told to gateways from now on
-#                                     503 {"reason"} the engine sleeps and does not wake; ask again
+# POST /standing {"standby": false}: 200 {"phase", "reason"} as published to gateways from now on; 503 {"reason"} if
+# the engine sleeps and does not wake (retry).
 
 
 class RoleChange(msgspec.Struct, frozen=True):
-    """Unknown fields are ignored: a newer controller may say more."""
+    """Unknown fields are ignored, because a newer controller may send more."""
 
     standby: bool
 

@@ -1,9 +1,9 @@
-"""The adapter reconciler: once a second, compare what the snapshot desires with what the engine has, and act on it.
+"""The adapter reconciler: once a second, compare the adapters in the snapshot with those in the engine, and act.
 
-Level-triggered: the engine's own list is asked each time, so an engine that was restarted is filled again without
-anyone saying so, and an agent that was restarted adopts what is loaded. Each load is a task of its own (a slow
-download holds up nobody else); the decision what to do is `decisions.adapters.plan.plan`. A gateway that needs a cold
-adapter asks by `load`, which becomes part of the next plan, made at once.
+It is level-triggered: it reads the engine's own list each time. A restarted engine is filled again without a notice,
+and a restarted agent adopts the loaded adapters. Each load is a separate task, so a slow download delays no other
+load. `decisions.adapters.plan.plan` decides what to do. A gateway requests a cold adapter by `load`, which enters the
+next plan immediately.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from functions.replica.source import AdapterSource
 from functions.replica.status import Adapters, AgentStatus
 
 PASS_INTERVAL_S = 1.0
-BUSY_KNOWN_S = 3.0  # an engine whose metrics are older may run anything: as with nobody hearing us, nothing is unloaded
+BUSY_KNOWN_S = 3.0  # with older metrics the engine may run anything, so nothing is unloaded, as without the bus
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Who hears of what happens; each is called on the agent's loop and must not block."""
+    """Callbacks for events; each runs on the agent's loop and must not block."""
 
-    loaded: Callable[[Tier, float], None]  # an adapter came into the engine: from where, and in how many seconds
+    loaded: Callable[[Tier, float], None]  # an adapter was loaded: its former tier, and the seconds it took
     failed: Callable[[str], None]  # a load ended as `refused` (artifact or engine) or `failed` (try again)
-    disk_changed: Callable[[], None]  # artifacts came, or are no longer needed
-    ended: Callable[[LoadEnd], None] | None = None  # a load, however; None: nobody makes spans
+    disk_changed: Callable[[], None]  # artifacts were added, or are no longer needed
+    ended: Callable[[LoadEnd], None] | None = None  # a load ended in any way; None: no spans
 
 
 class AdapterReconciler:
@@ -63,7 +63,7 @@ class AdapterReconciler:
         needs: DiskNeeds,
         heard: Callable[[], bool],
     ) -> None:
-        """`heard` says whether heartbeats reach the bus."""
+        """`heard` returns True if heartbeats reach the bus."""
         self._status = status
         self._engine = engine
         self._source = source
@@ -73,27 +73,27 @@ class AdapterReconciler:
         self._heard = heard
         self._state = AdapterState()
         self._demand: AdapterDemand | None = None
-        self._listed: frozenset[EngineName] = frozenset()  # by the engine, when it was last asked
+        self._listed: frozenset[EngineName] = frozenset()  # adapters in the engine's last list
         self._loading: set[EngineName] = set()
         self._unloading: set[EngineName] = set()
         self._calls = ColdCalls()
         self._needs = needs
-        self.engine_turn = asyncio.Lock()  # one load at a time: each of them stalls a step; none while it falls asleep
+        self.engine_turn = asyncio.Lock()  # one load at a time, since each stalls a step; none while it falls asleep
         self._wake = asyncio.Event()
 
     def hold(self, max_adapters: int) -> bool:
-        """As many adapters as the engine holds, from now on; whether that is another number than before."""
+        """Set the number of adapters that the engine holds. Return True if it changed."""
         before, self._policy = self._policy, replace(self._policy, max_adapters=max_adapters)
         return before != self._policy
 
     def follow(self, catalogue: Catalogue) -> None:
-        """A new snapshot; the next pass begins at once."""
+        """Apply a new snapshot; the next pass starts immediately."""
         self._demand = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
 
     async def load(self, name: EngineName, wait_s: float) -> LoadAnswer:
-        """A gateway needs the adapter now: what becomes of it within `wait_s`."""
+        """Load an adapter that a gateway needs now, and return the result within `wait_s`."""
         engine, now_s = self._engine_now(), self._status.clock()
         not_now = self._not_now(name, engine)
         if self._demand is None or not_now is not None:
@@ -102,14 +102,14 @@ class AdapterReconciler:
         leaving = name in self._state.withdrawn_since_s
         verdict, self._state = decisions.ask(self._demand, engine, self._state, request, self._policy)
         if verdict == "accepted":
-            self._source.hurry(self._demand.by_name[name].digest)  # where it is on its way, ahead of need
+            self._source.hurry(self._demand.by_name[name].digest)  # in case it is being fetched ahead of need
             self._wake.set()
             return await self._calls.wait(name, wait_s)
         if verdict == "loaded":
             tier: Tier = "slot" if name in engine.busy else "host"
             self._reports.loaded(tier, 0.0)
             if leaving:
-                self._wake.set()  # it is advertised again
+                self._wake.set()  # so that it is advertised again
             return LoadAnswer("loaded", tier=tier)
         if verdict in ("refused", "failed"):
             told = str(self._state.failures[name])
@@ -117,7 +117,7 @@ class AdapterReconciler:
         return _UNKNOWN if verdict == "unknown" else _TOO_MANY
 
     def _not_now(self, name: EngineName, engine: EngineAdapters) -> LoadAnswer | None:
-        """Why nobody can be served at all."""
+        """Return an answer if no load is possible at all now."""
         phase, reason = self._status.phase()
         if phase != "ready":
             return LoadAnswer("not_ready", f"{phase}: {reason}")
@@ -135,9 +135,10 @@ class AdapterReconciler:
                 continue
 
     async def reconcile(self) -> None:
-        """One pass. An engine that is not ready is left alone: what it holds will be asked when it is.
+        """Run one pass. An engine that is not ready is skipped and read when it is.
 
-        One that sleeps keeps what it has: its memory for adapters is not there until it is woken."""
+        A sleeping engine keeps its adapters: its adapter memory is missing until it is woken.
+        """
         self._wake.clear()
         if self._demand is None or not self._engine_is_ready():
             self._listed = frozenset()
@@ -148,7 +149,7 @@ class AdapterReconciler:
         except EngineError as error:
             _log.info("the engine does not list its adapters: %s", error)
             return
-        if not self._engine_is_ready():  # it died meanwhile: whose list this is, nobody knows
+        if not self._engine_is_ready():  # it died meanwhile: the list may be another process's
             return
         self._listed = frozenset(EngineName(model.name) for model in listed if _is_ours(model))
         plan = decisions.plan(self._demand, self._engine_now(), self._state, self._status.clock(), self._policy)
@@ -162,7 +163,7 @@ class AdapterReconciler:
         self._tell(plan)
         self._answer(plan)
         for name in plan.unload if not self._status.asleep else ():
-            if name in self._state.withdrawn_since_s:  # else a gateway was promised it while others were unloaded
+            if name in self._state.withdrawn_since_s:  # a gateway may have requested it while others were unloaded
                 await self._unload(name)
 
     def _engine_is_ready(self) -> bool:
@@ -192,7 +193,7 @@ class AdapterReconciler:
             _log.warning("adapters not loaded: %s", plan.reason)
 
     def _answer(self, plan: AdapterPlan) -> None:
-        """Tell those who wait what this plan knows: it is there, it has no place, or the snapshot dropped it."""
+        """Answer waiting calls that this plan decides: loaded, no room, or dropped by the snapshot."""
         assert self._demand is not None
         for name in self._calls.names:
             if name in plan.refused:
@@ -215,12 +216,12 @@ class AdapterReconciler:
             obtained = await self._source.obtain(adapter.digest, _tenant_of(name), urgent=urgent)
             async with self.engine_turn:
                 if self._status.asleep:
-                    return  # planned again when it is awake; the files are there then
+                    return  # planned again when the engine is awake; the files are there then
                 await self._put_into_engine(name, str(obtained.path))
         except (ArtifactError, EngineError) as error:
             reason = _printable(str(error))
             ended(self._fail(name, reason, refused=_is_final(error)), reason=reason)
-        except Exception as error:  # a fault of ours is tried again with the same pauses, and told to who waits
+        except Exception as error:  # an agent's bug is retried with the same pauses, and reported to waiting calls
             _log.exception("adapter %s could not be loaded", name)
             reason = f"a fault of the agent's own: {type(error).__name__}"
             ended(self._fail(name, reason, refused=False), reason=reason)
@@ -244,9 +245,9 @@ class AdapterReconciler:
         return outcome
 
     async def _put_into_engine(self, name: EngineName, path: str) -> None:
-        """Loaded when this returns; one that the engine had already is as good.
+        """Load the adapter, or accept that the engine has it already.
 
-        An agent that was killed may have left a load under way, which the engine ends before it refuses ours.
+        An agent that was killed may have left a load under way, which the engine finishes before it rejects this one.
         """
         try:
             await self._engine.load_adapter(name, path)
@@ -274,12 +275,12 @@ _UNKNOWN = LoadAnswer("unknown", "this replica's snapshot does not name the adap
 
 
 def _is_ours(model: EngineModel) -> bool:
-    """Loaded by an agent: named by a digest. What an operator gave the engine by flag stays untouched."""
+    """Return True for an adapter that an agent loaded, named by a digest. An operator's adapters stay untouched."""
     return model.is_adapter and "@sha256:" in model.name
 
 
 def _is_final(error: ArtifactError | EngineError) -> bool:
-    """Whether trying at another replica, or soon again, would end the same."""
+    """Return True if retrying soon or at another replica would fail in the same way."""
     if isinstance(error, EngineRefused):
         return not error.retryable
     return isinstance(error, ArtifactRefused | ArtifactMissing)
@@ -291,5 +292,5 @@ def _tenant_of(name: EngineName) -> TenantId | None:
 
 
 def _printable(text: str) -> str:
-    """An engine's or a store's words, fit for a log line and a terminal."""
+    """Make an engine's or a store's text fit for a log line and a terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,7 +1,7 @@
-"""The agent as a process: its listener, its signals, and the order of its end.
+"""The agent as a process: its listener, its signals and the order of its shutdown.
 
-SIGTERM drains: announce it, wait for the engine to be empty (or the timeout), send the last heartbeat, exit. A second
-SIGTERM, or SIGINT, does not wait. The routes answer until the end, so that whoever stops us can watch.
+SIGTERM drains: announce it, wait until the engine is empty (or the timeout), send the last heartbeat, exit. A second
+SIGTERM, or SIGINT, skips the wait. The routes answer until the end, so that the supervisor can watch.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from functions.replica.listeners import (
 from functions.replica.settings import ReplicaSettings
 from functions.telemetry.memory import MIB, SNAPSHOT_FACTOR, Part, limit_bytes, warn_if_over
 
-_BASE_BYTES = 110 * MIB  # measured of one that is idle: 95, and the object store's client
+_BASE_BYTES = 110 * MIB  # measured: 95 MiB when idle, and the object store's client
 _CONNECTION_BYTES = 16_000
-_CHUNKS_ARRIVING = 8  # of adapters, whose chunks have the default size
+_CHUNKS_ARRIVING = 8  # adapter chunks, which have the default size
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ async def _stop_when_asked(agent: Agent, server: uvicorn.Server, asked: asyncio.
 
 
 def most_memory(snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Memory of an agent where every bound of its ports, its snapshot and its transfers is reached at once."""
+    """Return an agent's memory if every bound of its ports, snapshot and transfers is reached at the same time."""
     bodies = AGENT_CONNECTIONS * (AGENT_BOUNDS.body_bytes or 0) + PEER_CONNECTIONS * (PEER_BOUNDS.body_bytes or 0)
     return [
         Part("the process", _BASE_BYTES),

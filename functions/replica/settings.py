@@ -1,4 +1,4 @@
-"""Settings from the environment: of the agent (prefix SHOAL_REPLICA_), the node fetcher (SHOAL_NODE_FETCH_) and the
+"""Settings from the environment, for the agent (prefix SHOAL_REPLICA_), the node fetcher (SHOAL_NODE_FETCH_) and the
 region's adapter cache (SHOAL_ADAPTER_CACHE_).
 """
 

@@ -1,10 +1,10 @@
-"""A simulated device behind NVML's calls, beside a simulated engine: idle, cool, with the errors that a file has.
+"""A simulated device behind NVML's calls, for a simulated engine: idle, cool, with the errors listed in a file.
 
-The file is JSON, `{"xids": [79]}`: the driver's errors so far, in order. What is added to it is told once, as the
-driver does; a file that is gone tells of nothing, and the next one is told from its beginning. So whatever counts
-errors, takes a replica out or pages can be tried where there is no accelerator.
+The file is JSON, `{"xids": [79]}`: the driver's errors so far, in order. Each added error is reported once, as the
+driver does. A missing file has no errors, and a new file is read from its beginning. Error counters, drains and
+alerts can thus be tested without an accelerator.
 
-Neighbours: `accelerators` asks these calls and no other; `shoal drill accelerator-error` writes the file.
+Neighbours: `accelerators` uses only these calls; `shoal drill accelerator-error` writes the file.
 """
 
 import json
@@ -17,7 +17,7 @@ _MAX_BYTES = 64 * 1024
 
 
 class NothingTold(Exception):
-    """As NVML's timeout: no event waits."""
+    """No event is waiting; it stands for NVML's timeout."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class SimulatedDevice:
         return self
 
     def nvmlDeviceRegisterEvents(self, handle: int, kinds: int, events: object) -> None:  # noqa: N802
-        """Its errors are told from the beginning."""
+        """Do nothing: errors are reported from the beginning."""
 
     def nvmlEventSetWait_v2(self, events: object, timeout_ms: int) -> SimpleNamespace:  # noqa: N802
         xids = self._xids()
@@ -66,7 +66,7 @@ class SimulatedDevice:
         return 0
 
     def _xids(self) -> list[int]:
-        """None where the file is not there, or is being written."""
+        """Return the XIDs in the file; none if it is missing or being written."""
         try:
             found = json.loads(self.file.read_bytes()[:_MAX_BYTES])["xids"]
             return [int(number) for number in found]

@@ -1,4 +1,4 @@
-"""Where the reconciler gets an adapter: the node's cache, filled from the store, checked before anyone may load it."""
+"""Source of adapters for the reconciler: the node's cache, filled from the store and checked before any load."""
 
 import asyncio
 import logging
@@ -17,11 +17,10 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.signatures import SignaturePolicy, verify_signed
 from functions.replica.daemon_threads import in_daemon_thread
 
-# Who may work now: places for what somebody waits for, and places of their own for what is done ahead of need.
-#
-# Law: neither kind takes the other's places, and who waits for a place ahead moves to the urgent ones as soon as
-# somebody needs what it works on (`hurry`): else a cold load that was begun ahead would stand behind two slow
-# prefetches. First come, first served within a kind.
+# Queues of fetches: separate places for urgent fetches, which a request waits for, and for fetches ahead of need.
+# Neither kind uses the other's places. A fetch ahead that waits for a place becomes urgent as soon as a request needs
+# it (`hurry`); otherwise a cold load begun ahead would wait behind two slow prefetches. Each kind is first come,
+# first served.
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -35,7 +34,7 @@ class _Queue:
     def serve(self) -> None:
         while self.free and self.waiting:
             _, place = self.waiting.popleft()
-            if not place.done():  # else it was given up
+            if not place.done():  # else the waiter has given up
                 self.free -= 1
                 place.set_result(self)
 
@@ -61,7 +60,7 @@ class LoadScheduler(Generic[Key]):
                 place.result().serve()
 
     def hurry(self, key: Key) -> None:
-        """What waits ahead for this key is urgent now; nothing need."""
+        """Make fetches ahead for this key urgent, if any wait."""
         hurried = [entry for entry in self._ahead.waiting if entry[0] == key]
         for entry in hurried:
             self._ahead.waiting.remove(entry)
@@ -69,8 +68,8 @@ class LoadScheduler(Generic[Key]):
         self._urgent.serve()
 
 
-MAX_URGENT = 4  # fetches at once that a request waits for: enough to fill a link, few enough for disk and memory
-MAX_AHEAD = 2  # fetches ahead of need: they never take an urgent one's place
+MAX_URGENT = 4  # concurrent fetches that a request waits for: enough to fill a link, few enough for disk and memory
+MAX_AHEAD = 2  # concurrent fetches ahead of need, which never use an urgent one's place
 
 _log = logging.getLogger(__name__)
 
@@ -78,18 +77,18 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Obtained:
     path: Path
-    tier: Literal["disk", "s3"]  # where it was
+    tier: Literal["disk", "s3"]  # tier where it was found
 
 
 class AdapterSource(Protocol):
     async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
-        """The verified and checked directory of an adapter; ArtifactError where there is none to be had.
+        """Return the verified and checked directory of an adapter. Raise ArtifactError if it is unavailable.
 
-        `tenant` is whose model names it: its signature must be one that counts for that tenant.
+        `tenant` owns the model that names it: the signature must be valid for that tenant.
         """
 
     def hurry(self, digest: Digest) -> None:
-        """Somebody waits for what was asked for ahead of need, if it was."""
+        """Make the fetch of this artifact urgent if it was requested ahead of need."""
 
 
 @dataclass(slots=True)
@@ -104,12 +103,12 @@ class StoreSource:
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
     def allow(self, max_rank: int) -> bool:
-        """Adapters up to this rank, from now on; whether that is another than before."""
+        """Set the largest allowed rank. Return True if it changed."""
         before, self.max_rank = self.max_rank, max_rank
         return before != max_rank
 
     async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
-        """Single flight by digest: two models that share an artifact fetch it once, here and on the whole node."""
+        """Obtain one artifact at a time per digest: models that share it fetch it once, here and on the whole node."""
         lock = self._flights.setdefault(digest, asyncio.Lock())
         if urgent:
             self.hurry(digest)

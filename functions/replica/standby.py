@@ -1,21 +1,21 @@
-"""Warm and ready: a replica that is loaded and kept without traffic, until it is promoted.
+"""Warm standby: a replica that is loaded and kept without traffic until it is promoted.
 
-    serve -> warm     at once: gateways hear it with the next heartbeat, which is sent now; what runs goes on to its end
-    warm -> serve     the engine is woken where it sleeps, then the same
+    serve -> warm     immediately: a heartbeat notifies gateways now; running requests finish
+    warm -> serve     the engine is woken if it sleeps, then the same
 
-Whether a replica begins warm is said by a file that whoever starts it makes (`SHOAL_REPLICA_STANDBY_FILE`), not by its
-arguments: a promoted replica is the same process, and one that is started again comes back as what it was last.
+A file decides if a replica starts warm (`SHOAL_REPLICA_STANDBY_FILE`), not its arguments. A promoted replica is the
+same process, and a restarted one resumes its last role.
 
-An engine that runs with --enable-sleep-mode (CUDA, ROCm, XPU) is put to sleep at level 1 when it is warm and empty: its
-weights go to host memory and its KV cache is dropped, so that the accelerator's memory is free for another pool's
-engine. On a CPU there is nothing to free; vLLM refuses the argument there, and nothing is asked of it.
+An engine with --enable-sleep-mode (CUDA, ROCm, XPU) is put to sleep at level 1 when it is warm and empty: its weights
+move to host memory and its KV cache is dropped, so that the accelerator's memory is free for another pool's engine. A
+CPU has nothing to free: vLLM rejects the argument there, and the agent does not use it.
 
-    falls asleep   SETTLED_S after it became warm: a request that a gateway sent before it heard would else end with
-                   "abort", or wait in an engine that computes nothing. No adapter is loaded meanwhile (`engine_turn`)
-                   An engine that does not answer in time may yet fall asleep: it is asked which it is before it serves
-    is well        as long as its server says so; it is not probed, since it answers no probe (`monitor`). The same
-                   while it falls asleep, which takes it a while; no longer than the client waits for an answer
-    serves         only when it is awake: one that an agent finds asleep and is to serve is woken first
+    falls asleep   SETTLED_S after it became warm: a request that a gateway sent before the notice would otherwise end
+                   with "abort", or wait in an engine that computes nothing. No adapter is loaded meanwhile
+                   (`engine_turn`). After a timeout the engine may still fall asleep: its state is read first
+    is well        as long as its server answers; it is not probed, since it answers no probe (`monitor`). The
+                   same holds while it falls asleep, for at most the client's timeout
+    serves         only when awake: an engine that is to serve but found asleep is woken first
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from functions.engines.errors import EngineError, EngineHung, EngineRefused, Eng
 from functions.replica.status import AgentStatus
 
 LOOK_INTERVAL_S = 1.0
-SETTLED_S = 3.0  # a heartbeat reaches gateways within one, and what they sent before it is running by then
+SETTLED_S = 3.0  # a heartbeat reaches gateways within one second, and requests sent before are running by then
 
 _log = logging.getLogger(__name__)
 
 
 class Standby:
-    """Owned by the agent's loop. `tell` sends a heartbeat at once."""
+    """Owned by the agent's loop. `tell` sends a heartbeat immediately."""
 
     def __init__(
         self,
@@ -48,39 +48,39 @@ class Standby:
         may_sleep: bool = False,
         engine_turn: asyncio.Lock | None = None,
     ) -> None:
-        """`engine_turn`: whoever has it may load adapters into the engine."""
+        """The holder of `engine_turn` may load adapters into the engine."""
         self._status = status
         self._engine = engine
         self._tell = tell
         self._may_sleep = may_sleep
         self._engine_turn = engine_turn or asyncio.Lock()
-        self._has_learnt = False  # whether the engine sleeps
+        self._has_learnt = False  # True if the engine's sleep state is known
         self._turn = asyncio.Lock()
-        self._since_s = status.clock()  # as it stands now
+        self._since_s = status.clock()  # time of the last role change
 
     def begin(self, file: Path | None) -> None:
-        """Before the first heartbeat."""
+        """Set the initial role. Call before the first heartbeat."""
         self._status.standby = file is not None and file.exists()
 
     def phase(self) -> tuple[ReplicaPhase, str]:
-        """What gateways are told."""
+        """Return the phase and reason as published to gateways."""
         return self._status.phase()
 
     async def become(self, *, standby: bool) -> None:
-        """EngineError where a sleeping engine does not wake; it then stays warm."""
+        """Change the role. Raise EngineError and stay warm if a sleeping engine does not wake."""
         async with self._turn:
             if standby == self._status.standby:
                 return
             if not standby:
                 await self._wake()
-                self._status.rates = EngineRates()  # measured under a load that is past; routers would go by them
+                self._status.rates = EngineRates()  # measured under a past load, so routers must not use it
             self._status.standby = standby
             self._since_s = self._status.clock()
         _log.info("now %s", "warm, without new requests" if standby else "serving")
         self._tell()
 
     async def run(self) -> None:
-        """Until cancelled: put to sleep what is warm, well and empty."""
+        """Put the engine to sleep whenever it is warm, well and empty; run until cancelled."""
         while self._may_sleep:
             async with self._turn:
                 await self._look()
@@ -89,7 +89,7 @@ class Standby:
 
     async def _look(self) -> None:
         if not self._has_learnt:
-            with contextlib.suppress(EngineError):  # it starts, or is busy falling asleep: asked again
+            with contextlib.suppress(EngineError):  # it starts or is falling asleep: retried
                 await self._learn()
         elif self._status.asleep and not self._status.standby:
             await self._rouse()
@@ -97,13 +97,12 @@ class Standby:
             await self._sleep()
 
     async def _learn(self) -> None:
-        """An agent that is started again finds the engine as its predecessor left it, and one that got no answer does
-        not know. EngineHung, EngineUnreachable: one that sleeps must not be taken for one that is awake."""
+        """Read the sleep state. Raise EngineHung or EngineUnreachable: a sleeping engine must not pass for awake."""
         try:
             self._status.asleep = await self._engine.is_sleeping()
         except (EngineHung, EngineUnreachable):
             raise
-        except EngineError as error:  # it has no such route: `_sleep` will say so
+        except EngineError as error:  # it has no such route: `_sleep` will log it
             _log.info("the engine does not say whether it sleeps: %s", error)
         self._has_learnt = True
 
@@ -131,7 +130,7 @@ class Standby:
         self._tell()
 
     async def _rouse(self) -> None:
-        """It was promoted while no agent was there to wake it."""
+        """Wake an engine that was promoted while no agent was running."""
         try:
             await self._wake()
         except EngineError as error:

@@ -15,7 +15,7 @@ from functions.decisions.health.token_rate import TokenRate
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import ColdStage
 
-STUCK_AFTER_S = 5.0  # the loop judges the engine every second; silent for this long, and its word is worth nothing
+STUCK_AFTER_S = 5.0  # the loop judges the engine every second; after this silence its verdict is worthless
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class EngineLoad:
     kv_blocks_total: int = 0
     kv_block_tokens: int = 16
     decode_tokens_per_s: float = 0.0
-    draft_tokens_total: int = 0  # guessed ahead, since the engine began; 0 where it does not guess
-    accepted_draft_tokens_total: int = 0  # of these
-    host_kv_bytes: int = 0  # of host memory, for KV blocks that leave the accelerator
+    draft_tokens_total: int = 0  # proposed since the engine began; 0 without speculative decoding
+    accepted_draft_tokens_total: int = 0  # the accepted part of these
+    host_kv_bytes: int = 0  # host memory for KV blocks that leave the accelerator
     host_hit_tokens_total: int = 0  # prompt tokens found there, since the engine began
 
     @property
@@ -51,21 +51,21 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """What the reconciler last found and meant to do."""
+    """Adapters as the reconciler last found and planned them."""
 
-    known: bool = False  # whether a snapshot has been seen and a plan made against this engine's own list
+    known: bool = False  # True once a plan was made from a snapshot and this engine's own list
     advertised: tuple[EngineName, ...] = ()
-    loading: tuple[EngineName, ...] = ()  # what the first plan for this engine loads ahead, still on its way
+    loading: tuple[EngineName, ...] = ()  # loads ahead of the first plan for this engine that are still under way
     reason: str = ""
-    room: int = 0  # how many more could be loaded at once
-    cold: int = 0  # how many wait for a first request
-    failures: Mapping[EngineName, str] = field(default_factory=dict)  # in words
+    room: int = 0  # number of adapters that could be loaded now
+    cold: int = 0  # number of adapters that wait for a first request
+    failures: Mapping[EngineName, str] = field(default_factory=dict)  # reason of each failed load
     without_room: tuple[EngineName, ...] = ()  # a rollout's versions beyond what this engine holds, by rank
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What lies on the node's disk, as last looked at."""
+    """Artifacts on the node's disk at the last pass."""
 
     artifacts: int = 0
     size_bytes: int = 0
@@ -80,40 +80,39 @@ class AgentStatus:
     judged_s: float  # when the monitor last ended a tick
     load: EngineLoad = field(default_factory=EngineLoad)
     load_read_s: float = 0.0  # when `load` was last read from the engine
-    busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
+    busy_adapters: frozenset[EngineName] = frozenset()  # adapters with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
     pace: PaceMeter = field(default_factory=PaceMeter)
     token_rate: TokenRate = field(default_factory=TokenRate)
-    hands_over: bool = False  # it reads prompts for other pools, by the newest snapshot
-    worked_s: float = 0.0  # when a look last found a prompt in the engine, or that it had read one; monotonic
-    accelerators: int = 1  # of one replica, as its pool's service has it, by the newest snapshot
+    hands_over: bool = False  # True for a prefill pool, by the newest snapshot
+    worked_s: float = 0.0  # when a poll last found a request in the engine or a newly computed prompt; monotonic
+    accelerators: int = 1  # number per replica, by the newest snapshot
     reload: ReloadRate = field(default_factory=ReloadRate)
     declared_reload: DeclaredReload = field(default_factory=DeclaredReload)  # the pool's, by the newest snapshot
     adapters: Adapters = field(default_factory=Adapters)
     disk: Disk = field(default_factory=Disk)
-    peer_port: int = 0  # where the agent loads adapters and gives chunks; 0 until it listens
-    snapshot_epoch: int = 0  # as of which the adapters wanted are the newest
-    snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
-    prefix_events: Callable[[], bool | None] = lambda: None  # whether KV events come; None: nothing would show it yet
+    peer_port: int = 0  # port for adapter loads and chunks; 0 until it listens
+    snapshot_epoch: int = 0  # epoch for which the wanted adapters are current
+    snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" if none was
+    prefix_events: Callable[[], bool | None] = lambda: None  # True if KV events arrive; None: unknown yet
     engine_version: str = ""
-    weights: Digest | None = None  # of the base, as the engine has loaded them; None: not known, or not yet
+    weights: Digest | None = None  # the base's weights as the engine has loaded them; None: unknown
     cold_start: Mapping[ColdStage, float] = field(default_factory=dict)  # seconds by stage; empty: not measured
     draining: bool = False
-    standby: bool = False  # loaded and well, and kept without traffic until it is promoted
-    warming: bool = False  # the engine is well, and asked for what it compiles at a first request of its kind
-    asleep: bool = False  # the engine's weights are in host memory: it computes nothing until it is woken
-    falling_asleep: bool = False  # it was asked to, and has not answered: it computes nothing either
-    condemned: str = ""  # why the engine should be killed; "" while it should not
-    accelerator_fault: str = ""  # what takes it out until somebody clears it (`accelerator_fault`); "": nothing
+    standby: bool = False  # loaded and well, without traffic until it is promoted
+    warming: bool = False  # the engine is well and is sent one request of each kind that it compiles
+    asleep: bool = False  # the engine's weights are in host memory; it computes nothing until it is woken
+    falling_asleep: bool = False  # sleep was requested and not answered yet; it computes nothing either
+    condemned: str = ""  # why the engine should be killed; "" if it should not
+    accelerator_fault: str = ""  # why the replica is out until it is cleared (`accelerator_fault`); "": no fault
 
     @property
     def computes(self) -> bool:
-        """Whether the engine would answer a probe, were it well."""
+        """True if the engine would answer a probe when healthy."""
         return not self.asleep and not self.falling_asleep
 
     def phase(self) -> tuple[ReplicaPhase, str]:
-        """What to tell the fleet, and why. A lost engine outranks draining: out either way, and the cause matters.
-        A failed accelerator drains it: nothing new comes, and what is under way may end by itself."""
+        """Return phase and reason for the fleet. A failed accelerator drains; a lost engine outranks draining."""
         silent_s = self.clock() - self.judged_s
         if silent_s > STUCK_AFTER_S:
             return "hung", f"the agent's own loop has been stuck for {silent_s:.0f} s"
@@ -128,22 +127,21 @@ class AgentStatus:
         return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()
 
     def _not_yet(self) -> str:
-        """Why an engine that is well serves nothing for a while."""
+        """Return why a healthy engine does not serve yet, or ""."""
         if self.warming:
             return "its engine is being warmed up"
         return "its engine is asleep and is being woken" if self.asleep and not self.standby else ""
 
     def take_epoch(self, epoch: int) -> None:
-        """The registry has confirmed that nothing newer concerns this pool."""
+        """Record that the registry confirmed this epoch: nothing newer concerns this pool."""
         self.snapshot_epoch = epoch
 
     def not_ready(self) -> str:
-        """Why the replica should get no work yet, or "".
+        """Return why the replica should get no work yet, or "".
 
-        Only the first fill of an engine holds the replica back: what comes later (a rollout's candidate, a new version)
-        is loaded beside what serves, however slowly. Neither does an adapter whose load failed: one tenant's broken
-        artifact must not take the pool down. It is named in the heartbeat's reason, and no request for it is routed
-        here.
+        Only the first fill of an engine blocks readiness: later adapters (a rollout's candidate, a new version) load
+        while the replica serves, however slowly. A failed load does not block it either: one tenant's broken artifact
+        must not take the pool down. The heartbeat's reason names that adapter, and no request for it is routed here.
         """
         phase, reason = self.phase()
         if phase not in ("ready", "warm"):

@@ -1,13 +1,12 @@
-"""Warm-up of an engine that has just come up: what it compiles at a first request of its kind, it compiles before
-anybody waits for it.
+"""Warm-up of a new engine: it compiles code for each kind of request before tenants' requests arrive.
 
-vLLM compiles some of its sampler when it is first needed, and its step loop stands still meanwhile: measured on two
-cores of a CPU, the first request with log probabilities held all others up for 4 to 38 s, which to a watch over tokens
-looks like an engine that hangs. So until one request of each kind was answered the replica is `starting`, and nothing
-of what the engine does then counts as hanging (`Evidence.warming`). Bounded: after `timeout_s` in all it serves as it
-is. An engine that has served before (its agent alone was started again) is left alone.
+vLLM compiles parts of its sampler at first use, and its step loop stops meanwhile. On two CPU cores the first request
+with log probabilities delayed all others by 4 to 38 s, which looks like a hung engine. The replica is therefore
+`starting` until one request of each kind was answered, and stalls meanwhile do not count as hanging
+(`Evidence.warming`). After `timeout_s` in all it serves anyway. An engine that has served before (only its agent
+restarted) is skipped.
 
-Neighbours: `monitor` begins it and says when it is due.
+Neighbours: `monitor` decides when to start it.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _log = logging.getLogger(__name__)
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 _SAMPLED = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 1}
 _WEIGHED = {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"5": 1.0}}
-# Fields of a completion, by what the engine has to compile for it. Of log probabilities, one row and several are two.
+# Fields of a completion by what the engine must compile. Log probabilities of one row and of several are two kinds.
 KINDS: Mapping[Task, Sequence[Mapping[str, Any]]] = {
     "generate": (
         {"logprobs": 1},
@@ -46,12 +45,12 @@ class WarmUp:
     """Owned by the agent's loop; one run at a time."""
 
     def __init__(self, engine: EngineClient, model: str, status: AgentStatus, timeout_s: float) -> None:
-        """0: none is made."""
+        """`timeout_s` 0 disables the warm-up."""
         self._engine, self._model, self._status = engine, model, status
         self._timeout_s = timeout_s
 
     def begin(self) -> bool:
-        """Before `run` is scheduled: from now on the replica warms up. Whether it does."""
+        """Mark the replica as warming up. Return True if a warm-up is needed. Call before `run` is scheduled."""
         self._status.warming = self._timeout_s > 0
         return self._status.warming
 
@@ -70,13 +69,13 @@ class WarmUp:
             _log.info("warmed up with %d kinds of request in %.1f s", len(kinds), clock() - started_s)
         finally:
             self._status.warming = False
-            self._status.rates = EngineRates()  # no tenant's request is that slow; routers would go by it
+            self._status.rates = EngineRates()  # slower than any tenant's request, so routers must not use it
 
     async def _answered(self, fields: Mapping[str, Any]) -> None:
         started_s = self._status.clock()
         try:
             await self._engine.complete(self._model, fields, self._timeout_s)
-        except EngineRefused as error:  # a kind that it does not offer: nobody waits for that either
+        except EngineRefused as error:  # the engine does not offer this kind, so no request waits for it
             _log.info("no warm-up with %s: %s", ", ".join(fields), error)
         took_s = self._status.clock() - started_s
         if took_s > 1.0:

@@ -1,13 +1,13 @@
-"""What the engine has loaded: the digest of its base's weights, learnt once for each engine process.
+"""Digest of the base weights that the engine has loaded, found once for each engine process.
 
-The engine tells the folder that it was started from and not what lay there, so that is read: in a thread, since 140 GB
-without a manifest take minutes. Until then, and where the folder cannot be read, nothing is claimed. Nor is it where
-the engine names another folder that is to be seen from here (in a pod it has a path of its own), or a file was written
-since the engine started (by the start time on its metrics page, where it has one): what lies there now is not what it
-has read. So an agent that is started again beside its engine claims nothing after somebody has put other weights in
-place, and one that was there before keeps what was true.
+The engine reports only the folder that it was started from, so the files are read, in a thread: 140 GB without a
+manifest take minutes. Nothing is published until then, or if the folder cannot be read. Nothing is published either
+if the engine names another folder that is visible here (in a pod it has its own path), or if a file is newer than the
+engine's start time (from its metrics page, if present): the files may differ from those that the engine read. An
+agent restarted next to its engine therefore publishes nothing after the weights were replaced, and an agent that was
+already running keeps its result.
 
-Neighbours: `functions.artifacts.loaded_weights` finds the digest, `monitor` says when an engine is new.
+Neighbours: `functions.artifacts.loaded_weights` finds the digest; `monitor` reports a new engine.
 """
 
 import logging
@@ -35,17 +35,17 @@ class LoadedWeights:
         notes: Path,
         models: Callable[[], Awaitable[Iterable[EngineModel]]],
     ) -> None:
-        """`models` are those that the engine lists."""
+        """`models` returns those that the engine lists."""
         self._status, self._folder, self._notes, self._models = status, folder, notes, models
-        self._engines = 0  # processes so far: an answer about one that is gone counts for nothing
+        self._engines = 0  # number of processes so far: a result for an earlier one is discarded
 
     def forget(self) -> None:
-        """The engine is gone, and what it had loaded with it."""
+        """Forget the weights of an engine that is gone."""
         self._engines += 1
         self._status.weights = None
 
     async def learn(self, started_unix_s: float | None) -> None:
-        """A new engine serves; `started_unix_s` is when its process began, where that is known."""
+        """Find the weights of a new engine; `started_unix_s` is the start of its process, if known."""
         self._engines += 1
         engine, folder = self._engines, self._folder
         if folder is None or await self._is_of_another(folder):
@@ -65,13 +65,13 @@ class LoadedWeights:
             seen = (root for root in roots if root.is_absolute() and root.is_dir())
             other = next((root for root in seen if not root.samefile(folder)), None)
         except (EngineError, OSError):
-            return False  # it says nothing, or nothing can be read
+            return False  # the engine's folder is unknown, or nothing can be read
         if other is not None:
             _log.error("the engine runs from %s and not from %s: nobody is told which weights it has", other, folder)
         return other is not None
 
     def _read(self, folder: Path, started_unix_s: float | None) -> Digest | None:
-        """Of one state of the folder; None where that is not the one that the engine read."""
+        """Return the digest of a stable state of the folder, or None if the engine may have read another state."""
         facts = facts_of(folder)
         newest_unix_s = max((time_ns for _, time_ns in facts.values()), default=0) / 1e9
         if started_unix_s is not None and newest_unix_s > started_unix_s:

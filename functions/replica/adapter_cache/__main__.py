@@ -21,20 +21,20 @@ from functions.telemetry.memory import MIB, Part, limit_bytes, warn_if_over
 
 _S3_READ_TIMEOUT_S = 10.0
 _S3_ATTEMPTS = 2
-_BASE_BYTES = 110 * MIB  # as an agent's
+_BASE_BYTES = 110 * MIB  # the same as an agent's
 _CONNECTION_BYTES = 16_000
 
 _log = logging.getLogger(__name__)
 
 
 def run(settings: AdapterCacheSettings) -> None:
-    """Until a signal; StartFailed, CredentialsInvalid, OSError."""
+    """Serve until a signal. Raise StartFailed, CredentialsInvalid or OSError if that is not possible."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings))
 
 
 def most_memory(settings: AdapterCacheSettings) -> list[Part]:
-    """Memory where every bound is reached at once. Objects are chunks of up to 64 MiB; as a rule they have 8."""
+    """Return the memory needed if every bound is reached at the same time. Chunks have up to 64 MiB, usually 8."""
     return [
         Part("the process", _BASE_BYTES),
         Part("connections", PEER_CONNECTIONS * (_CONNECTION_BYTES + (PEER_BOUNDS.body_bytes or 0))),

@@ -1,10 +1,10 @@
 """Routes of the adapter cache.
 
-GET /objects/{kind}/{sha256}   a chunk's or a manifest's bytes; 404: the store has none; 503: ask the store itself
+GET /objects/{kind}/{sha256}   a chunk's or a manifest's bytes; 404: the store has none; 503: read the store itself
 GET /readyz, GET /metrics      for a kubelet and Prometheus, without a credential
 
-Nodes show the credential that they show each other for chunks. At most `max_answers` are written at once, since each
-is an object in memory until its reader has it.
+Nodes use the same credential as for each other's chunks. At most `max_answers` are sent at the same time, because
+each is an object in memory until its client has received it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -55,14 +55,14 @@ def make_app(cache: ReadThrough, accepted: Accepted, max_answers: int) -> ASGIAp
 
 
 class _Places:
-    """Of answers in memory."""
+    """Number of answers that may still be held in memory."""
 
     def __init__(self, most: int) -> None:
         self.free = most
 
 
 class _Answer(Response):
-    """It gives its place back when its reader has it, or is gone: the listener's guard ends who does not read."""
+    """Answer that frees its place at its end. The listener's guard disconnects clients that read too slowly."""
 
     media_type = "application/octet-stream"
 
@@ -78,7 +78,7 @@ class _Answer(Response):
 
 
 def _answer_to(error: BaseException) -> Response:
-    """What the caller is told; what is not the store's is raised again."""
+    """Return the response for a store error; raise any other error again."""
     match error:
         case TooBusy():
             return _refused(503, "too much is on its way: ask the store", {"retry-after": RETRY_S})

@@ -1,9 +1,10 @@
-"""Objects on the cache's disk, by kind and sha256; bounded in bytes, the longest unused out first.
+"""Objects on the cache's disk, by kind and sha256; bounded in bytes, least recently used evicted first.
 
-    <root>/<kind>/<sha256>     whole: it gets there by one rename, and is hashed whenever it is read
-    <root>/coming/…            being written; what a kill leaves is taken away at the start
+    <root>/<kind>/<sha256>     complete: moved here by one rename, and hashed at every read
+    <root>/coming/…            being written; leftovers of a killed process are deleted at the start
 
-What rots is deleted when it is read, and counts as not here. Calls block on the disk; threads may share one.
+A corrupt object is deleted when it is read, and counts as missing. Calls block on the disk; threads may share an
+instance.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _HEX_DIGITS = 64
 
 _log = logging.getLogger(__name__)
-Name = tuple[Kind, str]  # and the sha256, in hex
+Name = tuple[Kind, str]  # kind and sha256 in hex
 
 
 @dataclass(slots=True)
@@ -31,12 +32,12 @@ class CachedObjects:
     max_bytes: int
     evicted_total: int = 0
     rotten_total: int = 0
-    _sizes: OrderedDict[Name, int] = field(default_factory=OrderedDict)  # the longest unused first
+    _sizes: OrderedDict[Name, int] = field(default_factory=OrderedDict)  # least recently used first
     _total_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
-        """Take up what a former process left. Raises OSError where the folder cannot be used."""
+        """Load the objects of a former process. Raise OSError if the folder cannot be used."""
         for kind in (*KINDS, "coming"):
             (self.root / kind).mkdir(parents=True, exist_ok=True)
         for left in (self.root / "coming").iterdir():
@@ -56,7 +57,7 @@ class CachedObjects:
         return len(self._sizes)
 
     def read(self, kind: Kind, sha256: str) -> bytes | None:
-        """The object, verified; None where it is not here."""
+        """Return the verified object, or None if it is missing."""
         with self._lock:
             if (kind, sha256) not in self._sizes:
                 return None
@@ -64,7 +65,7 @@ class CachedObjects:
         path = self.root / kind / sha256
         try:
             content = path.read_bytes()
-            os.utime(path)  # the order outlives a restart
+            os.utime(path)  # so that the order survives a restart
         except OSError as error:  # evicted meanwhile, or the disk fails
             _log.info("%s %s cannot be read: %s", kind, sha256[:12], error.strerror)
             self._forget(kind, sha256)
@@ -77,7 +78,7 @@ class CachedObjects:
         return content
 
     def write(self, kind: Kind, sha256: str, content: bytes) -> None:
-        """Keep it, unless it is larger than all there may be; what makes room for it goes. Raises OSError."""
+        """Store the object unless it exceeds the whole cache, evicting others for it. Raise OSError."""
         if len(content) > self.max_bytes:
             return
         descriptor, coming = tempfile.mkstemp(dir=self.root / "coming")

@@ -1,7 +1,8 @@
-"""One read of the store for all who ask for an object at once, and never again while it is on the disk.
+"""One read of the store for all concurrent requests for an object, and none while the object is on the disk.
 
-Bounded: at most `AT_ONCE` reads of the store; who asks while `MAX_WAITING` objects are on their way is told to go to
-the store itself. A read goes on when whoever began it leaves, since others may wait for it, and the next will ask.
+There are at most `AT_ONCE` reads of the store. While `MAX_WAITING` objects are being read, further requests are
+rejected and agents read the store themselves. A read continues if its first requester leaves, because others may wait
+for it.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from functions.artifacts.locations import CHUNKS_PREFIX, MANIFESTS_PREFIX
 from functions.artifacts.manifest import CHUNK_MAX_BYTES, MANIFEST_MAX_BYTES
 from functions.replica.adapter_cache.objects import CachedObjects, Kind, Name
 
-AT_ONCE = 8  # each holds an object, 8 MiB as a rule and 64 at the most
+AT_ONCE = 8  # each holds an object, usually 8 MiB and at most 64
 MAX_WAITING = 256
 _PLACES = {"chunks": (CHUNKS_PREFIX, CHUNK_MAX_BYTES), "manifests": (MANIFESTS_PREFIX, MANIFEST_MAX_BYTES)}
 
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class TooBusy(Exception):
-    """As many objects are on their way as may be: ask the store."""
+    """Too many objects are being read; read the store directly."""
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class ReadThrough:
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def get(self, kind: Kind, sha256: str) -> bytes:
-        """The verified object; TooBusy, or an ArtifactError of the store."""
+        """Return the verified object. Raise TooBusy, or an ArtifactError of the store."""
         content = await asyncio.to_thread(self.objects.read, kind, sha256)
         if content is not None:
             self.results["hit"] += 1
@@ -74,7 +75,7 @@ class ReadThrough:
         self.store_bytes_total += len(content)
         try:
             await asyncio.to_thread(self.objects.write, kind, sha256, content)
-        except OSError as error:  # it is given all the same
+        except OSError as error:  # the object is returned all the same
             _log.warning("%s %s cannot be kept: %s", kind, sha256[:12], error.strerror)
         return content
 

@@ -1,12 +1,12 @@
 """KV cache of the engine: its events, and the updates that the agent publishes to the fleet.
 
-    decode          bytes of a batch to events; hostile input refused
-    order           which batch comes next, which are missing, and whether the engine is another one
-    engine_blocks   events to names that mean the same everywhere (`decisions.prefix.block_names`), with what changed
-    source          ZeroMQ: subscribing, replay
-    telling         what goes on the bus, how often, for whom
-    watch           the loops that drive the above
+    decode          bytes of a batch to events; hostile input is rejected
+    order           which batch comes next, which are missing, and if the engine is another one
+    engine_blocks   events to names that mean the same everywhere (`decisions.prefix.block_names`), with the changes
+    source          ZeroMQ: subscription, replay
+    telling         updates for the bus: content, frequency, recipients
+    watch           the loops that run the above
 
-Law: an index is complete or it is thrown away. What is told may lack blocks that the engine holds (a request then goes
-where less of it is cached); it never names blocks for long that the engine does not hold.
+An index is complete or it is dropped. A published index may lack blocks that the engine holds (a request then goes
+where less of it is cached), but it never names missing blocks for long.
 """

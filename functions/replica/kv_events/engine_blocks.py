@@ -1,20 +1,21 @@
-"""The engine's blocks under names that mean the same everywhere, and what changed since the last update.
+"""The engine's blocks under names that mean the same everywhere, and the changes since the last update.
 
-The engine names a block by its own hash; events of children and removals refer to that. Here each gets the name that a
-gateway makes from the same tokens (`functions.decisions.prefix.block_names`). A block whose parent is not known
-cannot be named, and is left out with all that follow it; so is a run with gaps in it, as a model with sliding windows
-stores.
+The engine names a block by its own hash, and events of children and removals refer to that hash. Here each block gets
+the name that a gateway makes from the same tokens (`functions.decisions.prefix.block_names`). A block whose parent is
+unknown cannot be named, and is left out with all its descendants. The same holds for a run with gaps, as a model with
+sliding windows stores.
 
-What the engine has copied to host memory (vLLM's OffloadingConnector, medium `CPU`) is told by its hash alone, or
-without the block's extra keys, so it is known only where the accelerator's event has named that block before. A block
-that leaves the accelerator keeps its name while host memory has it, and for a while after: of the events of one step
-those of the accelerator come first. What lies on disks is left out. Of a model with several KV groups (sliding
-windows), the first tells for all.
-Worked example (test_a_block_that_moves_to_host_memory): 1 and 2 are stored, 2 is copied to host memory (nothing changes
-for anybody: it is on the accelerator), 2 leaves the accelerator: it is in host memory alone. When it leaves that, it is
-gone.
+Blocks in host memory (vLLM's OffloadingConnector, medium `CPU`) are reported by hash alone, or without the block's
+extra keys. They are known only if an event of the accelerator has named them before. A block that leaves the
+accelerator keeps its name while host memory has it, and for a while after, because a step's events list the
+accelerator first. Blocks on disks are left out. Of a model with several KV groups (sliding windows), only the first
+counts.
 
-Memory is bounded by `max_blocks`, some 250 bytes each; beyond it, new blocks are left out until others go.
+Worked example (test_a_block_that_moves_to_host_memory): 1 and 2 are stored. 2 is copied to host memory: no change,
+since it is on the accelerator. 2 leaves the accelerator: it is in host memory alone. When it leaves host memory, it
+is gone.
+
+Memory is bounded by `max_blocks`, some 250 bytes each; beyond it, new blocks are left out until others are removed.
 """
 
 from array import array
@@ -26,12 +27,12 @@ from typing import Any
 from functions.decisions.prefix.block_names import TOKEN_BYTES, block_name, scope_seed, with_extra
 from functions.replica.kv_events.source import Cleared, EngineHash, Event, Removed, Stored
 
-_GONE_KEPT = 4096  # blocks that left both places lately: a step's, whose host event comes after the accelerator's
+_GONE_KEPT = 4096  # blocks that recently left both tiers: a step's host event follows the accelerator's
 
 
 @dataclass(slots=True)
 class Changes:
-    """Names that came and went."""
+    """Names that were added and removed."""
 
     added: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
@@ -58,17 +59,16 @@ class EngineBlocks:
     def __init__(self, max_blocks: int) -> None:
         self.max_blocks = max_blocks
         self.max_host_blocks = max_blocks
-        self.block_tokens = 0  # of the newest event; 0: none yet
+        self.block_tokens = 0  # block size of the newest event; 0 before the first one
         self.left_out_total = 0  # blocks that could not be named or had no room
-        self._name_of: dict[EngineHash, int] = {}  # of what is on the accelerator
-        self._host_name_of: dict[EngineHash, int] = {}  # of what is in host memory, whether or not it is there, too
+        self._name_of: dict[EngineHash, int] = {}  # blocks on the accelerator
+        self._host_name_of: dict[EngineHash, int] = {}  # blocks in host memory, on the accelerator or not
         self._gone: OrderedDict[EngineHash, int] = OrderedDict()
-        self._held: dict[int, int] = {}  # by name, how many of the engine's hashes mean it
-        self._in_host: dict[int, int] = {}  # the same of host memory
+        self._held: dict[int, int] = {}  # by name, number of the engine's hashes that mean it
+        self._in_host: dict[int, int] = {}  # the same for host memory
         self._changes, self._host_changes = Changes(), Changes()
 
     def __len__(self) -> int:
-        """Names on the accelerator."""
         return len(self._held)
 
     @property
@@ -77,11 +77,11 @@ class EngineBlocks:
 
     @property
     def host_names(self) -> tuple[int, ...]:
-        """Of what is in host memory alone."""
+        """Names of blocks that are in host memory alone."""
         return tuple(name for name in self._in_host if name not in self._held)
 
     def take(self, event: Event) -> bool:
-        """Take one event in; False where everything is gone at once, and a new generation begins."""
+        """Apply one event. Return False if the cache was cleared and a new generation begins."""
         if isinstance(event, Cleared):
             self.clear()
             return False
@@ -97,7 +97,7 @@ class EngineBlocks:
         return True
 
     def take_changes(self) -> tuple[Changes, Changes]:
-        """What came and went since this was last asked: on the accelerator, and in host memory alone."""
+        """Return the changes since the last call: those on the accelerator, and those in host memory alone."""
         changes = self._changes, self._host_changes
         self._changes, self._host_changes = Changes(), Changes()
         return changes
@@ -132,7 +132,7 @@ class EngineBlocks:
             self._hold(engine_hash, parent)
 
     def _known(self, engine_hash: EngineHash) -> int | None:
-        """Its name, wherever the block lies."""
+        """Return the block's name, on the accelerator or in host memory."""
         name = self._name_of.get(engine_hash)
         return name if name is not None else self._host_name_of.get(engine_hash)
 
@@ -159,10 +159,10 @@ class EngineBlocks:
                     self._host_changes.come(name)
 
     def _copy(self, event: Stored | Removed) -> None:
-        """To host memory."""
+        """Record blocks that were copied to host memory."""
         for engine_hash in event.block_hashes:
             if engine_hash in self._host_name_of:
-                continue  # a chunk that begins in another one tells its blocks again
+                continue  # chunks may overlap, so a block can be reported again
             name = self._name_of.get(engine_hash, self._gone.get(engine_hash))
             if name is None or len(self._host_name_of) >= self.max_host_blocks:
                 self.left_out_total += 1
@@ -173,7 +173,7 @@ class EngineBlocks:
                 self._host_changes.come(name)
 
     def _drop(self, event: Stored | Removed) -> None:
-        """From host memory."""
+        """Record blocks that were dropped from host memory."""
         for engine_hash in event.block_hashes:
             name = self._host_name_of.pop(engine_hash, None)
             if name is None:
@@ -191,13 +191,13 @@ class EngineBlocks:
 
 
 def _without_adapter(extra: Sequence[Any] | None, adapter: str) -> list[Any]:
-    """A block's extra keys begin with the adapter's name, where it has one."""
+    """Remove the adapter's name, with which a block's extra keys begin if it has an adapter."""
     keys = list(extra or ())
     return keys[1:] if adapter and keys and keys[0] == adapter else keys
 
 
 def _salt_in(extra: list[Any]) -> tuple[str, list[Any]]:
-    """The cache salt of a chain's first block: the one text among its keys (images are pairs); and the other keys."""
+    """Return a chain's cache salt (the only text among its first block's keys) and the other keys."""
     texts = [key for key in extra if isinstance(key, str)]
     if len(texts) != 1:
         return "", extra

@@ -1,13 +1,12 @@
-"""The engine's KV events: batches as they come over ZeroMQ, those that were missed from its replay buffer, decoded.
+"""The engine's KV events: batches received over ZeroMQ, missed ones from its replay buffer, decoded.
 
-Who binds is vLLM's rule: an address with `*` or `::`, or of `ipc:`, is bound by the engine; to any other (such as
-tcp://127.0.0.1:5557 inside a pod) the engine connects, so the agent binds it. The replay address is always the
-engine's.
+vLLM's rule decides which side binds. The engine binds an address with `*` or `::`, or of `ipc:`. It connects to any
+other (such as tcp://127.0.0.1:5557 inside a pod), so the agent binds that. The engine always binds the replay
+address.
 
 A batch is `[ts, [event, ...], data-parallel rank]` in msgpack; an event is a map with a `type` (vLLM since June 2026)
-or an array that begins with it (before). The port is the engine's own, yet whoever reaches it could write to it: sizes
-are bounded and types checked before anything is believed, and a batch that is wrong in one place is refused whole.
-Fields that are not named here are ignored.
+or an array that begins with it (before). Other processes may reach the port and write to it, so sizes are bounded,
+types are checked first, and a batch with one error is rejected as a whole. Unknown fields are ignored.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,11 +26,11 @@ _STORED_FIELDS = (
 _REMOVED_FIELDS = ("block_hashes", "medium", "group_idx")
 
 EngineHash = int | bytes
-_BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=65536)]  # 0: told by hash alone, as of host memory
+_BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=65536)]  # 0: reported by hash alone, as for host memory
 
 
 class EventsInvalid(Exception):
-    """Not a batch of KV events; drop it and start the index anew."""
+    """The bytes are not a batch of KV events; drop them and start the index anew."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +53,7 @@ class Removed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    """Everything is gone."""
+    """The whole cache was cleared."""
 
 
 Event = Stored | Removed | Cleared
@@ -71,7 +70,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def decode(payload: bytes) -> Batch:
-    """Raises EventsInvalid."""
+    """Decode a batch. Raise EventsInvalid."""
     if len(payload) > MAX_BATCH_BYTES:
         raise EventsInvalid(f"{len(payload)} bytes in one batch")
     try:
@@ -85,7 +84,7 @@ def decode(payload: bytes) -> Batch:
 
 
 def _event(item: Any) -> Event | None:
-    """None for a kind that a newer engine may have."""
+    """Convert one event; return None for a kind that a newer engine may have."""
     if isinstance(item, list):
         name, values = item[0], item[1:]
     else:
@@ -110,20 +109,20 @@ def _check(event: Stored) -> None:
         raise EventsInvalid("a token id that is none")
 
 
-REPLAY_TIMEOUT_S = 5.0  # for the next batch: vLLM's publisher looks for requests ten times a second
+REPLAY_TIMEOUT_S = 5.0  # for the next batch: vLLM's publisher checks for requests ten times a second
 _END = (2**64 - 1).to_bytes(8, "big")
-_HIGH_WATER = 10_000  # batches that wait to be read
+_HIGH_WATER = 10_000  # batches waiting to be read
 _MAX_REPLAYED = 1_000_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 2000
 
 
 class EventsUnavailable(Exception):
-    """The engine's events cannot be had now; try again later."""
+    """The engine's events are unavailable now; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A batch as it came."""
+    """A batch as received, with its number."""
 
     seq: int
     payload: bytes
@@ -134,7 +133,7 @@ def engine_binds(endpoint: str) -> bool:
 
 
 class EventSource:
-    """One engine's events. `open` and `close` on the loop that reads."""
+    """Events of one engine. Call `open` and `close` on the loop that reads."""
 
     def __init__(self, endpoint: str, replay_endpoint: str) -> None:
         self._endpoint, self._replay_endpoint = endpoint.replace("*", "127.0.0.1"), replay_endpoint
@@ -143,7 +142,7 @@ class EventSource:
         self._subscription: zmq.asyncio.Socket | None = None
 
     def open(self) -> None:
-        """Raises EventsUnavailable where the address cannot be had. What was open before is closed."""
+        """Subscribe, closing an earlier subscription. Raise EventsUnavailable if the address cannot be used."""
         if self._subscription is not None:
             self._subscription.close()
         socket = self._context.socket(zmq.SUB)
@@ -161,7 +160,7 @@ class EventSource:
         self._subscription = socket
 
     async def next(self, timeout_s: float) -> Numbered | None:
-        """The next batch; None where none came in time. What has another shape is passed over."""
+        """Return the next batch, or None if none arrived in time. Messages of another shape are skipped."""
         socket = self._subscription
         if socket is None:
             raise EventsUnavailable("the source is not open")
@@ -170,7 +169,7 @@ class EventSource:
         return _numbered(await socket.recv_multipart())
 
     async def replay(self, start: int) -> AsyncGenerator[Numbered, None]:
-        """The batches from `start` on that the engine still has, oldest first; EventsUnavailable where it is silent."""
+        """Yield the stored batches from `start`, oldest first. Raise EventsUnavailable if the engine is silent."""
         if not self._replay_endpoint:
             raise EventsUnavailable("no replay address is set")
         socket = self._context.socket(zmq.DEALER)
@@ -194,11 +193,11 @@ class EventSource:
             socket.close()
 
     def close(self) -> None:
-        self._context.destroy(linger=0)  # with whatever socket a cancelled replay has left
+        self._context.destroy(linger=0)  # including sockets of cancelled replays
 
 
 def _numbered(frames: list[bytes]) -> Numbered | None:
-    """[topic, sequence number, payload]."""
+    """Parse [topic, sequence number, payload]."""
     if len(frames) != 3 or len(frames[1]) != 8:
         return None
     return Numbered(int.from_bytes(frames[1], "big"), frames[2])

@@ -1,12 +1,12 @@
-"""Prefix updates for the bus: from what the engine holds and which kinds are requested. Pure; `watch` sends them.
+"""Prefix updates for the bus, from the engine's blocks and the requested kinds. No I/O; `watch` sends them.
 
-Deltas go out at most every TELL_INTERVAL_S and only when something changed, or as a sign of life; blooms at most every
+Deltas are sent at most every TELL_INTERVAL_S, and only for changes or as a sign of life; blooms at most every
 BLOOM_INTERVAL_S, while the set changes; a state at most every STATE_INTERVAL_S, on request. A delta that would be too
-large becomes a state under a new generation: everybody takes that for a new beginning.
+large becomes a state of a new generation, with which every gateway starts anew.
 
-Worked example (test_worked_example_of_an_afternoon): asked for events at t=0 by a gateway that has just begun: a state.
-Blocks come at 0.1 and at 0.15: one delta at 0.2 with all of them, sequence 1. Nothing until 5.2: a delta without
-changes, sequence 1. Not asked since 0: silence from t=15 on.
+Worked example (test_worked_example_of_an_afternoon): a gateway that has just started requests events at t=0: a state
+is sent. Blocks arrive at 0.1 and at 0.15: one delta at 0.2 with all of them, sequence 1. Then nothing until 5.2: a
+delta without changes, sequence 1. After no request since 0, silence from t=15 on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,11 +53,11 @@ class PrefixUpdates:
         self._bloom_is_old = True
 
     def heard(self, ask: PrefixRequest, now_s: float) -> None:
-        """A gateway asked; of another pool it concerns others."""
+        """Record a gateway's request. Requests for another pool are ignored."""
         if ask.pool != self._pool:
             return
         asked = self._asked[ask.kind]
-        if now_s >= asked.until_s:  # nobody was listening: whoever does now knows nothing
+        if now_s >= asked.until_s:  # there was no recent request, so the gateways know nothing
             asked.told_s = -1e9
             self._state_wanted |= ask.kind == "events"
             self._bloom_is_old |= ask.kind == "bloom"
@@ -67,14 +67,14 @@ class PrefixUpdates:
             self._bloom_is_old |= ask.kind == "bloom"
 
     def begin_anew(self, generation: int) -> None:
-        """The engine's cache is another one, or we have lost count of it."""
+        """Start a new generation: the engine's cache is another one, or the index lost count of it."""
         self._generation = max(generation, self._generation + 1)
         self._sequence = 0
         self._bloom_is_old = True
-        self._asked["events"].told_s = -1e9  # an empty set is news
+        self._asked["events"].told_s = -1e9  # an empty set must be published too
 
     def updates(self, now_s: float) -> Iterator[PrefixUpdate]:
-        """What to send now; all of it, in this order."""
+        """Yield the updates to send now, all and in this order."""
         changes = self._blocks.take_changes()
         self._bloom_is_old |= any(changes)
         if not _fits(changes):
@@ -91,7 +91,7 @@ class PrefixUpdates:
         if self._state_wanted and now_s - self._state_told_s >= STATE_INTERVAL_S:
             self._state_wanted, self._state_told_s, asked.told_s = False, now_s, now_s
             if any(changes):
-                yield self._delta(changes)  # those who have kept count need no state
+                yield self._delta(changes)  # gateways that are up to date need no state
             yield from self._state()
         elif any(changes) or now_s - asked.told_s >= LIFE_SIGN_INTERVAL_S:
             asked.told_s = now_s

@@ -1,13 +1,13 @@
-"""Loops of KV events: read the engine's, publish updates, receive requests for them.
+"""Loops of KV events: read the engine's events, publish updates, and receive requests for them.
 
-One pass of reading is
+One pass of reading:
 
-    1. the next batch                 none for a while: an engine that is gone takes its cache with it; else its replay
-                                      buffer is asked, since what came before the subscription held shows no gap
-    2. is it the next (`order`)?      old: passed over
-    3. a gap, or another engine:      what was missed is asked of the replay buffer, from what was had last or from 0
-    4. not all of it to be had:       the index is dropped, a new generation begins
-    5. decode, take in                what cannot be read counts as lost
+    1. the next batch                 none for a while: if the engine is gone, so is its cache; else request its replay
+                                      buffer, because batches before the subscription leave no gap
+    2. is it the next (`order`)?      old: skip it
+    3. a gap, or another engine:      request the missed batches from the replay buffer, from the last known one or 0
+    4. not all of it available:       drop the index and start a new generation
+    5. decode, apply                  an unreadable batch counts as lost
 """
 
 import asyncio
@@ -25,19 +25,18 @@ from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
 from functions.replica.kv_events.telling import TELL_INTERVAL_S, PrefixUpdates
 
-# Which batch of events comes next: sequence numbers in, what to do out.
+# Order of batches: sequence numbers in, verdicts out.
 #
-# The engine numbers its batches from 0, and a subscription brings them in that order, none twice. A number that is too
-# high means that some were lost on the way. One that was had already is a batch that a replay brought before, which
-# then has the same time; any other is another engine's, which began again at 0. No clock is compared with another: the
-# new engine's may be behind.
+# The engine numbers its batches from 0, and a subscription delivers them in order, each once. A higher number than
+# expected means that batches were lost. A lower one with the same time is a batch that a replay delivered before.
+# Otherwise it is from another engine that began at 0. Clocks are not compared: the new engine's may be behind.
 #
-# A replay is asked for from the last batch that was had. Where that is not the same batch (its number and its time),
-# the replay is of another engine, and nothing of the one before it is believed any more (`is_same`).
+# A replay is requested from the last known batch. If its first batch differs from that one in number or time, it is
+# from another engine, and the index is dropped (`is_same`).
 #
-# Worked example (test_worked_example_of_a_restart): a replay brought batch 41 of 12:00:05. Batch 41 of 12:00:05 is old,
-# batch 44 is a gap (what follows 41 is asked for), and batch 41 of 11:00:00 is a restart, as is batch 3, which no
-# replay brought.
+# Worked example (test_worked_example_of_a_restart): a replay delivered batch 41 of 12:00:05. Batch 41 of 12:00:05 is
+# old, and batch 44 is a gap (batches after 41 are requested). Batch 41 of 11:00:00 is a restart, as is batch 3, which
+# no replay delivered.
 
 
 Verdict = Literal["next", "old", "gap", "restart"]
@@ -46,10 +45,10 @@ Verdict = Literal["next", "old", "gap", "restart"]
 @dataclass(frozen=True, slots=True)
 class Order:
     expected: int = 0  # the next batch's number
-    last_ts_s: float = 0.0  # of the batch before it, by the engine's wall clock
+    last_ts_s: float = 0.0  # time of the batch before it, by the engine's wall clock
 
     def judge(self, seq: int, ts_s: float, replayed_ts_s: float | None) -> Verdict:
-        """Of a batch that the subscription brought; `replayed_ts_s` is of the one by that number in a replay."""
+        """Judge a batch from the subscription; `replayed_ts_s` is the time of the batch of that number in a replay."""
         if seq == self.expected:
             return "next"
         if seq > self.expected:
@@ -58,11 +57,11 @@ class Order:
 
     @property
     def replay_from(self) -> int:
-        """The last batch that was had, if there is one."""
+        """The number of the last known batch, or 0."""
         return max(0, self.expected - 1)
 
     def is_same(self, seq: int, ts_s: float) -> bool:
-        """Whether a replay's first batch is what was asked for: of the same engine, and with nothing missing."""
+        """Return True if a replay's first batch is the requested one: from the same engine, with nothing missing."""
         if self.expected == 0:
             return seq == 0
         return seq == self.expected - 1 and ts_s == self.last_ts_s
@@ -70,16 +69,16 @@ class Order:
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.5
-_ASKED_FIRST, _ASKED_EVERY = 2, 20  # silent polls: after a second, then each ten
-_BLOCKS_FACTOR = 2  # of the engine's own number: freed blocks whose removal is on its way
+_ASKED_FIRST, _ASKED_EVERY = 2, 20  # silent polls: after one second, then every ten
+_BLOCKS_FACTOR = 2  # factor on the engine's own number: removals of freed blocks are delayed
 _LEAST_BLOCKS, _MOST_BLOCKS = 1024, 1 << 18
 _PUBLISH_TIMEOUT_S = 3.0
-_SILENT_POLLS = 240  # two minutes in which an engine computed and told of no block: it tells nothing
+_SILENT_POLLS = 240  # two minutes in which an engine computed and reported no block: it publishes no events
 _MOST_REPLAYED = 20_000  # twice the engine's buffer
 
 
 class KvWatch:
-    """Owned by the agent's loop. What is a function of no arguments is asked as it goes; 0 means unknown."""
+    """Owned by the agent's loop. Functions without arguments are called at each use; 0 means unknown."""
 
     def __init__(
         self,
@@ -97,18 +96,18 @@ class KvWatch:
     ) -> None:
         self.blocks = EngineBlocks(_MOST_BLOCKS)
         self.batches_total = 0
-        self.lost_total = 0  # times that the index was dropped because not all was heard
+        self.lost_total = 0  # times that the index was dropped because batches were missing
         self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
         self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
         self._engine_is_gone, self._engine_computes = engine_is_gone, engine_computes
-        self._silent_polls = 0  # of this engine: it computed, and no batch had come yet
+        self._silent_polls = 0  # polls in which this engine computed and no batch had arrived yet
         self._telling = PrefixUpdates(replica_id, pool, self.blocks, self._generation())
         self._order = Order()
-        self._replayed: dict[int, float] = {}  # batches that the subscription may bring once more: number to time
+        self._replayed: dict[int, float] = {}  # batches that the subscription may deliver again: number to time
 
     @property
     def is_told(self) -> bool | None:
-        """Whether this engine's events come; None: it has computed nothing yet that would show it."""
+        """True if this engine's events arrive; None if it has computed nothing yet that would cause one."""
         if self._order.expected:
             return True
         return False if self._silent_polls >= _SILENT_POLLS else None
@@ -124,7 +123,7 @@ class KvWatch:
 
     async def read(self) -> None:
         self._source.open()
-        await self._catch_up()  # what the engine did before we came
+        await self._catch_up()  # events from before this agent started
         silent = 0
         while True:
             batch = await self._source.next(_POLL_S)
@@ -143,7 +142,7 @@ class KvWatch:
         while True:
             await asyncio.sleep(TELL_INTERVAL_S)
             self.blocks.max_blocks = min(_MOST_BLOCKS, max(_LEAST_BLOCKS, _BLOCKS_FACTOR * self._kv_blocks_total()))
-            if not len(self.blocks):  # before the first block is stored, so that its prompt is learnt already
+            if not len(self.blocks):  # before the first block is stored, so that its prompt is already learned
                 self.blocks.block_tokens = self._kv_block_tokens() or self.blocks.block_tokens
             for update in self._telling.updates(self._clock()):
                 async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
@@ -159,7 +158,7 @@ class KvWatch:
     async def _take(self, batch: Numbered) -> None:
         events = self._decoded(batch)
         if events is None:
-            return  # the next one shows a gap
+            return  # the next batch shows a gap
         verdict = self._order.judge(batch.seq, events.ts_s, self._replayed.pop(batch.seq, None))
         if verdict == "old":
             return
@@ -174,9 +173,9 @@ class KvWatch:
             self._apply(batch.seq, events)
 
     async def _catch_up(self) -> None:
-        """Everything from where we are on; where the engine no longer has all of that, from its oldest batch on.
+        """Apply everything from the last known batch on, or from the engine's oldest batch if some are missing.
 
-        One batch after the other, with the loop's other work in between: a buffer may hold a gigabyte.
+        Batches are applied one at a time, with the loop's other work in between: a buffer may hold a gigabyte.
         """
         try:
             async with aclosing(self._source.replay(self._order.replay_from)) as replay:
@@ -189,15 +188,15 @@ class KvWatch:
             _log.info("KV events cannot be replayed: %s", error)
 
     async def _is_continued(self, first: Numbered) -> bool:
-        """Whether the rest of a replay that begins so follows what we have; the first is taken where it does."""
+        """Return True if the rest of a replay continues the index after this first batch, which is then applied."""
         events = self._decoded(first)
         if events is not None and self._order.is_same(first.seq, events.ts_s):
-            self._take_replayed(first)  # the very first batch of all; any other one was had
+            self._take_replayed(first)  # only batch 0 is new here; any other first batch is known
             return True
         if first.seq == 0 or first.seq < self._order.expected:
             self._drop("the engine began again")
             if first.seq > 0:
-                await self._catch_up()  # from 0: now whatever comes first is the oldest that there is
+                await self._catch_up()  # from 0: the first batch is then the oldest one
                 return False
         else:
             self._drop(f"batches {self._order.expected} to {first.seq - 1} of KV events are lost")
@@ -233,7 +232,7 @@ class KvWatch:
                 self._telling.begin_anew(self._generation())
 
     def _drop(self, why: str) -> None:
-        """Forget what the engine holds, and begin again with nothing, before its first batch."""
+        """Drop the index and start anew, before the engine's first batch."""
         if len(self.blocks) or self._order.expected:
             _log.warning("%s; the index of its KV blocks begins anew", why)
             self.lost_total += 1

@@ -1,7 +1,7 @@
 """`python -m functions.replica.node_fetch WHAT [FOLDER]…`: configured by SHOAL_NODE_FETCH_* (settings.py).
 
-Ends with 0 once all are in the cache (and seeded), 1 with a reason otherwise, 2 on wrong arguments. Progress goes to
-stderr, a line of JSON for each digest to stdout.
+Exits with 0 once all artifacts are in the cache (and seeded), 1 with a reason on failure, 2 on wrong arguments.
+Progress goes to stderr, a line of JSON for each digest to stdout.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What was compiled for the weights of a node, fetched after them and laid out for its engine.
+"""Compiled code for a node's weights, fetched after the weights and laid out for the engine.
 
-It spares the engine's next start its compilation, and nothing more: whatever goes wrong is said, and the engine
-compiles for itself. So it is bounded in number and time, and comes after the weights.
+It only spares the engine's next start its compilation. Any failure is logged, and the engine then compiles by itself.
+The number of packs and the time are therefore bounded, and the weights come first.
 
-Neighbours: `functions.artifacts.compiled` knows the store's and the engine's folders; `runner` calls.
+Neighbours: `functions.artifacts.compiled` knows the store's and the engine's folders; `runner` calls this module.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompiledFor:
-    """Where an engine looks for what was compiled, and for which engine and accelerator (empty: any)."""
+    """Folder in which an engine looks for compiled code, and the engine and accelerator to match (empty: any)."""
 
     cache_root: Path
     wanted: str = ""
 
 
 async def bring(store: S3Store, weights: Digest, to: CompiledFor, fetch: Callable[[Digest], Awaitable[Path]]) -> int:
-    """Files that were laid out; never raises for what a store or a pack does. `fetch` gives an artifact's folder."""
+    """Lay out matching packs and return the number of files. Errors of a store or pack are logged, not raised."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             index = await asyncio.to_thread(compiled.read_index, store, weights)

@@ -1,12 +1,12 @@
-"""The node fetcher as a process: its listener, its parts, its signals, and its report.
+"""The node fetcher as a process: its listener, its parts, its signals and its report.
 
     1 listen, and serve chunks from the first moment
-    2 ask which digest each name has; fetch one after the other, with a line on stderr now and then
-    3 keep others of the node from evicting it, lay out what was compiled for it, and link it at its folder: an engine
-      that waits for the link finds both
-    4 ready (`GET /readyz`): seed, then say goodbye to the tracker and end
+    2 resolve each name to a digest; fetch one after the other, with progress lines on stderr
+    3 protect it from eviction on the node, lay out its compiled code, and link it at its folder: an engine that waits
+      for the link finds both
+    4 ready (`GET /readyz`): seed, then deregister at the tracker and end
 
-SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.
+SIGTERM or SIGINT ends it at any point. Verified chunks stay in the cache, and the next run continues from them.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from functions.replica.settings import NodeFetchSettings
 
 _SAY_EVERY_S = 5.0
 _S3_READ_TIMEOUT_S = 10.0
-_S3_ATTEMPTS = 1  # the swarm tries again itself, with backoff, and elsewhere meanwhile
+_S3_ATTEMPTS = 1  # the swarm retries by itself, with backoff, and uses other sources meanwhile
 _REGISTRY_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _PEER_CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=48, keepalive_expiry=15.0)
 
@@ -58,11 +58,11 @@ _log = logging.getLogger(__name__)
 
 
 class GaveUp(Exception):
-    """It took too long, or was told to end; what was verified stays for the next run."""
+    """The fetch took too long or was stopped; verified chunks stay for the next run."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What became of one digest: a line of JSON on stdout."""
+    """Result for one digest: a line of JSON on stdout."""
 
     digest: str
     path: str
@@ -75,7 +75,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
-    """Until everything is there and seeded; ArtifactError, GaveUp, StartFailed, CredentialsInvalid."""
+    """Fetch and seed all artifacts. Raise ArtifactError, GaveUp, StartFailed or CredentialsInvalid."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, wanted))
 
@@ -126,7 +126,7 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             downloads.append(download)
         ready.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(_stay(settings.seed_s, stopped))  # also where nobody keeps a list of seeds
+            group.create_task(_stay(settings.seed_s, stopped))  # needed also without a tracker
             for download in downloads:
                 group.create_task(download.seed(settings.seed_s, stopped))
 
@@ -215,7 +215,7 @@ def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str, ready: asyncio.Ev
     guarded = CredentialRequired(app, lambda path: (token,))
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        """A kubelet has no token: whether all is fetched and linked is no secret."""
+        """Answer /readyz without a token, because a kubelet has none; guard all other paths."""
         if scope["type"] == "http" and scope["path"] == "/readyz":
             reply = JSONResponse({"ready": True}) if ready.is_set() else JSONResponse({"ready": False}, 503)
             await reply(scope, receive, send)
@@ -227,7 +227,7 @@ def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str, ready: asyncio.Ev
 
 @asynccontextmanager
 async def _serving(settings: NodeFetchSettings, app: ASGIApp) -> AsyncIterator[int]:
-    """Serve chunks meanwhile; the port."""
+    """Serve chunks inside this context and yield the port."""
     server = PeerServer(app, bind(settings.listen_host, settings.listen_port, "SHOAL_NODE_FETCH_LISTEN_PORT"))
     port = server.port
     tasks = Supervised()
@@ -248,7 +248,7 @@ async def _client(
     base_url: str = "",
     limits: httpx.Limits | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """With the token; no proxies, no redirects: it must not go anywhere but where it was meant to."""
+    """Yield a client with the token, without proxies and redirects, so that the token stays with its target."""
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(
         base_url=base_url,
@@ -268,7 +268,7 @@ def _tls(settings: NodeFetchSettings) -> ssl.SSLContext:
 
 
 def _no_tls() -> ssl.SSLContext:
-    """Trusts nobody, which is right where TLS is not spoken, and spares reading all the authorities of the machine."""
+    """Return a context that trusts no authority: right without TLS, and it skips loading the machine's."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -285,7 +285,7 @@ def _store(settings: NodeFetchSettings) -> S3Store:
 
 
 def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
-    """Agents' own. What nodes show each other opens nothing but chunks: a peer's address is what somebody announced."""
+    """Return the agents' credentials. The secret between nodes opens only chunks: peer addresses are unverified."""
     try:
         return read_for("agent", settings.internal_token_file)
     except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:

@@ -1,13 +1,13 @@
-"""Weights that a node is asked for: `sha256:…` or `shoal://NAME@VERSION`, and a folder to link them at.
+"""Weights that a node requests: `sha256:…` or `shoal://NAME@VERSION`, and a folder to link them at.
 
     python -m functions.replica.node_fetch shoal://llama-3-8b@v1 /mnt/models      as KServe calls a storage initializer
 
-A name's digest is the one that the registry has published for the version: what git pins. Where the registry does not
-answer, or knows no such version (yet), it is what the version's pointer in the store says: a node that starts while the
-registry is away must not wait for it.
+A name resolves to the digest that the registry has published for the version, which git pins. If the registry does
+not answer or does not know the version (yet), the version's pointer in the store decides: a node that starts during
+an outage of the registry must not wait.
 
-A folder that is there (a volume's mount) is filled with a link for each entry of the artifact, its manifest last; else
-the folder itself becomes a link. What was linked there before is taken away, and nothing else.
+An existing folder (a volume's mount) is filled with a link for each entry of the artifact, the manifest last.
+Otherwise the folder itself becomes a link. Earlier links there are removed, and nothing else.
 """
 
 import logging
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`what` is a digest or a name; `folder` None: in the cache alone."""
+    """A digest or a name, with its folder; `None` means in the cache alone."""
 
     what: Digest | WeightsName
     folder: Path | None = None
 
 
 def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
-    """What to fetch, each followed by its folder where it has one (an absolute path); ArtifactRefused."""
+    """Parse what to fetch, each optionally followed by its folder (an absolute path). Raise ArtifactRefused."""
     wanted: list[Wanted] = []
     for argument in arguments:
         if not argument.startswith("/"):
@@ -54,7 +54,7 @@ def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
 
 
 async def published_digest(registry: httpx.AsyncClient, name: WeightsName) -> Digest | None:
-    """What the registry has published for the version; None where it does not say."""
+    """Return the digest that the registry has published for the version, or None if it does not answer with one."""
     try:
         response = await registry.get(f"/internal/v1/weights/{name.name}/{name.version}")
         if response.status_code != 200 or len(response.content) > _ANSWER_MAX_BYTES:
@@ -67,12 +67,12 @@ async def published_digest(registry: httpx.AsyncClient, name: WeightsName) -> Di
 
 
 def pointed_digest(store: S3Store, name: WeightsName) -> Digest:
-    """What `shoal base push` left under the name; ArtifactMissing where nobody pushed it."""
+    """Return the digest that `shoal base push` stored under the name. Raise ArtifactMissing if there is none."""
     return read_pointer(store, name.location(store.bucket).uri)
 
 
 def link(artifact: Path, folder: Path) -> None:
-    """Make `folder` show the artifact; CacheFailed where it holds something that is no link of ours."""
+    """Make `folder` show the artifact. Raise CacheFailed if it holds something that is not a link."""
     try:
         if folder.is_dir() and not folder.is_symlink():
             _fill(artifact, folder)
@@ -102,6 +102,6 @@ def _replace_link(at: Path, target: Path) -> None:
 
 
 def _digest_in(answer: Any) -> Digest | None:
-    """As `functions.registry.internal_routes` says it."""
+    """Return the digest in an answer of `functions.registry.internal_routes`."""
     digest = answer.get("digest") if isinstance(answer, dict) else None
     return check_digest(digest) if isinstance(digest, str) else None
