@@ -1,8 +1,7 @@
 """Client of the engine's API for the replica agent: health, load and adapters.
 
 No httpx type leaves this module. Every call has a deadline for its whole answer, because a server that trickles is as
-hung as a silent one. Every answer has a size limit, and every failure is one of `errors`. The caller owns the httpx
-client, its pool and its limits.
+hung as a silent one. Every answer has a size limit, and every failure is one of `errors`. The caller owns `http`.
 """
 
 import json
@@ -94,10 +93,7 @@ class EngineClient:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def probe(self, model: str, timeout_s: float, task: Task = "generate") -> None:
-        """Compute one token, or one vector, end to end. Only this proves that the step loop runs.
-
-        An engine has only the routes of its model's task.
-        """
+        """Compute one token, or one vector for other tasks, end to end. Only this proves that the step loop runs."""
         probe = _PROBES[task]
         answer = _object(await self._call("POST", probe.path, {"model": model, **probe.body}, timeout_s=timeout_s))
         if not answer.get(probe.answered_with):

@@ -1,8 +1,7 @@
 """Reader of the few metrics on vLLM's /metrics page that this project uses.
 
-A page has 60 kB and some 1,500 lines, of which about 25 are read. Counters are totals since the engine started, so
-they fall to zero when it restarts. If one server runs several data-parallel engines, counts are added up and usage is
-that of the fullest engine.
+A page has 60 kB and some 1,500 lines; about 25 are read. Counters are totals since the engine started, so they fall to
+zero when it restarts. Of several data-parallel engines behind one server, counts are summed and usage is the highest.
 """
 
 import math

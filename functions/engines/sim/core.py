@@ -1,5 +1,4 @@
-"""The engine without a clock: `begin_step(now)` returns the duration of the next step, `end_step(now)` the sequences
-that got a token.
+"""The engine without a clock: `begin_step(now)` starts a step and returns its duration, `end_step(now)` ends it.
 
 The caller owns time. The asyncio shell sleeps between the two calls; a test or a fleet simulator adds the numbers up.
 The same calls with the same arguments and the same seed return the same results.

@@ -38,8 +38,7 @@ def note_to(path: Path, request_id: str) -> Note:
 
         <request id> <prompt tokens> <cached tokens> <completion tokens>
 
-    The line is written in the same step as the answer's end. It allows comparing what clients were charged with a
-    record that never passed through a gateway.
+    It is written in the step of the answer's end, as a record of usage that never passed through a gateway.
     """
 
     def note(prompt_tokens: int, replies: Sequence[Progress]) -> None:
@@ -170,10 +169,7 @@ def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
 
 
 def _refuse_text_while_draining(parts: EngineParts) -> None:
-    """Refuse text prompts while draining: vLLM shuts its tokenizer threads down first.
-
-    Prompts of token ids still reach the engine, which aborts them.
-    """
+    """Refuse text while draining: vLLM stops its tokenizer threads first. Token ids reach the engine, which aborts."""
     if parts.lifecycle.phase is Phase.DRAINING:
         raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 

@@ -3,12 +3,9 @@
     PUB     [topic, sequence number (8 bytes, big-endian), msgpack of [ts, [event, ...], 0]]
     ROUTER  [b"", first sequence number]  ->  the stored batches from there on, then number -1 with an empty payload
 
-Blocks in host memory (`host_tier`) are reported by hash alone, as in vLLM's OffloadingConnector: block size 0, no
-tokens.
-
-Each step that stored or evicted something publishes one batch. Both sockets belong to one thread, which reads batches
-from a queue, so a step never waits for the network. `--kv-events-config` and the rule which side binds the address
-are vLLM's.
+Blocks in host memory (`host_tier`) are reported by hash alone, as in vLLM's OffloadingConnector: block size 0 and no
+tokens. Each step that stored or evicted something publishes one batch. Both sockets belong to one thread, which reads
+batches from a queue, so a step never waits for the network. `--kv-events-config` and the binding side are vLLM's.
 """
 
 import threading

@@ -86,8 +86,6 @@ class StreamResponse(Response):
 
 
 class Delivery:
-    """The listener of one stream."""
-
     def __init__(self, work: Work, chunks: Chunks, connection: Connection, writer: Writer, saboteur: Saboteur) -> None:
         self.replies = [Progress(choice) for choice in work.choices]
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()

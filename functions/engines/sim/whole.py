@@ -22,8 +22,6 @@ BodyOf = Callable[[Sequence[Progress]], dict[str, Any]]
 
 
 class Waiter:
-    """The listener of one whole response."""
-
     def __init__(self, replies: int, connection: Connection, saboteur: Saboteur) -> None:
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._missing = replies
