@@ -290,7 +290,7 @@ class Attempt:
             self._opening = opening
 
     def _stream_failed(self, out: bytes, error_body: bytes) -> None:
-        """Handle an error in the engine's stream: a rejection before the first event, the end of the stream after it."""
+        """Handle an error in the engine's stream: a rejection before the first event, the end after it."""
         if self.begun:
             if out:
                 self._owner.attempt_streamed(self, out)

@@ -1,10 +1,10 @@
-"""Second copies of hot adapters, loaded in the background: no request waits for one.
+"""Second copies of hot adapters, loaded in the background without any request waiting.
 
-Routing says where a copy would pay (`functions.decisions.routing.choice`); here the replica's agent is asked, once per
-adapter at a time, at most MAX_AT_ONCE in all, and not again within PAUSE_S, whatever came of it: by then the
-heartbeats tell of the copy, and the load has had time to move.
+Routing decides where a copy would pay (`functions.decisions.routing.choice`), and this module requests it from the
+replica's agent. There is one request per adapter at a time, at most MAX_AT_ONCE in all, and none for the same adapter
+within PAUSE_S of the last, whatever its result. By then heartbeats report the copy and the load has had time to move.
 
-Neighbours: `router` passes the demand on; `adapter_loads` is the other way to an agent, for requests that wait.
+`router` reports the demand; `adapter_loads` sends the loads that requests wait for.
 """
 
 import logging
@@ -24,7 +24,7 @@ _MAX_REMEMBERED = 4096
 
 
 class AdapterCopies:
-    """Owned by one event loop. Without a loader nothing happens."""
+    """Background copies of adapters. Owned by one event loop; does nothing without a loader."""
 
     def __init__(self, loader: Loader | None, fleet: FleetView, tasks: Supervised, clock: Callable[[], float]) -> None:
         self._loader = loader
@@ -35,7 +35,7 @@ class AdapterCopies:
         self.under_way = 0
 
     def wanted(self, name: EngineName, replica_id: ReplicaId) -> None:
-        """A copy there would have answered sooner."""
+        """Request a copy of the adapter on a replica that could have answered sooner with it."""
         now_s = self._clock()
         if self._loader is None or self.under_way >= MAX_AT_ONCE:
             return

@@ -1,19 +1,21 @@
-"""Loading of adapters that no replica has: requested of an agent, once for all requests that wait for the same one.
+"""Loads of adapters that no replica has, requested from an agent once for all requests that wait for the same
+adapter.
 
-    wait -> (choose a replica -> ask its agent)* -> loaded: the requests are routed there at once
-                  ^ no room, not yet known, draining, gone |-> refused, or the time is over: they are told why
+    wait -> (choose a replica -> request its agent)* -> loaded: the requests are routed to it at once
+                  ^ no room, unknown yet, draining, gone |-> refused, or out of time: the requests fail with the reason
 
-One load an adapter and gateway is under way at a time, however many wait; agents join those of several gateways. A
-replica that cannot is followed by the next one; when all have said so they are asked again, after a pause that doubles,
-until the time is over. Requests leave when their client does, or at their own deadline; the load goes on, for the next.
+A gateway has one load per adapter in progress, for any number of waiting requests. Agents join the loads of several
+gateways. If a replica cannot load the adapter, the next one is tried. After all have failed they are tried again,
+after a pause that doubles, until the time is over. A request leaves when its client does or at its own deadline. The
+load continues for later requests.
 
-Bounded: requests that wait for one adapter and in all, loads (whose clients may all have left), calls a load, seconds.
-One tenant's adapters get at most half of the waiting and of the loads, so that a flood of them leaves room for others'.
-While a pool is on its overload ladder, its adapters are loaded one at a time: a load takes steps from those who are
-being answered. With several gateways each has its part of the time (`next_turn_s`). It is not none at all: who needs
-one would be shut out for as long as others ask for too much.
-An artifact that an agent refused is not asked for again for a moment, so that a flood of requests for it costs nothing.
-Worked example (test_fifty_at_once_are_one_call): 50 requests for one cold adapter make one call and 50 answers.
+Limits: waiting requests per adapter and in all, loads (whose clients may all have left), calls per load, and seconds.
+The adapters of one tenant get at most half of the waiting requests and of the loads, so that a flood of them leaves
+room for others. While a pool is on its overload ladder, its adapters are loaded one at a time, because a load delays
+requests that are being answered. Several gateways share that time (`next_turn_s`). Loading does not stop entirely:
+otherwise a request for a cold adapter would be locked out for as long as the overload lasts. An artifact that an
+agent refused is not requested again for a moment, so that a flood of requests for it costs nothing. Worked example
+(test_fifty_at_once_are_one_call): 50 requests for one cold adapter make one call and get 50 answers.
 """
 
 import asyncio
@@ -34,23 +36,23 @@ from functions.gateway.routing.load_client import LoadAnswer, Loader
 
 ColdOutcome = Literal["loaded", "refused", "no_room", "slow", "no_replica", "too_many", "held_back", "failed"]
 
-MAX_CALLS = 16  # a load: a few replicas, asked a few times
+MAX_CALLS = 16  # calls per load: a few replicas, a few tries each
 _LONGEST_PAUSE_S = 2.0
 _REFUSED_FOR_S = 2.0
 _MAX_REFUSED = 1024
-_LEAST_WAIT_S = 0.05  # a call with less time than this is not worth making
+_LEAST_WAIT_S = 0.05  # smallest remaining time for which a call is made
 
 
 @dataclass(frozen=True, slots=True)
 class ColdFailed:
-    """Why the adapter is not there; `reason` is for people, in an agent's words where it gave some."""
+    """Reason why the adapter was not loaded. `reason` is a text for people, if possible the agent's."""
 
     outcome: ColdOutcome
     reason: str = ""
 
 
 class Waiter(Protocol):
-    """A request that waits."""
+    """A request that waits for an adapter."""
 
     def adapter_loaded(self, replica: ReplicaView) -> None: ...
 
@@ -59,22 +61,22 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _AdapterLoad:
-    """One adapter on its way."""
+    """Load of one adapter in progress."""
 
-    request: RouteRequest  # the first one's: the others ask for the same adapter
+    request: RouteRequest  # request of the first waiter; the others need the same adapter
     pool: PoolName
     policy: RoutingEntry
     excluded: frozenset[ReplicaId]
     began_s: float
     ends_s: float
-    lacking: frozenset[ReplicaId] = frozenset()  # those of all
+    lacking: frozenset[ReplicaId] = frozenset()  # replicas that any waiter found to lack the adapter
     waiters: dict[Waiter, None] = field(default_factory=dict)
     asked: ReplicaId | None = None
     call: asyncio.Timeout | None = None
 
 
 class ColdLoads:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Loads of cold adapters in progress. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(
         self,
@@ -90,8 +92,12 @@ class ColdLoads:
         is_overloaded: Callable[[PoolName], bool] = lambda _: False,
         gateways: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`own` is what is under way, `choice` says who is asked; `on_end` hears each load's outcome and seconds;
-        `is_overloaded`: the pool is on its overload ladder; `gateways`: how many load adapters there."""
+        """Set up without loads.
+
+        `own` is the load of this gateway's requests, and `choice` chooses the replica. `on_end` receives the outcome
+        and seconds of each load. `is_overloaded` returns True if the pool is on its overload ladder. `gateways`
+        returns the number of gateways that load adapters there.
+        """
         self._loader = loader
         self._limits = limits
         self._clock = clock
@@ -102,7 +108,7 @@ class ColdLoads:
         self._on_end = on_end
         self._is_overloaded = is_overloaded
         self._gateways = gateways
-        self._turns_s: dict[PoolName, float] = {}  # before then it is the other gateways' turn
+        self._turns_s: dict[PoolName, float] = {}  # time before which other gateways may load
         self._loads: dict[tuple[PoolName, EngineName], _AdapterLoad] = {}
         self._refused: OrderedDict[EngineName, tuple[float, ColdFailed]] = OrderedDict()
         self.waiting = 0
@@ -117,10 +123,11 @@ class ColdLoads:
         *,
         lacking: frozenset[ReplicaId] = frozenset(),
     ) -> ColdFailed | None:
-        """Wait for the adapter, or be told at once why not. None: one of the waiter's two methods will be called.
+        """Wait for the adapter. Return the reason if that is impossible; None means that a method of the waiter will
+        be called.
 
-        `excluded` are not asked. The engines of those `lacking` have said that they do not have it, whatever their
-        heartbeats say: those are asked when nobody else can load it.
+        Replicas in `excluded` are not used. Engines of replicas in `lacking` have reported that they lack the
+        adapter, in contradiction to their heartbeats. They are used if no other replica can load it.
         """
         known = self._refused.get(request.engine_name)
         if known is not None and self._clock() < known[0]:
@@ -136,22 +143,23 @@ class ColdLoads:
         return None
 
     def leave(self, waiter: Waiter, pool: PoolName, engine_name: EngineName) -> None:
-        """It waits no more; does nothing where it did not."""
+        """Stop waiting. Does nothing if the waiter does not wait."""
         load = self._loads.get((pool, engine_name))
         if load is not None and waiter in load.waiters:
             del load.waiters[waiter]
             self.waiting -= 1
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
-        """The fleet says that it is gone: a call to its agent is given up for another replica's."""
+        """Cancel a call to the agent of a lost replica, so that another replica is tried."""
         for load in self._loads.values():
             if load.asked == replica_id and load.call is not None and not load.call.expired():
                 load.call.reschedule(asyncio.get_running_loop().time())
 
-    # inside
+    # internals
 
     def _is_full(self, load: _AdapterLoad | None, name: EngineName) -> bool:
-        """Whether one more may not wait for this adapter, whose `load` is under way already or not."""
+        """Return True if no further request may wait for this adapter. `load` is its load in progress, if there is
+        one."""
         limits = self._limits
         if self.waiting >= limits.cold_waiting or (load is None and len(self._loads) >= limits.cold_loads):
             return True
@@ -179,7 +187,7 @@ class ColdLoads:
             self._tell(load, found)
 
     async def _find(self, load: _AdapterLoad) -> ReplicaView | ColdFailed:
-        """Ask one agent after the other, until one has it or there is no sense in asking on."""
+        """Request one agent after the other until one has loaded the adapter or further requests make no sense."""
         asked: set[ReplicaId] = set()
         last, pause_s = ColdFailed("no_replica"), self._limits.cold_pause_s
         for _ in range(MAX_CALLS):
@@ -208,8 +216,11 @@ class ColdLoads:
         return last
 
     async def _its_turn(self, load: _AdapterLoad) -> bool:
-        """At once, but for a pool that is overloaded: when no other adapter is loaded there, and the other gateways
-        have had their turns. Those that came before go first. False: it was not in time."""
+        """Wait until the load may run. Return False if that takes too long.
+
+        Only loads in an overloaded pool wait: for the pool's other loads, in order of arrival, and for the turns of
+        other gateways.
+        """
         while self._is_overloaded(load.pool) and (self._is_others_turn(load.pool) or self._is_behind(load)):
             if self._left_s(load) <= _LEAST_WAIT_S:
                 return False
@@ -220,7 +231,7 @@ class ColdLoads:
         return self._clock() < self._turns_s.get(pool, 0.0)
 
     def _is_behind(self, load: _AdapterLoad) -> bool:
-        """Whether another one is being loaded, or is the first to wait for that."""
+        """Return True if another adapter of the pool is being loaded, or is earlier in line."""
         for other in self._loads.values():
             if other is load:
                 return any(each.asked is not None for each in self._loads.values() if each.pool == load.pool)
@@ -237,7 +248,7 @@ class ColdLoads:
         return chosen
 
     def _holder(self, load: _AdapterLoad) -> ReplicaView | None:
-        """Whoever has loaded it meanwhile, by itself or at somebody else's request."""
+        """Return a replica that has loaded the adapter meanwhile, for any reason."""
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | load.lacking
         for replica in self._fleet.pool(load.pool).replicas:
             if replica.phase == "ready" and replica.id not in out and load.request.engine_name in replica.adapters:
@@ -248,7 +259,7 @@ class ColdLoads:
         load.asked, began_s = replica.id, self._clock()
         self._fleet.take_adapter_slot(replica.id)
         try:
-            async with asyncio.timeout(None) as load.call:  # `replica_lost` may end it
+            async with asyncio.timeout(None) as load.call:  # `replica_lost` may end the call
                 return await self._loader.load(replica, load.request.engine_name, self._left_s(load))
         except TimeoutError:
             return LoadAnswer("unreachable", "the replica was lost while it loaded")
@@ -270,7 +281,7 @@ class ColdLoads:
             while len(self._refused) > _MAX_REFUSED:
                 self._refused.popitem(last=False)
         loop = asyncio.get_running_loop()
-        for waiter in waiters:  # each by itself: one that fails must not keep the word from the others
+        for waiter in waiters:  # one call each: an exception in one must not affect the others
             if isinstance(found, ReplicaView):
                 loop.call_soon(waiter.adapter_loaded, found)
             else:
@@ -278,7 +289,7 @@ class ColdLoads:
 
 
 def _owner(name: EngineName) -> str:
-    """The tenant whose adapter it is: the first part of its name."""
+    """Return the tenant of the adapter, which is the first part of its name."""
     return name.partition("/")[0]
 
 

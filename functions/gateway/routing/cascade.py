@@ -1,21 +1,21 @@
-"""Cascade judge: a small model's answer, held back until its first tokens have shown whether it was sure of itself.
+"""Cascade judge: hold back a small model's answer until its first tokens show how certain the model is.
 
-The small model is asked for log probabilities beside its answer. A `CascadeJudge` stands between the attempt and the
-exchange while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly
-what it would have seen without a cascade: the log probabilities are taken out again.
+The request to the small model includes log probabilities. A `CascadeJudge` sits between the attempt and the exchange
+while it reads them. The exchange sees nothing of an answer that is dropped. It sees a kept answer exactly as without
+a cascade: the log probabilities are removed.
 
-    judging --(sampled enough, or the end)--> kept: passed on       entropy <= threshold, or nobody is there to ask
-                                          |-> unjudged: passed on   there are no log probabilities
-                                          `-> escalated: dropped, the larger pool is asked
+    judging --(enough tokens, or the end)--> kept: passed on       entropy <= threshold, or no larger pool can serve
+                                         |-> unjudged: passed on   there are no log probabilities
+                                         `-> escalated: dropped, and the larger pool answers
 
-What is held is bounded: by the policy's sample, and by `_HELD_MAX_BYTES`. Not every request is tried: not one that asks
-for log probabilities itself, nor for several answers, nor on a route whose answers have none.
+The held-back bytes are limited by the policy's sample and by `_HELD_MAX_BYTES`. A cascade does not apply to requests
+that ask for log probabilities or several answers themselves, nor to routes without log probabilities.
 
-A tenant pays for what its policy asked for: for both answers where the larger model was asked, so the small one is also
-asked to count as it goes (vLLM's `continuous_usage_stats`). Where it then answers after all, it is paid for once.
+A tenant pays for both answers if the larger model was used, as its policy requests. The small model therefore reports
+usage with each event (vLLM's `continuous_usage_stats`). If the small model answers after all, its answer is paid for
+once.
 
-Neighbours: `functions.decisions.routing.cascade` measures; `fallback.in_pool` rewrites the request; `exchange` goes
-there.
+`functions.decisions.routing.cascade` measures, `fallback.in_pool` rewrites the request, and `exchange` sends it.
 """
 
 from typing import Any, Literal, Protocol
@@ -45,17 +45,17 @@ Verdict = Literal["judging", "kept", "escalated", "unjudged"]
 
 
 class Judged(Owner, Protocol):
-    """The exchange, as its judge sees it."""
+    """The part of an exchange that its judge calls."""
 
     def attempt_held(self, attempt: Attempt) -> float:
-        """Its first token has come, and is held back. When that is; monotonic seconds."""
+        """Record that the first token has come and is held back. Return the time in monotonic seconds."""
 
     def escalate(self, judge: "CascadeJudge", attempt: Attempt) -> bool:
-        """Ask the larger pool instead, and say whether it will be; the attempt is dropped then."""
+        """Move to the larger pool and return True if that is possible; the attempt is then dropped."""
 
 
 def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "CascadeJudge | None":
-    """The judge of a request for a pool with a larger one behind it; None where there is nothing to judge."""
+    """Return the judge of a request whose pool has a larger one behind it, or None if no cascade applies."""
     model = admitted.model
     tier = catalogue.tenants[admitted.caller.tenant].tier
     step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
@@ -76,9 +76,9 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
 
 
 def _may_be_judged(parsed: dict[str, Any]) -> bool:
-    """Whether there will be one answer, with figures that only we have asked for."""
+    """Return True if the request gets a single answer and does not ask for log probabilities itself."""
     options = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
-    asks_itself = any(each is not None and each is not False for each in options)  # 0 asks for them, too
+    asks_itself = any(each is not None and each is not False for each in options)  # 0 requests them too
     prompt = parsed.get("prompt")
     is_one = type(prompt) is not list or type(prompt[0]) is int or len(prompt) == 1
     several = max(parsed.get("n") or 1, parsed.get("best_of") or 1) > 1
@@ -86,7 +86,7 @@ def _may_be_judged(parsed: dict[str, Any]) -> bool:
 
 
 class CascadeJudge:
-    """Owner of the small model's attempts; what it learnt stays for the trace."""
+    """Owner of the small model's attempts. Its findings remain available for the trace."""
 
     __slots__ = (
         "_entropies", "_exchange", "_held", "_held_bytes", "_step", "asking", "entropy_nats", "first_token_s", "larger",
@@ -100,32 +100,32 @@ class CascadeJudge:
         self._step = step
         self.plain, self.asking, self.larger = plain, asking, larger
         self.verdict: Verdict = "judging"
-        self.entropy_nats: float | None = None  # nats
-        self.first_token_s = 0.0  # monotonic; 0: none came, or none was seen to come
-        self.usage: Usage | None = None  # of the answer that is judged, as far as the engine has told
+        self.entropy_nats: float | None = None  # entropy in nats
+        self.first_token_s = 0.0  # monotonic; 0: no first token was seen
+        self.usage: Usage | None = None  # usage of the judged answer that the engine has reported so far
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._entropies: list[float] = []
 
     def request_changed(self, other: Admitted) -> None:
-        """The small model is asked in another version: what `asking` was rewritten to."""
+        """Switch to another version of the small model. `other` is `asking` rewritten for it."""
         parsed = orjson.loads(self.plain.upstream_body)
         parsed["model"] = other.model.engine_name
         self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed), continuous_usage=False)
         self.asking = other
 
     def let_go_of_bodies(self) -> None:
-        """The answer has begun, whosesoever it is."""
+        """Drop the bodies, because an answer has begun."""
         for each in (self.plain, self.asking, self.larger):
             each.let_go_of_body()
 
     @property
     def counted_tokens(self) -> int:
-        """Of the answer so far, where the engine has not told."""
+        """Number of tokens of the answer so far, for engines that report no usage."""
         return len(self._entropies)
 
     def outcome(self) -> CascadeOutcome:
-        """What became of it; from its notes in traces thresholds are chosen."""
+        """Return the outcome, with the notes for the trace from which operators choose thresholds."""
         source, target, usage = self._step.source_pool, self._step.target_pool, self.usage
         notes = {
             "from": source,
@@ -138,7 +138,7 @@ class CascadeJudge:
         }
         return CascadeOutcome(source, target, self.verdict, notes)
 
-    # what the attempt says: this is its Owner
+    # reports of the attempt: the judge is its Owner
 
     def attempt_began(self, attempt: Attempt, first: bytes) -> None:
         self._reset()
@@ -176,12 +176,12 @@ class CascadeJudge:
         self._exchange.attempt_failed(attempt, failure, detail)
 
     def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
-        if self.verdict == "judging":  # nothing of it was passed on
+        if self.verdict == "judging":  # nothing was passed on
             self._exchange.attempt_failed(attempt, failure, detail)
         else:
             self._exchange.attempt_broke(attempt, answer, failure, detail)
 
-    # inside
+    # internals
 
     def _reset(self) -> None:
         self._held, self._held_bytes, self._entropies, self.usage = [], 0, [], None
@@ -196,7 +196,7 @@ class CascadeJudge:
             self._judge(attempt)
 
     def _judge(self, attempt: Attempt) -> None:
-        """Of a stream: pass on what was held, or drop it."""
+        """Pass on what was held back of a stream, or drop it."""
         held, self._held = self._held, []
         if self._is_kept(attempt):
             self._exchange.attempt_began(attempt, without_figures(b"".join(held)))
@@ -214,7 +214,7 @@ class CascadeJudge:
 
 
 def figures(events: bytes) -> tuple[list[float], Usage | None]:
-    """Of whole events: the entropies of their tokens, in order, and the engine's last count."""
+    """Return the entropies of the tokens in whole events, in order, and the last usage of the engine."""
     found: list[float] = []
     usage: Usage | None = None
     for event in events.split(_EVENT_END):
@@ -226,12 +226,12 @@ def figures(events: bytes) -> tuple[list[float], Usage | None]:
 
 
 def without_figures(events: bytes) -> bytes:
-    """The same events as they are where nobody asked for log probabilities, nor for a count of each event."""
+    """Return the events as they would be if no log probabilities and no usage per event had been requested."""
     passed = []
     for event in events.split(_EVENT_END):
         if event.startswith(_DATA) and (_LOGPROBS in event or _USAGE in event):
             document = _parsed(event)
-            if document.get("choices"):  # else it is the last count, and passes if its caller wants it
+            if document.get("choices"):  # else it is the final usage, which passes if the caller requested it
                 document.pop("usage", None)
             _strip(document)
             passed.append(_DATA + orjson.dumps(document))
@@ -241,7 +241,7 @@ def without_figures(events: bytes) -> bytes:
 
 
 def _parsed(event: bytes) -> dict[str, Any]:
-    """BadAnswer where the event is no JSON object."""
+    """Return the JSON object of an event. Raise BadAnswer if it is none."""
     try:
         document = orjson.loads(event[len(_DATA) :])
     except orjson.JSONDecodeError as error:
@@ -252,7 +252,7 @@ def _parsed(event: bytes) -> dict[str, Any]:
 
 
 def _entropies_in(document: dict[str, Any]) -> list[float]:
-    """Of the first choice; what is not as it should be counts for nothing."""
+    """Return the entropies of the first choice's tokens. Malformed parts are ignored."""
     choices = document.get("choices")
     logprobs = choices[0].get("logprobs") if type(choices) is list and choices and type(choices[0]) is dict else None
     if type(logprobs) is not dict:

@@ -1,7 +1,8 @@
-"""Wait of one request for an adapter that no replica has: whether to wait at all, and what becomes of it.
+"""Wait of one request for an adapter that no replica has: whether to wait, and what follows.
 
-Made by an exchange when it first has to wait; at most `_MAX_WAITS` times, since an adapter may be gone again before it
-is used. Neighbours: `exchange` begins, leaves and is notified; `adapter_loads` has the adapter loaded.
+An exchange creates it when it first has to wait. It waits at most `_MAX_WAITS` times, because an adapter may be
+evicted again before it is used. `exchange` starts and leaves the wait and is notified; `adapter_loads` requests the
+load.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +17,11 @@ from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdLoads
 
 _MAX_WAITS = 2
-Tried = Mapping[ReplicaId, Failure | None]  # replicas, and how the attempt there failed; None: it has not
+Tried = Mapping[ReplicaId, Failure | None]  # failure of the attempt on each replica; None: it has not failed
 
 
 def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tried) -> bool:
-    """Whether what is missing is the adapter, rather than replicas."""
+    """Return True if the request lacks the adapter, not a replica."""
     if not WORTH_A_LOAD.issuperset(failures):
         return False
     return decision.reason in ("adapter_not_loaded", "weights_not_loaded") or (
@@ -29,7 +30,7 @@ def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tri
 
 
 def failed_otherwise(tried: Tried) -> dict[ReplicaId, Failure | None]:
-    """Without those who only lacked the adapter: another one they may have."""
+    """Return the tried replicas without those that only lacked the adapter, because they may have another one."""
     return {each: failure for each, failure in tried.items() if failure is not Failure.ADAPTER_MISSING}
 
 
@@ -38,10 +39,10 @@ def _lacking(tried: Tried) -> frozenset[ReplicaId]:
 
 
 class ColdWait:
-    """One of `loaded` and `failed` is called at the end of a wait that was not left; its seconds go to the timeline.
+    """Wait for an adapter. At its end `loaded` or `failed` is called, unless the wait was left.
 
-    `failed`: why the pool cannot answer, the answer that says so, and the label of shoal_shed_total. Without `loads`
-    there is nobody to ask.
+    The waiting time is added to the timeline. `failed` receives the reason for fallback, the error answer and the
+    label of shoal_shed_total. Without `loads` every wait fails.
     """
 
     __slots__ = ("_admitted", "_clock", "_failed", "_loaded", "_loads", "_since_s", "_timeline", "_waits")
@@ -69,7 +70,7 @@ class ColdWait:
         return self._since_s is not None
 
     def begin(self, admitted: Admitted, tried: Tried) -> None:
-        """Wait; where that makes no sense, it has `failed` at once."""
+        """Wait, or call `failed` immediately if a wait makes no sense."""
         self._admitted = admitted
         if self._loads is None or self._waits >= _MAX_WAITS:
             self._fail(admitted, ColdFailed("no_replica"))
@@ -89,12 +90,12 @@ class ColdWait:
             self._fail(admitted, refused)
 
     def leave(self) -> None:
-        """The request ends; the load goes on for others."""
+        """Stop waiting because the request ends. The load continues for other requests."""
         if self._since_s is not None and self._loads is not None and self._admitted is not None:
             self._since_s = None
             self._loads.leave(self, self._admitted.model.pool, self._admitted.model.engine_name)
 
-    # what the load reports
+    # reports of the load
 
     def adapter_loaded(self, replica: ReplicaView) -> None:
         if self._is_over():
@@ -105,7 +106,7 @@ class ColdWait:
             self._fail(self._admitted, failed)
 
     def _is_over(self) -> bool:
-        """The wait ends; False where it had been left."""
+        """End the wait and return True, or return False if it was left before."""
         if self._since_s is None:
             return False
         self._timeline.load_s += self._clock() - self._since_s

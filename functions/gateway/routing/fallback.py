@@ -1,15 +1,15 @@
-"""Rewriting of a request for another pool: another of its model's, or another model's, under the target's policy.
+"""Rewrite a request for another pool: a pool of the same model, or another model under the target's policy.
 
-Where a model has several pools, those that the request's tenant may use come first (`placement.takeovers`): adapters
-and versions stay what they are, and the answer is no worse, so that nothing is said of it but `x-shoal-replica`; unless
-the weights are quantized otherwise, which is another answer, and told as such.
+If a model has several pools, those that the tenant may use come first (`placement.takeovers`). Adapter and version
+stay the same and the answer is no worse, so only `x-shoal-replica` shows the move. If the weights are quantized
+differently the answer differs, and the move is reported as degraded.
 
-Then come the policy's fallbacks, to the target's base model. Not every target will do. The tenant must be allowed to
-call that (a pool's base model bears the pool's name), its engines must do the same task, and prompt and output must fit
-its context window; otherwise the next step of the policy is looked at. The client's answer keeps the name that it asked
-for; `x-shoal-model` tells which model it was, and `x-shoal-degraded` why.
+The policy's fallbacks come next, to the target's base model. A target must meet three conditions, else the policy's
+next step is tried. The tenant must be allowed to call the base model (which has the pool's name), its engines must do
+the same task, and prompt and output must fit its context window. The client's answer keeps the requested name.
+`x-shoal-model` reports the model used, and `x-shoal-degraded` the reason.
 
-Neighbours: `functions.decisions.routing.fallback` says which pools in which order; `exchange` goes there.
+`functions.decisions.routing.fallback` orders the pools; `exchange` moves the request.
 """
 
 import dataclasses
@@ -35,20 +35,20 @@ _DRAWS = 2**32
 
 
 class Degraded:
-    """How a request came away from the pool that it asked for."""
+    """Record of how a request left the pool that it requested."""
 
     __slots__ = ("answer", "been", "is_same_model", "reason", "requested", "why")
 
     def __init__(self, requested: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None, why: str = "") -> None:
         self.requested = requested
         self.reason = reason
-        self.why = why or reason  # the label of shoal_shed_total that it would have had, if there is one
-        self.answer = answer  # what it would have got where it was; None: it might have been answered there
+        self.why = why or reason  # label of shoal_shed_total without the move, if there is one
+        self.answer = answer  # error of the requested pool; None: that pool might have answered
         self.been: tuple[PoolName, ...] = (requested.model.pool,)
-        self.is_same_model = True  # that answers, with weights of the same precision
+        self.is_same_model = True  # True if the same model answers, with weights of the same precision
 
     def goes_to(self, catalogue: Catalogue, moved: Admitted) -> None:
-        """The next pool that is asked."""
+        """Record a move to the next pool."""
         own, pool = self.requested.model, moved.model.pool
         self.been += (pool,)
         self.is_same_model = (
@@ -65,14 +65,14 @@ class Degraded:
 def elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Admitted | None:
-    """The request for the first pool that may take it; None: there is none."""
+    """Return the request for the first pool that may serve it, or None."""
     return next(all_elsewhere(catalogue, admitted, when, degraded), None)
 
 
 def all_elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Iterator[Admitted]:
-    """The request for each pool that may take it, the preferred one first."""
+    """Yield the request for each pool that may serve it, the preferred one first."""
     pool, steps = admitted.model.pool, admitted.routing.fallback
     been = degraded.been if degraded is not None else (pool,)
     for target in takeovers(admitted.model.other_pools, when, admitted.service_class, been):
@@ -88,7 +88,7 @@ def all_elsewhere(
 
 
 def in_same_model(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
-    """The request for another pool of its model; None where that will not do."""
+    """Return the request for another pool of its model, or None if that pool cannot serve it."""
     model = catalogue.in_pool(admitted.model, pool)
     if model is admitted.model or not _may_go(catalogue, admitted, model):
         return None
@@ -101,7 +101,7 @@ def in_same_model(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> A
 def placed_by_time(
     catalogue: Catalogue, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica]
 ) -> Admitted:
-    """The request where the rules on predicted time want it; the others were obeyed at its admission."""
+    """Apply the placement rules on predicted time. The other rules were applied at admission."""
     rules = catalogue.routing_for(model_of(catalogue.pools[admitted.model.pool])).placement
     if all(rule.min_predicted_ttft_ms is None for rule in rules):
         return admitted
@@ -118,7 +118,7 @@ def placed_by_time(
 
 
 def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
-    """The request for another pool's base model; None where that will not do."""
+    """Return the request for another pool's base model, or None if that pool cannot serve it."""
     model = catalogue.resolve_base(admitted.caller.tenant, pool)
     if model is None or model.is_adapter or not _may_go(catalogue, admitted, model):
         return None
@@ -127,7 +127,7 @@ def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitte
 
 
 def _may_go(catalogue: Catalogue, admitted: Admitted, model: ResolvedModel) -> bool:
-    """Whether the target's engines do the same task, and prompt and output fit there."""
+    """Return True if the target's engines do the same task and prompt and output fit there."""
     entry, source = catalogue.pools.get(model.pool), catalogue.pools.get(admitted.model.pool)
     if entry is None or source is None or entry.task != source.task:
         return False
@@ -154,14 +154,14 @@ def _rewritten(catalogue: Catalogue, admitted: Admitted, model: ResolvedModel, s
 
 
 def draw_of(admitted: Admitted) -> float:
-    """Uniform in [0, 1), the same for the same request."""
+    """Return a number in [0, 1) that is uniform over requests and stable for each request."""
     return zlib.crc32(admitted.request_id.encode()) / _DRAWS
 
 
 def is_shifted(catalogue: Catalogue, admitted: Admitted, here: Prediction, ladder_ratio: float) -> bool:
-    """Whether the pool is so full that this request had better go elsewhere, though it could be answered here.
+    """Return True if the pool is so full that the request should move, although the pool could answer it.
 
-    `ladder_ratio`: the share that the overload ladder sends away.
+    `ladder_ratio` is the share of requests that the overload ladder sends away.
     """
     bands = catalogue.admission_for(admitted.model.pool).bands
     slo_ms = next((band.ttft_slo_ms for band in bands if band.name == admitted.service_class), None)

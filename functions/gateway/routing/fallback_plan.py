@@ -1,15 +1,15 @@
-"""Fallback plan of one request: where else than in its own pool it may be answered, and how it came there.
+"""Fallback plan of one request: which other pools may answer it, and how it moved.
 
-Made only for requests whose model has several pools, or whose routing policy has fallbacks or cascades. Three ways lead
-out of a pool, each to other pools of the same model before other models:
+A plan exists only for requests whose model has several pools, or whose routing policy has fallbacks or cascades. A
+request leaves its pool in three ways, each to other pools of the same model before other models:
 
-    fallback    it cannot answer: full, or gone            then the next pool in order, then the first refusal
-    shift       it could, but is near its limit            another one, if that is faster, or the ladder sends it there
-    escalate    its small model was not sure               the larger one
+    fallback    the pool cannot answer: full or gone            the next pool in order, then the first error
+    shift       the pool could answer, but is near its limit    another pool if it is faster or the ladder requires it
+    escalate    the small model was unsure                      the larger model
 
-and one leads back: what was shifted or escalated could still be answered at home, so it goes there rather than fail.
+A request that was shifted or escalated can still be answered by its own pool, so it returns there instead of failing.
 
-Neighbours: `exchange` asks and goes; `fallback` rewrites requests; `cascade` judges answers.
+`exchange` asks for the next pool and moves; `fallback` rewrites requests; `cascade` judges answers.
 """
 
 from collections.abc import Callable, Collection
@@ -26,7 +26,7 @@ from functions.gateway.routing import fallback
 from functions.gateway.routing.cascade import CascadeJudge, Judged, judge_for
 from functions.gateway.routing.fallback import Degraded
 
-# What speaks of a pool that cannot, rather than of a prompt that must not walk on from pool to pool.
+# Failures caused by the pool. Other failures may be caused by the prompt, which must not move from pool to pool.
 _THE_POOLS_OWN = frozenset(
     {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
 )
@@ -37,18 +37,18 @@ class FallbackPlan:
 
     def __init__(self, exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> None:
         self._catalogue = catalogue
-        self._home: Admitted | None = None  # the request as its own pool could still answer it
-        self.returned: Admitted | None = None  # what had been shifted, and is asked of its own pool after all
+        self._home: Admitted | None = None  # the request for its own pool, if that could still answer it
+        self.returned: Admitted | None = None  # a shifted request that returned to its own pool
         self.degraded: Degraded | None = None
         self.cascade = judge_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
 
     def first(
         self, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica], ladder_ratio: float = 0.0
     ) -> Admitted:
-        """Where it begins: in its own pool, unless that is near its limit and another one is faster.
+        """Return the request for its first pool: its own, unless that is near its limit and another one is faster.
 
-        `ladder_ratio`: what the overload ladder sends to other pools, which it has seen to be less full: to the first
-        that serves, faster or not, since here it would be refused.
+        `ladder_ratio` is the share that the overload ladder sends to less full pools. Such a request moves to the
+        first pool that serves, faster or not, because its own pool would reject it.
         """
         asked = self.cascade.asking if self.cascade is not None else admitted
         if not admitted.routing.fallback and not admitted.model.other_pools:
@@ -69,16 +69,16 @@ class FallbackPlan:
         return asked
 
     def escalate(self) -> None:
-        """The small model was not sure; should the larger one fail, it answers after all."""
+        """Record the move to the larger model. If that fails, the small model answers after all."""
         if self.cascade is not None:
             self._home = self.cascade.plain
 
     def judge(self, admitted: Admitted) -> CascadeJudge | None:
-        """Who judges the answer to this request; None: nobody."""
+        """Return the judge of the answer to this request, or None."""
         return self.cascade if self.cascade is not None and self.cascade.asking is admitted else None
 
     def request_changed(self, admitted: Admitted, other: Admitted) -> None:
-        """Another version of the model is asked, in the same pool: the judge of its answer stays the same."""
+        """Keep the judge when another version of the model is used in the same pool."""
         judge = self.judge(admitted)
         if judge is not None:
             judge.request_changed(other)
@@ -91,9 +91,9 @@ class FallbackPlan:
         failures: Collection[Failure],
         why: str = "",
     ) -> Admitted | None:
-        """Its pool cannot answer it: where it goes now. None: nowhere. `why`: as a label of shoal_shed_total."""
+        """Return the request for the next pool after its pool failed, or None. `why` is a label of shoal_shed_total."""
         if why == GIVES_WAY and self._home is None and self.degraded is None:
-            return None  # its own pool has refused it for more urgent ones: those come first in other pools, too
+            return None  # rejected in favour of more urgent requests, which come first in other pools too
         home, self._home = self._home, None
         if home is not None:
             if self.degraded is not None:
@@ -103,7 +103,7 @@ class FallbackPlan:
         if not _THE_POOLS_OWN.issuperset(failures):
             return None
         judge = self.judge(admitted)
-        plain = judge.plain if judge is not None else admitted  # nobody judges the other pool's answer
+        plain = judge.plain if judge is not None else admitted  # the other pool's answer is not judged
         moved = fallback.elsewhere(self._catalogue, plain, when, self.degraded)
         if moved is not None:
             if self.degraded is None:
@@ -112,7 +112,7 @@ class FallbackPlan:
         return moved
 
     def let_go_of_bodies(self) -> None:
-        """Its answer begins: it goes nowhere from here."""
+        """Drop the bodies, because the answer has begun and the request cannot move again."""
         self._home = None
         if self.cascade is not None:
             self.cascade.let_go_of_bodies()
@@ -121,17 +121,17 @@ class FallbackPlan:
 
     @property
     def is_away(self) -> bool:
-        """Whether another model is asked than the caller chose."""
+        """True if another model than the requested one is used."""
         return not self.degraded.is_same_model if self.degraded is not None else self._home is not None
 
     @property
     def requested_model(self) -> str:
-        """The model that was asked for, where another one was asked; else empty."""
+        """Name of the requested model if another one is used, else empty."""
         degraded = self.degraded
         return degraded.requested.model.served_as if degraded is not None and not degraded.is_same_model else ""
 
     def final_answer(self, answer: ErrorAnswer) -> ErrorAnswer:
-        """What the caller gets in the end: what the pool that it asked for said."""
+        """Return the error for the caller: that of the requested pool if there is one."""
         first = self.degraded.answer if self.degraded is not None else None
         return first or answer
 

@@ -1,28 +1,29 @@
-"""Session homes: where each conversation went last, so that its next turn finds its cache, at whichever gateway.
+"""Session homes: the replica of each conversation's last turn, so that the next turn finds its KV cache from any
+gateway.
 
-What is known of a conversation, the best first:
+Sources of a home, the best first:
 
-    seen      this gateway sent its last turn there
-    told      another gateway did, and said so
-    assumed   nobody said anything: where every gateway looks for it (`functions.decisions.routing.homes`)
+    seen      this gateway sent the last turn there
+    told      another gateway sent it there and published that
+    assumed   nothing is known: a hash gives the same replica at all gateways (`functions.decisions.routing.homes`)
 
-A gateway tells the others only of what they would not assume: a conversation that went elsewhere (its home was busy, or
-gone for a moment), within 0.2 s and again halfway through its time. The latest word counts. With the bus away each
-gateway goes on with what it has seen and what all assume; what could not be told is told later, or counted as lost.
-Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home: nothing is told. Its next turn
-finds that replica busy and goes to B: told; at another gateway the third turn goes to B.
+A gateway publishes only exceptions: conversations that went elsewhere because their assumed home was busy or gone for
+a moment. It publishes within 0.2 s and again halfway through the session time. The latest report wins. Without the
+bus each gateway uses what it has seen and what all assume. Unpublished homes are published later or counted as lost.
+Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home, and nothing is published. At
+its next turn that replica is busy and it goes to B, which is published. At another gateway the third turn goes to B.
 
-Where one more replica is ready (or holds the adapter) all assume another home for some conversations, also for those
-that went where all had assumed them to be, and of which nobody has said a word. So whoever has seen such a one tells of
-it then, before the newcomer is assumed to be anybody's home (`functions.decisions.routing.homes`).
-Worked example (test_a_replica_that_joins_takes_no_conversation_that_another_has): C joins A and B; of 40 conversations
-at A and B, 13 would be assumed at C, and are told to be at A or B.
+When another replica becomes ready (or holds the adapter), the assumed home of some conversations changes, including
+conversations at their former assumed home, which were never published. The gateways that have seen them publish them
+before the new replica becomes the assumed home of any (`functions.decisions.routing.homes`). Worked example
+(test_a_replica_that_joins_takes_no_conversation_that_another_has): C joins A and B. Of 40 conversations at A and B,
+13 would be assumed at C, and are published as being at A or B.
 
-A home holds for the pool's session time (`session.ttl` of its RoutingPolicy) after the last turn. Whether a turn goes
-home is routing's affair: a replica that is gone or has its share is not waited for.
+A home is valid for the pool's session time (`session.ttl` of its RoutingPolicy) after the last turn. Routing decides
+whether a turn goes home: it does not wait for a replica that is gone or has its share.
 
-Bounded, each tenant at its own cost (`SessionTable`). Neighbours: `router` asks and reports; `functions.gateway.feeds`
-carries batches; `functions.fleet.session_homes` is their form on the bus.
+Memory is bounded, each tenant at its own cost (`SessionTable`). `router` queries and reports,
+`functions.gateway.feeds` sends and receives batches, and `functions.fleet.session_homes` defines their format.
 """
 
 from collections import OrderedDict, deque
@@ -42,38 +43,39 @@ from functions.fleet.session_homes import (
 )
 
 MAX_HOMES = 100_000  # about 30 MB
-MAX_UNPUBLISHED = 65_536  # while the bus is away
-_LOOKED_AT = 1_000  # conversations at once of those that all may assume elsewhere now: 10 ms
+MAX_UNPUBLISHED = 65_536  # limit while the bus is unreachable
+_LOOKED_AT = 1_000  # conversations to recheck per call: 10 ms
 
 _Key = tuple[PoolName, bytes]
-_BatchKey = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
+# Common part of one batch entry, with the session time
+_BatchKey = tuple[PoolName, ReplicaId, float]
 
 
 @dataclass(slots=True)
 class Home:
     replica_id: ReplicaId
     until_s: float
-    since_s: float  # when it was sent there last, as far as is known
-    is_seen: bool  # by this gateway; else another one said so
-    is_told: bool  # the others were told of this conversation: they assume nothing any more
-    told_s: float  # when they heard last
-    name: EngineName = EVERY  # the adapter that answers it
+    since_s: float  # time of the last known request to it
+    is_seen: bool  # seen by this gateway; else reported by another
+    is_told: bool  # published to the other gateways, which then assume nothing
+    told_s: float  # time of the last publication
+    name: EngineName = EVERY  # adapter that answers it
 
 
 class SessionHomes:
-    """Owned by one event loop. Times are monotonic seconds unless they say unix."""
+    """Homes of conversations at one gateway. Owned by one event loop; times are monotonic seconds unless named unix."""
 
     def __init__(self, clock: Callable[[], float], max_homes: int = MAX_HOMES) -> None:
         self._clock = clock
         self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
-        self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
-        self._to_recheck: deque[_Key] = deque()  # that all may assume elsewhere now
-        self.told_total = 0  # conversations
+        self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # replica and session time
+        self._to_recheck: deque[_Key] = deque()  # conversations whose assumed home may have changed
+        self.told_total = 0  # number of conversations published
         self.heard_total = 0
-        self.lost_total = 0  # never told: the bus was away for too long
+        self.lost_total = 0  # never published, because the bus was unreachable for too long
 
     def home_of(self, pool: PoolName, conversation: bytes) -> Home | None:
-        """Where its last turn went, if that is known and still holds."""
+        """Return the known home of a conversation if it is still valid."""
         home = self._homes.get((pool, conversation))
         return home if home is not None and self._clock() < home.until_s else None
 
@@ -86,7 +88,7 @@ class SessionHomes:
         ttl_s: float,
         name: EngineName = EVERY,
     ) -> None:
-        """Its next turn goes there; `assumed` is where the other gateways look for it if nobody tells them."""
+        """Record the replica of the last turn. `assumed` is the home that other gateways assume without a report."""
         if ttl_s <= 0.0:
             return
         now_s, key = self._clock(), (pool, conversation)
@@ -104,12 +106,12 @@ class SessionHomes:
             self._publish_later(key, replica_id, ttl_s)
 
     def expire(self) -> None:
-        """Forget what has run out; called a few times a second."""
+        """Forget expired homes. Called a few times a second."""
         now_s = self._clock()
         self._homes.expire(lambda held: held.until_s <= now_s)
 
     def recheck(self, pool: PoolName, names: Collection[EngineName]) -> None:
-        """More replicas of the pool can answer these: `look_again` at their conversations."""
+        """Mark the pool's conversations for `look_again`, because more replicas can answer these names."""
         known = set(self._to_recheck)
         for key, held in self._homes.items():
             is_meant = key[0] == pool and (held.name in names or EVERY in names)
@@ -117,7 +119,7 @@ class SessionHomes:
                 self._to_recheck.append(key)
 
     def look_again(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
-        """Tell of those to recheck that all would assume elsewhere; some of them at each call."""
+        """Publish marked conversations whose assumed home is now another replica; a limited number per call."""
         now_s = self._clock()
         for _ in range(min(len(self._to_recheck), _LOOKED_AT)):
             pool, conversation = key = self._to_recheck.popleft()
@@ -127,10 +129,10 @@ class SessionHomes:
             held.is_told, held.told_s = True, now_s
             self._publish_later(key, held.replica_id, held.until_s - held.since_s)
 
-    # to and from the others
+    # batches to and from other gateways
 
     def to_publish(self) -> list[SessionsAt]:
-        """The next batch's content, taken from what is still to be told; empty where there is none."""
+        """Remove and return the content of the next batch; empty if nothing is unpublished."""
         alike: dict[_BatchKey, list[bytes]] = {}
         for _ in range(min(len(self._unpublished), MAX_SESSIONS_PER_BATCH)):
             (pool, conversation), (replica_id, ttl_s) = self._unpublished.popitem(last=False)
@@ -145,7 +147,7 @@ class SessionHomes:
         self.told_total += sum(len(hashes_in(homes)) for homes in batch)
 
     def publish_failed(self, batch: Iterable[SessionsAt]) -> None:
-        """The bus did not take it: to be told later, unless there is later news of the same conversation."""
+        """Publish later what the bus did not accept, unless there is a newer home of the same conversation."""
         for homes in batch:
             for conversation in hashes_in(homes):
                 key = (PoolName(homes.pool), conversation)
@@ -153,9 +155,9 @@ class SessionHomes:
                     self._publish_later(key, ReplicaId(homes.replica), homes.ttl_s)
 
     def received(self, batch: HomeBatch, now_unix_s: float) -> None:
-        """A gateway's homes; HomesInvalid where they are none. What we sent later than they did stays.
+        """Store a gateway's homes. Raise HomesInvalid if they are malformed. Homes that we recorded later are kept.
 
-        Our own come back: a gateway that follows one of the same name, after a restart, has only these.
+        Our own batches come back too. After a restart they are all that a gateway of the same name has.
         """
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for homes in batch.homes:

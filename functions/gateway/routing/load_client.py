@@ -1,7 +1,8 @@
-"""Client of an agent's adapter loads: `POST /adapters/load` at its peer port, with what opens that agent.
+"""Client for adapter loads of an agent: `POST /adapters/load` at its peer port, with a credential derived for that
+agent.
 
-A connection a call, off the request path; whatever an agent answers becomes one of a few states.
-Neighbours: `functions.replica.peer_app` answers, `adapter_loads` decides whom to ask and what the answer means.
+Each call uses its own connection, off the request path. Every answer of an agent maps to one of a few states.
+`functions.replica.peer_app` answers; `adapter_loads` chooses the agent and interprets the answer.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from functions.fleet.role_credentials import Bearer, now
 
 LoadState = Literal[
     "loaded",
-    "unknown",  # its snapshot does not have it yet
-    "no_room",  # all that is loaded there is in use
-    "not_ready",  # it drains, or its engine is not ready
-    "slow",  # not within the time; the load goes on
-    "refused",  # the artifact, or the engine's verdict on it
+    "unknown",  # the agent's snapshot does not have the adapter yet
+    "no_room",  # all loaded adapters are in use
+    "not_ready",  # the agent drains, or its engine is not ready
+    "slow",  # not loaded in time; the load continues
+    "refused",  # the artifact is invalid, or the engine rejects it
     "unreachable",
 ]
 
@@ -35,7 +36,7 @@ _STATES: dict[int, LoadState] = {
     504: "slow",
 }
 _CONNECT_S = 2.0
-_READ_SLACK_S = 2.0  # the agent keeps to `wait_s`; its answer may take a moment
+_READ_SLACK_S = 2.0  # the agent observes `wait_s`; its answer may take a moment
 _ANSWER_MAX_BYTES = 16 * 1024
 _REASON_MAX_CHARS = 300
 _CONNECTIONS = 256
@@ -44,12 +45,12 @@ _CONNECTIONS = 256
 @dataclass(frozen=True, slots=True)
 class LoadAnswer:
     state: LoadState
-    reason: str = ""  # for people
+    reason: str = ""  # text for people
 
 
 class Loader(Protocol):
     async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
-        """Ask the replica's agent; returns within about `wait_s`, whatever happens."""
+        """Request a load from the replica's agent. Return within about `wait_s` in all cases."""
 
     async def close(self) -> None: ...
 
@@ -59,12 +60,12 @@ class _Reason(msgspec.Struct):
 
 
 class LoadClient:
-    """The Loader of production."""
+    """The Loader for production."""
 
     def __init__(self, secret: Bearer, former: Bearer = "") -> None:
-        """What is sent follows from the secret; agents of version 0.1 take what follows from the `former` one."""
+        """Derive credentials from the secret, or from the `former` one for agents of version 0.1."""
         self._secret, self._former = secret, former
-        # None is kept: a pool of many agents' may close one as it expires that a call has just been given.
+        # No keep-alive: a connection pool for many agents may close a connection that was just given to a call.
         limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(trust_env=False, limits=limits)
 
@@ -88,7 +89,7 @@ class LoadClient:
 
 
 async def _bounded(answer: httpx.Response) -> bytes:
-    """As much of a body as an agent may need for its reason."""
+    """Return the body, or nothing if it is larger than a reason can be."""
     found = b""
     async for part in answer.aiter_bytes():
         found += part

@@ -1,12 +1,13 @@
-"""Session pins: sessions that belong to a group of a rollout, this gateway's own and those that others published.
+"""Session pins: sessions that belong to a group of a rollout, of this gateway and published by others.
 
-A pin holds for the pool's session time (`session.ttl` of its RoutingPolicy) after the session's last request. It is
-told to the other gateways when it is made and again halfway through its time, as long as the session lives. Those of
-the candidate too: no larger share takes a session back, but a gateway that sees no replica with the candidate would.
+A pin is valid for the pool's session time (`session.ttl` of its RoutingPolicy) after the session's last request. It
+is published when it is made and again halfway through that time, while the session is active. Pins to the candidate
+are published too: a growing share moves no session back to control, but a gateway that sees no replica with the
+candidate would.
 
-Bounded, each tenant at its own cost (`session_table`). A rollout that has ended loses its pins at once.
-Worked example (test_a_pin_is_told_again_halfway_through_its_time): with 300 s, a session pinned at 0 s and seen at 100
-and 160 s is told at 0 and at 160.
+Memory is bounded, each tenant at its own cost (`session_table`). A rollout that ends loses its pins immediately.
+Worked example (test_a_pin_is_told_again_halfway_through_its_time): with 300 s, a session pinned at 0 s and seen at
+100 and 160 s is published at 0 and 160 s.
 """
 
 from collections import OrderedDict
@@ -26,35 +27,35 @@ from functions.fleet.session_pins import (
 )
 
 MAX_PINS = 100_000  # sessions; about 30 MB
-MAX_UNPUBLISHED = 65_536  # while the bus is away
+MAX_UNPUBLISHED = 65_536  # limit while the bus is unreachable
 
 PinKey = tuple[RolloutId, bytes]
-_Batch = tuple[RolloutId, Group, float]  # what one entry of a batch has in common
+_Batch = tuple[RolloutId, Group, float]  # common part of one batch entry
 
 
 @dataclass(slots=True)
 class _Pin:
     group: Group
     expires_s: float
-    published_s: float  # when the others last heard of it
+    published_s: float  # time of the last publication
 
 
 class SessionPins:
-    """Owned by one event loop. Times are monotonic seconds unless they say unix."""
+    """Pins of sessions to rollout groups. Owned by one event loop; times are monotonic seconds unless named unix."""
 
     def __init__(self, clock: Callable[[], float], max_pins: int = MAX_PINS) -> None:
         self._clock = clock
         self._pins: SessionTable[RolloutId, _Pin] = SessionTable(max_pins)
-        self._unpublished: OrderedDict[PinKey, tuple[Group, float]] = OrderedDict()  # with the session time
-        self.lost_total = 0  # never told: the bus was away for too long
+        self._unpublished: OrderedDict[PinKey, tuple[Group, float]] = OrderedDict()  # group and session time
+        self.lost_total = 0  # never published, because the bus was unreachable for too long
 
     def group_of(self, rollout: RolloutId, session: bytes) -> Group | None:
-        """What this session was pinned to, if that still holds."""
+        """Return the group that the session is pinned to, if the pin is still valid."""
         pin = self._pins.get((rollout, session))
         return pin.group if pin is not None and self._clock() < pin.expires_s else None
 
     def hold(self, rollout: RolloutId, session: bytes, group: Group, ttl_s: float) -> None:
-        """The session sent a request and belongs to this group for another `ttl_s`."""
+        """Pin the session to this group for another `ttl_s` because it sent a request."""
         if ttl_s <= 0.0:
             return
         now_s, key = self._clock(), (rollout, session)
@@ -68,21 +69,21 @@ class SessionPins:
             self._publish_later(key, group, ttl_s)
 
     def drop_rollouts(self, ended: Collection[RolloutId]) -> None:
-        """These have ended: their sessions belong to nothing any more."""
+        """Drop the pins of rollouts that have ended."""
         if ended:
             self._pins.drop(ended)
             for key in [key for key in self._unpublished if key[0] in ended]:
                 del self._unpublished[key]
 
     def expire(self) -> None:
-        """Forget what has run out; called a few times a second."""
+        """Forget expired pins. Called a few times a second."""
         now_s = self._clock()
         self._pins.expire(lambda pin: pin.expires_s <= now_s)
 
-    # to and from the others
+    # batches to and from other gateways
 
     def to_publish(self) -> list[RolloutPins]:
-        """The next batch's content, taken from what is still to be told; empty where there is none."""
+        """Remove and return the content of the next batch; empty if nothing is unpublished."""
         alike: dict[_Batch, list[bytes]] = {}
         for _ in range(min(len(self._unpublished), MAX_SESSIONS_PER_BATCH)):
             (rollout, session), (group, ttl_s) = self._unpublished.popitem(last=False)
@@ -93,13 +94,13 @@ class SessionPins:
         return [pins_of(rollout, ttl_s, sessions, group) for (rollout, group, ttl_s), sessions in alike.items()]
 
     def publish_failed(self, batch: Iterable[RolloutPins]) -> None:
-        """The bus did not take it: to be told later."""
+        """Publish later what the bus did not accept."""
         for pins in batch:
             for session in hashes_in(pins):
                 self._publish_later((pins.rollout, session), pins.group, pins.ttl_s)
 
     def received(self, batch: PinBatch, now_unix_s: float) -> None:
-        """Another gateway's pins (or our own, come back); BatchInvalid where they are none. What we know stays."""
+        """Add a gateway's pins, possibly our own. Raise BatchInvalid if they are malformed. Known groups are kept."""
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for pins in batch.pins:
             left_s = pins.ttl_s - age_s

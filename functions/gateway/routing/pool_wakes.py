@@ -1,19 +1,20 @@
-"""Waits for the first replica of a pool that is at zero: bounded in requests, bytes and time.
+"""Waits for the first replica of a pool that is at zero, with limits on requests, bytes and time.
 
-Only pools whose AutoscalingPolicy has a min of 0 are waited for, and only by requests that were admitted: with a valid
-key, access to the model and limits left. So nobody else can have anything started. Each request, also one that is
-turned away because it cannot be in time, makes the pool wanted for `ASKED_FOR_S`; the autoscaler is told at once
-(`asked`), then each second (`functions.fleet.pool_heartbeat`), and starts one replica, however many wait.
+Requests wait only for pools whose AutoscalingPolicy has a min of 0, and only after admission: with a valid key,
+access to the model and quota left. Other requests cannot start anything. Each request makes the pool wanted for
+`ASKED_FOR_S`, even one that is rejected because the pool cannot start in time. The autoscaler is notified immediately
+(`asked`) and then each second (`functions.fleet.pool_heartbeat`). It starts one replica for any number of waiting
+requests.
 
-    in time      expected = the longest of the last three waits that this gateway has seen to their end, from the first
-                 request to the first ready replica; while there is none, what the last replica said of its own start
-    too late     what is left of that is more than the request may wait: it is refused at once, with `retry-after`
-    not known    it waits for as long as it may
+    in time      expected time = the longest of the last three waits that ended here, from the first request to the
+                 first ready replica; before the first such wait, the start time that the last replica reported
+    too late     the rest of that time exceeds what the request may wait: it is rejected at once, with `retry-after`
+    unknown      the request waits for as long as it may
 
-A request holds no slot of its pool's admission queue while it waits; it is submitted anew when the pool serves, so that
-all who waited are dispatched as the first replica has room for them.
+A waiting request holds no slot of its pool's admission queue. It is submitted again when the pool serves, so that the
+first replica gets only as many requests as it has capacity for.
 
-Neighbours: `exchange` begins, leaves and is notified; `decisions.autoscaling.zero` decides to start.
+`exchange` starts and leaves a wait and is notified; `decisions.autoscaling.zero` decides to start a replica.
 """
 
 import asyncio
@@ -29,37 +30,37 @@ from functions.fleet.pool_heartbeat import MAX_DEMAND, PoolDemand
 from functions.fleet.view import FleetView
 from functions.gateway.limits import Limits
 
-ASKED_FOR_S = 15.0  # after the last request: it outlives a heartbeat that is lost, and a registry that starts again
-TELL_AFTER_S = 5.0  # a stream's client hears that it waits, and then
-TELL_EVERY_S = 10.0  # this often: proxies cut connections on which nothing comes for a minute
+ASKED_FOR_S = 15.0  # after the last request; longer than a lost heartbeat or a restart of the registry
+TELL_AFTER_S = 5.0  # delay of the first comment to a streaming client
+TELL_EVERY_S = 10.0  # interval of further comments: proxies cut connections that are silent for a minute
 _KEPT_WAITS = 3
-_MARGIN_S = 0.5  # before a request's own deadline: the answer says why, and when to come back
+_MARGIN_S = 0.5  # before the request's own deadline, so that the error with reason and retry time still arrives
 
 Refusal = Literal["too_late", "too_many", "not_started"]
 
 
 @dataclass(frozen=True, slots=True)
 class NotAwake:
-    """Why a request does not wait, or no longer."""
+    """Reason why a request does not wait, or no longer waits."""
 
     why: Refusal
-    after_s: float | None  # until the pool should serve; None: not known
+    after_s: float | None  # seconds until the pool should serve; None: unknown
 
 
 class Waiter(Protocol):
-    """An exchange."""
+    """A request that waits for a pool (an exchange)."""
 
     def pool_serves(self) -> None: ...
 
     def pool_does_not_serve(self, refused: NotAwake) -> None: ...
 
     def pool_is_starting(self, expected_s: float | None) -> None:
-        """Still; for a client that streams."""
+        """Send a streaming client a comment that its pool is still starting."""
 
 
 @dataclass(slots=True)
 class WakeSlot:
-    """One request's."""
+    """Place of one waiting request."""
 
     pool: PoolName
     tenant: TenantId
@@ -71,29 +72,28 @@ class WakeSlot:
 
 @dataclass(slots=True)
 class _Pool:
-    asked_s: float  # the first request since it last served
-    last_s: float  # the last one
-    waiters: dict[Waiter, WakeSlot] = field(default_factory=dict)  # in the order in which they came
+    asked_s: float  # time of the first request since the pool last served
+    last_s: float  # time of the last request
+    waiters: dict[Waiter, WakeSlot] = field(default_factory=dict)  # in order of arrival
 
 
 class PoolWakes:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Pools at zero and the requests that wait for them. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], fleet: FleetView, limits: Limits) -> None:
         self._clock = clock
         self._fleet = fleet
         self._limits = limits
-        self._pools: dict[PoolName, _Pool] = {}  # asked for, and without a replica
+        self._pools: dict[PoolName, _Pool] = {}  # requested pools without a replica
         self._waits_s: dict[PoolName, deque[float]] = {}
-        self._started_s: dict[PoolName, float] = {}  # as a replica said of its own start
+        self._started_s: dict[PoolName, float] = {}  # start time that a replica reported
         self._held_bytes = 0
         self._by_tenant: dict[TenantId, int] = {}
         self.waiting = 0
-        self.asked = asyncio.Event()  # set when a pool is asked for that was not
+        self.asked = asyncio.Event()  # set when a pool becomes wanted
 
     def ask(self, catalogue: Catalogue, pool: PoolName) -> bool:
-        """A request has found no replica: the pool is wanted, if it is one of those that may be at zero. Whether it
-        is."""
+        """Record that a request needs the pool. Return False if the pool can never be at zero."""
         if pool not in catalogue.may_sleep:
             return False
         now_s, known = self._clock(), self._pools.get(pool)
@@ -109,7 +109,7 @@ class PoolWakes:
     def wait(
         self, waiter: Waiter, pool: PoolName, tenant: TenantId, size_bytes: int, deadline_s: float
     ) -> NotAwake | None:
-        """For its first replica, asked for before; or why not. `deadline_s`: of the request."""
+        """Wait for the first replica of a requested pool, or return why not. `deadline_s` is the request's deadline."""
         now_s, limits = self._clock(), self._limits
         left_s = self.left_s(pool)
         until_s = min(now_s + limits.wake_wait_s, deadline_s - _MARGIN_S)
@@ -126,14 +126,14 @@ class PoolWakes:
         return None
 
     def leave(self, waiter: Waiter, pool: PoolName) -> None:
-        """It waits no more; does nothing where it did not."""
+        """Stop waiting. Does nothing if the waiter does not wait."""
         known = self._pools.get(pool)
         place = known.waiters.pop(waiter, None) if known is not None else None
         if place is not None:
             self._left(place)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second: whose pool serves, and whose time is over."""
+        """End the waits for pools that now serve and the waits that have timed out. Called a few times a second."""
         for pool, known in list(self._pools.items()):
             if self._fleet.index(pool).ready:
                 self._serves(pool, known, now_s)
@@ -149,24 +149,24 @@ class PoolWakes:
                 del self._pools[pool]
 
     def left_s(self, pool: PoolName) -> float | None:
-        """Until it should serve, at least one second; None: not known."""
+        """Return the seconds until the pool should serve, at least one, or None if unknown."""
         known, expected_s = self._pools.get(pool), self.expected_s(pool)
         if expected_s is None or known is None:
             return expected_s
         return max(1.0, known.asked_s + expected_s - self._clock())
 
     def expected_s(self, pool: PoolName) -> float | None:
-        """From a first request to a first replica."""
+        """Return the expected seconds from the first request to the first replica, or None if unknown."""
         seen = self._waits_s.get(pool)
         return max(seen) if seen else self._started_s.get(pool)
 
     def replica_started(self, pool: PoolName, took_s: float) -> None:
-        """A replica's heartbeat says so of itself."""
+        """Record the start time that a replica's heartbeat reports."""
         if pool in self._started_s or len(self._started_s) < MAX_DEMAND:
             self._started_s[pool] = took_s
 
     def demand(self, may_sleep: frozenset[PoolName], open_requests: Mapping[PoolName, int]) -> tuple[PoolDemand, ...]:
-        """For the autoscaler, of the pools that may be at zero and somebody wants; those that wait come first."""
+        """Return the wanted pools that may be at zero, for the autoscaler. Pools with waiting requests come first."""
         now_s = self._clock()
         told = [
             PoolDemand(pool, self._waking(pool, now_s), open_requests.get(pool, 0))
@@ -182,7 +182,7 @@ class PoolWakes:
         return len(known.waiters) or int(now_s - known.last_s <= ASKED_FOR_S)
 
     def keep_only(self, may_sleep: frozenset[PoolName]) -> None:
-        """Another snapshot: what is known of pools that are gone is forgotten."""
+        """Apply a new snapshot: forget the start times of pools that are gone."""
         for known in (self._waits_s, self._started_s):
             for pool in known.keys() - may_sleep:
                 del known[pool]
@@ -203,5 +203,5 @@ class PoolWakes:
 
 
 def told_s(seconds: float) -> int:
-    """For people and for `retry-after`."""
+    """Return whole seconds for messages and for `retry-after`."""
     return max(1, ceil(seconds))

@@ -1,33 +1,34 @@
-"""Evidence of rollouts at this gateway: every ended request counted once, in its stage and group.
+"""Evidence of rollouts at this gateway: every ended request is counted once, in its stage and group.
 
-Counted is a request that came by a channel's name and ended in an answer or in a failure of ours:
+A request counts if it named a channel and ended with an answer or a failure of the platform:
 
-    answered    status 200, to its end
+    answered    status 200, complete
     failed      500 and above, or an error inside a stream that had begun
-    neither     4xx (the caller's), 499 (left), 504 by the caller's own deadline, and 503 for want of room: they say
-                nothing about the version
+    neither     4xx (caller's mistake), 499 (client left), 504 by the caller's own deadline, and 503 for lack of
+                capacity: they show nothing about the version
 
-Failures of one replica that was lost are one (`decisions.rollout.losses`), in either group: requests that broke off,
-and those that it had in hand and the old version answered then.
+All failures caused by one lost replica count as one (`decisions.rollout.losses`), in either group: broken streams,
+and requests on that replica that the old version then answered.
 
-A candidate that no replica has is a failure of the candidate where that is an adapter. A base's is none: its replicas
-had it when the stage began, so one was lost, or is out for what it did, and both are counted; how long none may have it
-is the controller's to say. But while it has only failed here, BLAMED_AFTER times, and ended nothing whole, it is a
-failure: so an engine that dies of its first requests is found out at its second death. A control that none has is want
-of room.
-Worked example (test_while_a_lost_replica_is_started_again_its_share_is_no_evidence): the one replica with v2 is killed
-with 12 streams; 40 requests that would have been its are answered by v1 until it is back: 1 failure of v2.
+If no replica has the candidate, that is a failure of the candidate only if the candidate is an adapter. A base's
+replicas had the version when the stage began, so a replica was lost or ejected, which is counted already. The
+controller decides how long the version may be missing. There is one exception: after BLAMED_AFTER failures without
+any complete answer here, a missing base counts as a failure. An engine that dies of its first requests is thus found
+at its second death. A control version that no replica has is lack of capacity. Worked example
+(test_while_a_lost_replica_is_started_again_its_share_is_no_evidence): the only replica with v2 is killed with 12
+streams. v1 answers 40 requests of v2's share until it is back: 1 failure of v2.
 
-Time to first token counts wherever one came, the gaps between tokens and the whole time only of whole answers, without
-the time in which the client did not read.
+Time to first token counts whenever a first token came. Token gaps and total time count only for complete answers,
+without the time in which the client did not read.
 
-A tenant chooses what it sends, and by its sessions to which group. So where several call a model, one of them counts
-for as many requests of a group as all others together, and FREE_REQUESTS; what it sends beyond is not counted.
-Worked example (test_one_tenants_share_is_capped): of 1,000 requests of one tenant and 50 of another, 150 and 50 count.
+A tenant chooses what it sends, and by its sessions the group. If several tenants call a model, one of them counts for
+at most as many requests of a group as all others together plus FREE_REQUESTS. Its further requests are not counted.
+Worked example (test_one_tenants_share_is_capped): of 1,000 requests of one tenant and 50 of another, 150 and 50
+count.
 
-Counts are cumulative from when this process first saw the stage; `heartbeats` has them for the registry, each second
-what changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
-Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capacity` make 3 requests with 1 error.
+Counts are cumulative since this process first saw the stage. `heartbeats` sends the registry the changes each second
+and everything every `WHOLE_EVERY_S` (`functions.fleet.rollout_heartbeat`). Worked example (test_evidence_by_status):
+200, 200, 502, 499, 404, 503 `no_capacity` are 3 requests with 1 error.
 """
 
 from collections import OrderedDict
@@ -47,20 +48,20 @@ from functions.gateway.routing.splits import Splits, SplitUse
 from functions.telemetry.gap_histogram import SKETCH_BUCKETS, GapCounts
 
 WHOLE_EVERY_S = 15.0
-MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
-FREE_REQUESTS = 100  # of one tenant, in each group of a stage: twice what a rollout asks for by default
-BLAMED_AFTER = 2  # failures without any answer: one alone may be a machine's that was taken away
-MAX_TENANTS = 256  # of a stage, whose shares are known; more than these have small ones
-FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
-_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
+MAX_STAGES = 1024  # limit on stages; beyond it the stage that was quiet for longest starts from nothing
+FREE_REQUESTS = 100  # free requests of one tenant per group and stage: twice a rollout's default minimum
+BLAMED_AFTER = 2  # failures without any answer; a single one may be a machine that was removed
+MAX_TENANTS = 256  # tenants per stage with a recorded share; with more tenants, shares are small
+FORGET_AFTER_S = 1800.0  # for a passed stage; half of it is longer than any request of that stage may take
+_MESSAGE_BUCKETS = 30_000  # about 14 bytes each, so the message stays below a heartbeat's bound
 
-# 503 that say that the platform is full, whatever the version.
+# Error codes of a 503 for lack of capacity, independent of the version.
 _WANT_OF_ROOM = frozenset({"no_capacity", "overloaded", "restarting", "not_ready"})
 _NOT_LOADED = frozenset({"model_not_ready"})
 
 
 class Attempted(NamedTuple):
-    """A request's last attempt."""
+    """Last attempt of a request."""
 
     replica_id: ReplicaId
     sent_s: float  # monotonic
@@ -77,7 +78,7 @@ _Place = tuple[RolloutId, int, Group]
 
 
 def judge(status: int, code: str, group: Group) -> Literal["answered", "failed"] | None:
-    """What an ended exchange says about the version that it was for; None: nothing."""
+    """Return what an ended exchange shows about its version, or None."""
     if status == 200:
         return "answered"
     if status < 500 or code in _WANT_OF_ROOM or (code in _NOT_LOADED and group == "control"):
@@ -95,7 +96,7 @@ class _Stage:
     shares: dict[Group, dict[TenantId, int]] = field(default_factory=lambda: {"candidate": {}, "control": {}})
 
     def counts(self, group: Group, tenant: TenantId) -> bool:
-        """Whether one more request of this tenant counts; it is then its."""
+        """Return True if one more request of this tenant counts, and add it to the tenant's share."""
         shares = self.shares[group]
         own = shares.get(tenant, 0)
         others = self.group(group).requests - own
@@ -113,7 +114,7 @@ class _Stage:
 
     @property
     def has_answered(self) -> bool:
-        """The candidate, of what was counted."""
+        """True if the candidate has a counted answer."""
         return self.candidate.requests > self.candidate.errors
 
     @property
@@ -122,7 +123,7 @@ class _Stage:
 
 
 class RolloutEvidence:
-    """Owned by one event loop."""
+    """Counted requests per rollout stage and group. Owned by one event loop."""
 
     def __init__(
         self,
@@ -132,14 +133,14 @@ class RolloutEvidence:
         wall_clock: Callable[[], float],
         heard_s: Callable[[ReplicaId], float],
     ) -> None:
-        """`heard_s`: when bytes came from a replica last, of those with requests."""
+        """Start without stages. `heard_s` returns the time of the last bytes from a replica with requests."""
         self._gateway_id = gateway_id
         self._incarnation = incarnation
         self._clock = clock
         self._wall_clock = wall_clock
         self._heard_s = heard_s
         self._losses: Losses[_Place, _Failed] = Losses()
-        self._stages: OrderedDict[tuple[RolloutId, int], _Stage] = OrderedDict()  # the longest quiet first
+        self._stages: OrderedDict[tuple[RolloutId, int], _Stage] = OrderedDict()  # ordered by last change, oldest first
         self._sequence = 0
         self._whole_s = float("-inf")
 
@@ -153,7 +154,8 @@ class RolloutEvidence:
         token_gaps: GapCounts = (),
         attempted: Attempted | None = None,
     ) -> None:
-        """One exchange has ended that its caller did not end: `answer` is its status and code; the last of a stream."""
+        """Count an exchange that its caller did not end. `answer` is its status and code, for a stream those of its
+        end."""
         verdict = judge(*answer, use.group)
         if verdict is None:
             return
@@ -177,26 +179,26 @@ class RolloutEvidence:
             stats.add_gaps([(SKETCH_BUCKETS[gap], times) for gap, times in token_gaps])
 
     def candidate_unavailable(self, use: SplitUse, tenant: TenantId) -> None:
-        """No replica has it: the request goes on as control's and is counted there too, or is turned down."""
+        """Record that no replica has the candidate. The request then counts for control too, or is rejected."""
         stage = self._stages.get((use.rollout, use.stage))
         if not _is_of_base(use) or (stage is not None and stage.has_only_failed):
             self._failed(_Failed(use, tenant, None), None)
 
     def candidate_failed(self, use: SplitUse, tenant: TenantId, attempted: Attempted) -> None:
-        """Where it was asked for it has failed, and no other replica has it: the request goes on as control's."""
+        """Record that the candidate failed and no other replica has it, so that control answers the request."""
         stage = self._stages.get((use.rollout, use.stage))
         is_drained = attempted.failure is Failure.ABORTED and stage is not None and stage.has_answered
         if is_drained and _is_of_base(use):
-            return  # before a spot machine goes, say: what its replica has not begun is turned away
+            return  # a draining replica (for example on a spot machine) rejects requests that it has not started
         self._failed(_Failed(use, tenant, None), attempted)
 
     def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:
-        """Candidate's and control's, of a stage that was seen."""
+        """Return the counts of candidate and control, or None if the stage is unknown."""
         found = self._stages.get((rollout, stage))
         return (found.candidate, found.control) if found is not None else None
 
     def heartbeats(self) -> list[RolloutHeartbeat]:
-        """What is to be said now: nothing where there is no rollout, else at least that we are here."""
+        """Return the heartbeats that are due: none without rollouts, else at least an empty one as a sign of life."""
         now_s = self._clock()
         self._decide(now_s)
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
@@ -208,14 +210,14 @@ class RolloutEvidence:
         return [self._heartbeat(part) for part in _parts(said)] or [self._heartbeat(())]
 
     def forget_passed(self, is_split: Callable[[RolloutId, ModelId, int], bool]) -> None:
-        """Drop stages that no snapshot has any more and that nothing ended in for a while.
+        """Drop stages that are not in the snapshot and have had no ended request for a while.
 
-        One that is under way is young, however quiet: counts that began anew would take back what was said.
+        A current stage is refreshed even if quiet: restarted counts would take back what was reported.
         """
         now_s = self._clock()
         for (rollout, number), stage in list(self._stages.items()):
             if now_s - stage.touched_s <= FORGET_AFTER_S / 2:
-                return  # the others are younger
+                return  # the remaining stages are younger
             if is_split(rollout, stage.model, number):
                 stage.touched_s = now_s
                 self._stages.move_to_end((rollout, number))
@@ -223,13 +225,13 @@ class RolloutEvidence:
                 del self._stages[rollout, number]
 
     def say_all_again(self) -> None:
-        """What was said may not have been heard."""
+        """Send everything with the next heartbeat, because earlier ones may be lost."""
         self._whole_s = float("-inf")
 
-    # inside
+    # internals
 
     def _failed(self, failed: _Failed, attempted: Attempted | None) -> None:
-        """`attempted`: None where no replica was asked."""
+        """Count a failure. `attempted` is None if no replica was tried."""
         place = failed.use.rollout, failed.use.stage, failed.use.group
         if attempted is None or attempted.failure not in LOST:
             self._count([(place, failed)])
@@ -253,7 +255,7 @@ class RolloutEvidence:
                     stats.ttft_ms.add(ttft_ms)
 
     def _counted(self, use: SplitUse, group: Group, tenant: TenantId) -> GroupStats | None:
-        """Where one more request of this tenant is to be added; None: it has its share."""
+        """Return the statistics to which one more request of this tenant is added, or None if its share is used up."""
         key = (use.rollout, use.stage)
         stage = self._stages.get(key)
         if stage is None:
@@ -277,7 +279,7 @@ class RolloutEvidence:
 
 
 class Rollouts:
-    """The rollouts of the snapshot in use: who gets which version, and what came of it."""
+    """Rollouts of the current snapshot: the version for each request, and the evidence."""
 
     def __init__(
         self,
@@ -291,7 +293,7 @@ class Rollouts:
         self._catalogue: Catalogue | None = None
 
     def swap(self, catalogue: Catalogue) -> None:
-        """A new snapshot: a rollout that it does not name has ended."""
+        """Apply a new snapshot. A rollout that is not in it has ended."""
         self._catalogue = catalogue
         self.splits.forget_ended(self.is_split)
 
@@ -300,19 +302,18 @@ class Rollouts:
         self.evidence.forget_passed(self.is_split)
 
     def is_split(self, rollout: RolloutId, model: ModelId, stage: int | None = None) -> bool:
-        """Whether the snapshot in use sends a part of the model's requests elsewhere by this rollout (and stage)."""
+        """Return True if the current snapshot sends part of the model's requests to this rollout (and stage)."""
         entry = self._catalogue.models.get(model) if self._catalogue is not None else None
         splits = entry.splits if entry is not None else ()
         return any(split.rollout == rollout and stage in (None, split.stage) for split in splits)
 
     def may_fall_back(self, admitted: Admitted) -> bool:
-        """Whether the old version of a model in rollout may answer in the new one's place."""
+        """Return True if the old version of a model in rollout may answer instead of the new one."""
         use = admitted.split
         return self.splits.may_fall_back(use) or (use is not None and self._is_rolled_back(use, admitted))
 
     def falls_back(self, admitted: Admitted, attempted: Attempted | None) -> None:
-        """No replica has the new version of a model in rollout, or another one than where it has just failed; the old
-        one is asked instead."""
+        """Record that the old version is used, because no other replica than those that failed has the new one."""
         if admitted.split is None or admitted.route.output is None:
             return
         if attempted is None:
@@ -321,12 +322,12 @@ class Rollouts:
             self.evidence.candidate_failed(admitted.split, admitted.caller.tenant, attempted)
 
     def answering(self, admitted: Admitted) -> None:
-        """A stream's first bytes go to the client."""
+        """Note that a stream's first bytes go to the client."""
         if admitted.split is not None:
             self.splits.answering(admitted.split)
 
     def ended(self, ended: Ended) -> None:
-        """A request has ended, which may have been for a channel in rollout."""
+        """Count the request if it was for a channel in rollout."""
         split = ended.admitted.split
         if split is None:
             return
@@ -340,7 +341,7 @@ class Rollouts:
             self.evidence.ended(split, tenant, answer, ended.timeline, token_gaps=ended.token_gaps, attempted=attempted)
 
     def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
-        """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""
+        """Return True if the rollout of a candidate's request has ended with the channel at the old version."""
         if self._catalogue is None or use.group == "control" or self.is_split(use.rollout, use.model):
             return False
         model = self._catalogue.resolve(admitted.caller.tenant, use.control.requested)
@@ -348,12 +349,12 @@ class Rollouts:
 
 
 def _is_of_base(use: SplitUse) -> bool:
-    """Its versions are weights of the pool's base, or it is an adapter that goes with those."""
+    """Return True if the rollout is of a pool's base weights, or of an adapter that belongs to those weights."""
     return use.model == ModelId(use.control.pool)
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
-    """As many at once as one heartbeat may carry."""
+    """Split the stages into parts that each fit into one heartbeat."""
     part: list[StageStats] = []
     buckets = 0
     for stats in said:

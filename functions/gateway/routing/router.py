@@ -1,13 +1,13 @@
-"""Router: from an admitted request to a replica, and the record of what became of it.
+"""Router: choose a replica for an admitted request, and account for its attempts.
 
     decide -> sent -> started -> left
 
-`decide` asks everybody who knows something (the fleet, the prefix sources, the sessions) and lets the pure function
-choose. An attempt says `sent` when it begins, `started` with its first token, and `left` once it is over, each exactly
-once, so that what is counted is what is there.
+`decide` collects what the fleet, the prefix sources and the sessions know, and a pure function chooses. An attempt
+calls `sent` when it begins, `started` with its first token, and `left` when it is over, each exactly once, so that
+the counted load is the real load.
 
-With an `OtherChoice` another algorithm chooses in its place, for comparison: same candidates, same accounting. It also
-says which replica loads an adapter that none holds.
+With an `OtherChoice` another algorithm chooses, for comparison, from the same candidates and with the same
+accounting. It also chooses the replica that loads a missing adapter.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -38,7 +38,7 @@ _UNSEEN_MAX_S = 60.0
 
 
 class OtherChoice(Protocol):
-    """Another router's algorithm."""
+    """Another routing algorithm."""
 
     name: str
 
@@ -54,11 +54,11 @@ class OtherChoice(Protocol):
     def choose_cold(
         self, request: RouteRequest, pool: PoolIndex, load: OwnLoad, excluded: Collection[ReplicaId]
     ) -> ReplicaView | NoReplica:
-        """The replica that is asked to load the adapter of a request that found no holder."""
+        """Return the replica that should load the adapter, if no replica has it."""
 
 
 class Router:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Choice of replicas for one gateway. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(
         self,
@@ -76,25 +76,25 @@ class Router:
         self._zone = zone
         self.copies = copies
         self._other = other
-        self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
+        self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when the prompts should have been computed
         self.load = OwnLoad()
         self.silence = Silence()
         self.homes = SessionHomes(clock)
-        self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
-        self._alike: bytes | None = None  # the last one that was none
+        self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation with a computed home
+        self._alike: bytes | None = None  # the last hash that is not a conversation
 
     def stands_in(self, zone: str) -> None:
-        """The gateway's own zone, which it may learn only after its start."""
+        """Set the gateway's own zone, which may become known only after its start."""
         self._zone = zone
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
-        """Where it should go; `tried` are those that failed it already."""
+        """Return the replica for the request. `tried` are replicas on which it failed already."""
         now_s, pool = self._clock(), admitted.model.pool
         self._assume_started(now_s)
         index, status = self._fleet.index(pool), self._fleet.outlier_status(pool, now_s)
         out = status.out.union(tried) if tried else status.out
         excluded = out.union(status.resting_s) if status.resting_s else out
-        if status.suspected:  # with their node or zone: they have it only where nobody else can
+        if status.suspected:  # suspected with their node or zone: used only if no other replica can serve
             avoiding = self._decide(admitted, index, status, excluded | status.suspected, now_s)
             if not isinstance(avoiding, NoReplica):
                 return avoiding
@@ -106,7 +106,8 @@ class Router:
     def _beside_the_probe(
         self, admitted: Admitted, index: PoolIndex, status: OutlierStatus, now_s: float
     ) -> Prediction | NoReplica:
-        """Nobody but one that is being probed has what is asked for: to wait for the probe would be to refuse all."""
+        """Use a replica that is being probed, because no other replica can serve and waiting would reject every
+        request."""
         excluded = (status.out - status.probed).union(status.resting_s)
         decision = self._decide(admitted, index, status, excluded, now_s)
         return decision if isinstance(decision, NoReplica) else msgspec.structs.replace(decision, reason="panic")
@@ -149,13 +150,14 @@ class Router:
         load: OwnLoad,
         excluded: Collection[ReplicaId],
     ) -> ReplicaView | NoReplica:
-        """Who is asked to load an adapter that nobody has."""
+        """Return the replica that should load an adapter that no replica has."""
         if self._other is None:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
     def _may_rest(self, decision: NoReplica, status: OutlierStatus, admitted: Admitted) -> NoReplica:
-        """Whether those who could take it are there, and have only asked to be left alone."""
+        """Return "told_to_wait" if replicas could serve the request but have asked for a pause, else the given
+        decision."""
         resting_s, model = status.resting_s, admitted.model
         if resting_s and model.is_adapter:
             holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
@@ -164,7 +166,7 @@ class Router:
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
-        """An attempt begins."""
+        """Record that an attempt begins."""
         now_s, replica_id, model = self._clock(), decision.replica.id, admitted.model
         slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
@@ -176,35 +178,35 @@ class Router:
             self._prefixes.sent(admitted, replica_id, now_s)
             if admitted.conversation is not None and admitted.conversation is not self._alike:
                 known, assumed = self._assumed
-                if known is not admitted.conversation:  # others were routed since it was
+                if known is not admitted.conversation:  # other requests were routed in between
                     assumed = self._assume(model, self._fleet.index(model.pool), admitted.conversation)
                 index, name = self._fleet.index(model.pool), model.engine_name if model.is_adapter else EVERY
                 if index.fresh and self._assumed_soon(model.pool, admitted.conversation, name) != assumed:
-                    assumed = None  # all assume it for some moments yet
+                    assumed = None  # the other gateways still assume the former home for a moment
                 self.homes.sent(
                     model.pool, admitted.conversation, replica_id, assumed, admitted.routing.session_ttl_s, name
                 )
         return slot
 
     def started(self, slot: InFlightSlot) -> None:
-        """A stream's first token has come."""
+        """Record the first token of a stream."""
         now_s = self._clock()
         self._fleet.started(slot.replica_id, slot.sent_s, now_s, slot.prefill_tokens)
         self.load.start(slot)
         self.silence.speaks(slot, now_s)
 
     def left(self, slot: InFlightSlot) -> None:
-        """An attempt is over, however it ended."""
+        """Record that an attempt is over."""
         self.load.leave(slot)
         self.silence.pauses(slot)
 
     def ended(self, ended: Ended) -> None:
-        """A request has ended; one that was answered whole says how its replica does."""
+        """Record a complete answer of the replica."""
         if ended.status == 200 and ended.prediction is not None:
             self._fleet.answered(ended.prediction.replica.id, ended.sent_s, self._clock())
 
     def failed(self, replica_id: ReplicaId, failure: Failure, retry_after_s: float, *, is_evidence: bool) -> float:
-        """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""
+        """Record a failed attempt. Return the seconds for which the replica is out, or 0."""
         now_s = self._clock()
         if is_evidence:
             return self._fleet.eject(replica_id, now_s)
@@ -216,8 +218,10 @@ class Router:
         return 0.0
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
-        """A few times a second: forget old sessions, avoid who says nothing, and eject who does much worse than his
-        fellows. Who that was."""
+        """Expire old sessions, avoid silent replicas and eject replicas that perform far worse than their pool.
+
+        Return the ejected replicas. Called a few times a second.
+        """
         self.homes.expire()
         self._settle(now_s)
         for replica_id in self.silence.mute(self.load.in_flight, now_s):
@@ -225,7 +229,8 @@ class Router:
         return self._fleet.judge(now_s)
 
     def _settle(self, now_s: float) -> None:
-        """Who has become ready takes its share of the homes once it was told who is at home elsewhere."""
+        """Publish homes that a newly ready replica would otherwise be assumed to have, before it gets its share of
+        homes."""
         for pool, index in self._fleet.indexes():
             if index.changed:
                 self.homes.recheck(pool, index.changed)
@@ -242,11 +247,12 @@ class Router:
         return assumed_home(conversation.hex(), index, name, is_adapter=name != EVERY, settled=False)
 
     def _assume_started(self, now_s: float) -> None:
-        """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
+        """Assume at the predicted time that the prompt of an unstreamed answer is computed: the answer does not show
+        it."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
             slot = heappop(unseen)[2]
-            if slot.prefill_tokens:  # most have ended long since
+            if slot.prefill_tokens:  # most have ended already
                 self.load.start(slot)
 
     def _request(self, admitted: Admitted, index: PoolIndex, now_s: float) -> RouteRequest:
@@ -256,8 +262,8 @@ class Router:
         if conversation is not None and admitted.routing.session_ttl_s > 0.0:
             home, is_first_turn, is_seen = self._home(admitted, index, conversation)
             if home is not None and not is_first_turn:
-                # Its last turn may have come to another gateway, which need not say so: at its home is what that had,
-                # unless what is known here of its text is there no longer.
+                # The last turn may have come to another gateway without a report. Then its home has that turn's tokens,
+                # unless the local record shows that the cached text is gone.
                 held, believed = cached.get(home, 0), admitted.former_tokens
                 if believed is None:
                     believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
@@ -279,17 +285,19 @@ class Router:
         )
 
     def _home(self, admitted: Admitted, index: PoolIndex, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
-        """The conversation's replica; whether nothing of it can be there yet; whether this gateway sent it there."""
+        """Return the conversation's replica, whether its cache is surely empty, and whether this gateway sent it
+        there."""
         model = admitted.model
         home = self.homes.home_of(model.pool, conversation)
         if home is None:
             return self._assume(model, index, conversation), admitted.is_first_turn, False
         if admitted.is_first_turn and admitted.session is None:
-            self._alike = conversation  # many begin so (a load test, a greeting): no conversation, and no home
+            self._alike = conversation  # many requests begin like this (a load test, a greeting): not a conversation
             return None, True, False
         if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
             return home.replica_id, False, home.is_seen
-        return self._assume(model, index, conversation), True, False  # its cache is gone, wherever it goes
+        # The cache is gone, so any replica starts without it
+        return self._assume(model, index, conversation), True, False
 
     def _assume(self, model: ResolvedModel, index: PoolIndex, conversation: bytes) -> ReplicaId | None:
         assumed = assumed_home(conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)

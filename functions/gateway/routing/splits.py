@@ -1,15 +1,16 @@
-"""Traffic splits of channels in rollout: which of its two versions a request gets, and what else is remembered of it.
+"""Traffic splits of channels in rollout: the version of each request, and which sessions belong to which version.
 
-Where it has one, `functions.decisions.rollout.split` places the request by a hash, unless its session is pinned
-(`pins`). What was chosen holds for all of the request, retries too, with two exceptions: where no replica has the
-candidate, a request whose session has not heard it goes to control; and so does any once the rollout was rolled back.
+If a channel is split, `functions.decisions.rollout.split` places the request by a hash, unless its session is pinned
+(`pins`). The choice holds for the whole request including retries, with two exceptions. If no replica has the
+candidate, a request whose session has had no candidate answer goes to control. After a rollback every request goes to
+control.
 
-Where a model has no split, only one thing is done, for an adapter's request that belongs to a session: it is remembered
-here that this version serves the session, so that a rollout that begins does not take it away in the middle.
-Worked example (test_a_rollout_that_begins_takes_no_session_away): a session asks at 0 s; a rollout to 99 % begins; the
-session asks again at 299 s, with 300 s for sessions: control.
+If a model has no split, the module only remembers which version serves an adapter's session, so that a new rollout
+does not change the version in the middle of a session. Worked example
+(test_a_rollout_that_begins_takes_no_session_away): a session sends a request at 0 s, and a rollout to 99 % begins.
+With a session time of 300 s, its request at 299 s goes to control.
 
-Neighbours: `intake` asks, `exchange` obeys and reports, `evidence` counts.
+`intake` requests the version, `exchange` uses it and reports, and `evidence` counts.
 """
 
 from collections.abc import Callable
@@ -28,26 +29,26 @@ MAX_SERVED = 100_000  # sessions of adapters without a split; about 30 MB
 
 
 class SplitUse(msgspec.Struct, frozen=True):
-    """One request's place in a rollout."""
+    """Placement of one request in a rollout."""
 
     rollout: RolloutId
     stage: int
     model: ModelId
     group: Group
     control: ResolvedModel
-    session: bytes | None = None  # a hash; None: the request belongs to no session
-    held: bool = False  # the session was this group's before
-    ttl_s: float = 0.0  # how long a pin holds
-    fell_back: bool = False  # it was the candidate's, and no replica had that
+    session: bytes | None = None  # session hash; None: no session
+    held: bool = False  # the session belonged to this group before
+    ttl_s: float = 0.0  # session time of a pin
+    fell_back: bool = False  # moved from the candidate to control because no replica had the candidate
 
     def header(self) -> bytes:
-        """The `x-shoal-rollout` header's value."""
+        """Return the value of the `x-shoal-rollout` header."""
         note = b"; reason=candidate_unavailable" if self.fell_back else b""
         return b"%b; stage=%d; group=%b%b" % (self.rollout.encode(), self.stage, self.group.encode(), note)
 
 
 class Sender(NamedTuple):
-    """What a request is placed by."""
+    """Properties that place a request in a split."""
 
     tenant: TenantId
     session: str | None
@@ -55,16 +56,16 @@ class Sender(NamedTuple):
 
 
 class Splits:
-    """Owned by one event loop."""
+    """Placement of requests and sessions in the splits of rollouts. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.pins = SessionPins(clock)
         self._clock = clock
-        self._models: dict[RolloutId, ModelId] = {}  # what was split here; bounded by the snapshot's rollouts
-        self._served: SessionTable[EngineName, float] = SessionTable(MAX_SERVED)  # until when it is the same session
+        self._models: dict[RolloutId, ModelId] = {}  # models with a rollout; bounded by the snapshot's rollouts
+        self._served: SessionTable[EngineName, float] = SessionTable(MAX_SERVED)  # until when the session lasts
 
     def place(self, asked: ResolvedModel, split: Split, sender: Sender, ttl_s: float) -> tuple[ResolvedModel, SplitUse]:
-        """The version for one request of a channel in rollout; a pin holds for `ttl_s`."""
+        """Return the version for one request of a channel in rollout. A pin holds for `ttl_s`."""
         tenant, session, request_id = sender
         self._models[split.rollout] = split.model
         hashed = session_hash(tenant, session) if session is not None else None
@@ -78,44 +79,45 @@ class Splits:
         return (split.candidate if choice.group == "candidate" else asked), use
 
     def serves(self, model: ResolvedModel, tenant: TenantId, session: str, ttl_s: float) -> None:
-        """A session's request for a model without a split."""
+        """Remember a session's request for a model without a split."""
         if ttl_s > 0.0:
             self._served.put((model.engine_name, session_hash(tenant, session)), self._clock() + ttl_s)
 
     def _group_of(self, asked: ResolvedModel, split: Split, session: bytes) -> Group | None:
-        """Where the session belongs: to what it was pinned to, or to control if that served it before the rollout."""
+        """Return the group that the session is pinned to, or control if that served it before the rollout."""
         pinned = self.pins.group_of(split.rollout, session)
         if pinned is None and self._clock() < (self._served.get((asked.engine_name, session)) or 0.0):
             return "control"
         return pinned
 
     def forget_ended(self, is_split: Callable[[RolloutId, ModelId], bool]) -> None:
-        """A new snapshot: rollouts that it does not name have ended, and hold no session any more."""
+        """Drop the pins of rollouts that are not in the new snapshot."""
         ended = {rollout for rollout, model in self._models.items() if not is_split(rollout, model)}
         self.pins.drop_rollouts(ended)
         for rollout in ended:
             del self._models[rollout]
 
     def expire(self) -> None:
-        """Forget sessions that have been silent for too long; called a few times a second."""
+        """Forget sessions that have been silent for too long. Called a few times a second."""
         now_s = self._clock()
         self.pins.expire()
         self._served.expire(lambda until_s: until_s <= now_s)
 
     def answering(self, use: SplitUse) -> None:
-        """The client has the beginning of an answer, or its end: the session belongs to what gave it.
+        """Pin the session to the group whose answer the client receives.
 
-        Of two requests at once that were answered by different groups, the first decides.
+        If two concurrent requests of a session were answered by different groups, the first one wins.
         """
         if use.session is not None and self._pinned(use) in (None, use.group):
             self._hold(use, use.group)
 
     def may_fall_back(self, use: SplitUse | None) -> bool:
-        """Whether control may answer instead. A session that has heard the candidate goes back only by a rollback."""
+        """Return True if control may answer instead. A session that had a candidate answer moves back only by a
+        rollback."""
         return use is not None and use.group == "candidate" and not use.held and self._pinned(use) != "candidate"
 
     def fall_back(self, use: SplitUse) -> SplitUse:
-        """The candidate has no replica: this request, and what follows in its session, is control's."""
+        """Move the request and its session to control, because no replica has the candidate."""
         self._hold(use, "control")
         return msgspec.structs.replace(use, group="control", fell_back=True)
 
@@ -123,6 +125,6 @@ class Splits:
         return self.pins.group_of(use.rollout, use.session) if use.session is not None else None
 
     def _hold(self, use: SplitUse, group: Group) -> None:
-        """A rollout that has ended since holds nobody: it may begin anew, under the same id."""
+        """Pin the session, unless the rollout has ended: it may start again with the same id."""
         if use.session is not None and use.rollout in self._models:
             self.pins.hold(use.rollout, use.session, group, use.ttl_s)

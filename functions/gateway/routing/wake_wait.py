@@ -1,8 +1,8 @@
-"""Wait of one request for the first replica of its pool: what it tells its client, and what becomes of it.
+"""Wait of one request for the first replica of its pool: comments to the client, and what follows.
 
-A client that streams hears by comments of the stream that it waits; then the answer's head is sent, and a failure is an
-event in the stream. Others hear by the answer's headers.
-Made by an exchange when it first has to wait. Neighbours: `exchange` begins and leaves; `pool_wakes` notifies.
+A streaming client gets comments in the stream while it waits. The head of the answer is sent with the first
+comment, so a later failure is an event in the stream. Other clients see the wait only in the answer's headers. An
+exchange creates the wait when it first has to wait. `exchange` starts and leaves it; `pool_wakes` notifies it.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,16 @@ from functions.gateway.request import replies
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.pool_wakes import NotAwake, PoolWakes, told_s
 
-NOBODY_SERVES = frozenset({"pool_empty", "no_replica_ready"})  # reasons of a decision
-SHED = "pool_at_zero"  # a label of shoal_shed_total
-_FEW_S = 10.0  # until a pool is asked for again of which nothing is known
+NOBODY_SERVES = frozenset({"pool_empty", "no_replica_ready"})  # reasons of a routing decision
+SHED = "pool_at_zero"  # label of shoal_shed_total
+_FEW_S = 10.0  # retry time for a pool with unknown start time
 
 
 class WakeWait:
-    """One of `serves` and `failed` is called at the end of a wait that was not left; its seconds go to the timeline."""
+    """Wait for a pool at zero. At its end `serves` or `failed` is called, unless the wait was left.
+
+    The waiting time is added to the timeline.
+    """
 
     __slots__ = (
         "_admitted",
@@ -48,7 +51,7 @@ class WakeWait:
         serves: Callable[[], None],
         failed: Callable[[ErrorAnswer, str], None],
     ) -> None:
-        """`head`: what the answer's head says besides, where it is sent before there is an answer."""
+        """Prepare a wait. `head` is added to the answer's headers if they are sent before there is an answer."""
         self._wakes = wakes
         self._clock = clock
         self._timeline = timeline
@@ -58,10 +61,10 @@ class WakeWait:
         self._failed = failed
         self._admitted: Admitted | None = None
         self._since_s: float | None = None
-        self.told = False  # the answer's head and comments are sent
+        self.told = False  # True once the answer's head and a comment were sent
 
     def begin(self, admitted: Admitted, deadline_s: float) -> None:
-        """Wait; where that makes no sense, it has `failed` at once."""
+        """Wait, or call `failed` immediately if a wait makes no sense."""
         self._admitted = admitted
         refused = self._wakes.wait(
             self, admitted.model.pool, admitted.caller.tenant, len(admitted.upstream_body), deadline_s
@@ -72,7 +75,7 @@ class WakeWait:
             self._failed(_refusal(refused, admitted), SHED)
 
     def leave(self) -> None:
-        """The request ends."""
+        """Stop waiting because the request ends."""
         if self._since_s is not None and self._admitted is not None:
             self._over()
             self._wakes.leave(self, self._admitted.model.pool)
@@ -80,7 +83,7 @@ class WakeWait:
     def header(self) -> tuple[bytes, bytes]:
         return b"x-shoal-wake", b"waited=%d" % round(self._timeline.wake_s)
 
-    # what the pool's wakes report
+    # reports of `PoolWakes`
 
     def pool_serves(self) -> None:
         if self._over():
@@ -104,7 +107,7 @@ class WakeWait:
         self._sink.begin(replies.headers(admitted, None, self._timeline, b"text/event-stream", more), comment)
 
     def _over(self) -> bool:
-        """The wait ends; False where it had ended."""
+        """End the wait and return True, or return False if it has ended before."""
         if self._since_s is None:
             return False
         self._timeline.wake_s += self._clock() - self._since_s
@@ -113,7 +116,7 @@ class WakeWait:
 
 
 def _comment(pool: PoolName, expected_s: float | None) -> bytes:
-    """A line of a stream of events that no client takes for one."""
+    """Return a comment line of an event stream, which clients ignore."""
     about = f", about {told_s(expected_s)} s more" if expected_s is not None else ""
     return f": the pool {pool} is being started{about}\n\n".encode()
 
