@@ -1,4 +1,5 @@
 """The contract: ids, API keys, the YAML kinds and the snapshot compiled from them.
 
-Strict and frozen throughout. Imports nothing of ours; everything else may import this.
+All types are strict and frozen. This package imports no other package of the project; every other one may import
+it.
 """

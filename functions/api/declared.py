@@ -1,4 +1,4 @@
-"""An object and the document that declared it, so that whatever is found later can still name file and line."""
+"""An object and the document that declared it, so that later problems can name file and line."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,24 +23,27 @@ class Declared(Generic[Value]):
 
     @property
     def source(self) -> str:
-        """`policies/tenants.yaml:12`; of an object that no file declared, its name: `tenants/acme`."""
+        """Location such as `policies/tenants.yaml:12`; an object that no file declared has its name: `tenants/acme`."""
         return f"{self.document.file}:{self.document.line}" if self.document.line else self.document.file
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
-        """A problem with the value at `path` of the document."""
+        """Return a problem with the value at `path` of the document."""
         return self.document.problem(path, message)
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted(Declared[Value]):
-    """An object as it was last accepted, standing in for one that is wrong now. `entries` are what it became then, and
-    go into the snapshot as they are; `value` has only its name and what it refers to."""
+    """The last accepted form of an object that is wrong now.
+
+    `entries` are what it was compiled to then, and go into the snapshot unchanged. `value` has only its name and
+    references.
+    """
 
     entries: tuple[AnyEntry, ...] = ()
 
 
 def policy_minima(objects: "Iterable[Declared[Any]]") -> dict[str, int]:
-    """By pool, what an AutoscalingPolicy begins with; of two for one pool, the first's."""
+    """Return the initial replicas of each pool with an AutoscalingPolicy; if two have one pool, the first's."""
     found: dict[str, int] = {}
     for policy in of_kind(objects, AutoscalingPolicy):
         found.setdefault(policy.value.spec.pool, policy.value.spec.replicas.min)
@@ -48,5 +51,5 @@ def policy_minima(objects: "Iterable[Declared[Any]]") -> dict[str, int]:
 
 
 def of_kind(objects: "Iterable[Declared[Any]]", kind: type[Value]) -> "list[Declared[Value]]":
-    """Those whose value is of one kind."""
+    """Return the objects whose value is of one kind."""
     return [declared for declared in objects if isinstance(declared.value, kind)]

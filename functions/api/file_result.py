@@ -1,9 +1,9 @@
-"""What one file says by itself: its objects, what was passed over, and all that is wrong without looking elsewhere.
+"""Result of one file: its objects, ignored documents, and every problem that can be found without other files.
 
-A pure function of the file's name and content, so that its result can be remembered: an unchanged file costs a hash.
-Steps: parse (`yaml_documents`), read the head (`apiVersion`, `kind`), validate (`validation`), the object's own
-contradictions. A head has three outcomes, since a folder may hold more than shoal's own: one of our kinds; somebody
-else's, passed over; or something meant for us and misspelt, which must never be passed over in silence.
+It is a pure function of the file's name and content, so it can be cached: an unchanged file costs a hash. Steps:
+parse (`yaml_documents`), read the head (`apiVersion`, `kind`), validate (`validation`), check the object for
+contradictions. A head has three outcomes, since a folder may have other objects than shoal's: one of shoal's kinds;
+another kind, which is ignored; or a misspelt kind of shoal's, which must never be ignored silently.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def _unknown(document: Document, version: str, kind: str) -> PassedOver | Wrong:
 
 
 def _head_text(version: str, kind: str) -> str:
-    """`serving.kserve.io/v1alpha1 ServingRuntime`, in one line whatever the text holds."""
+    """Return `serving.kserve.io/v1alpha1 ServingRuntime`, in one line whatever the text is."""
     return f"{shown(version)[1:-1]} {shown(kind)[1:-1]}"
 
 
@@ -75,7 +75,7 @@ class FileResult:
     objects: tuple[Declared[AnyObject], ...]
     ignored: tuple[Problem, ...]
     problems: tuple[Problem, ...]
-    contradictions: tuple[Problem, ...]  # of objects that could be read; they keep nobody from judging the others
+    contradictions: tuple[Problem, ...]  # within readable objects; the other objects are checked nevertheless
 
 
 @dataclass(slots=True)
@@ -122,17 +122,17 @@ def _take(kind: type[AnyObject], written: Written, judged: _Judged) -> None:
         judged.ignored.append(Problem(written.document.place, "", message))
 
 
-# What objects take for each byte of their YAML, measured (docs/explanation/kinds.md has a Tenant's and a Model's).
+# Memory of objects per byte of their YAML, measured (docs/explanation/kinds.md has a Tenant's and a Model's).
 MEMORY_PER_BYTE = 16
 FILE_OVERHEAD_BYTES = 2_000
 
 
 @dataclass(slots=True)
 class ParseCache:
-    """Results by name and content; the name counts because places carry it.
+    """Cached results by name and content; the name is part of the key because locations include it.
 
-    Bounded by what it takes in memory, estimated from the files' sizes; the longest unused go first. One load at a time
-    uses a cache: it has no lock.
+    The cache is limited by its memory, estimated from the files' sizes; the least recently used results are dropped
+    first. It has no lock: only one load at a time may use it.
     """
 
     max_bytes: int = 1024 * 1024 * 1024
@@ -146,7 +146,7 @@ class ParseCache:
         return self._used_bytes
 
     def judged(self, file: str, content: bytes) -> FileResult:
-        """What the file says, judged now or before."""
+        """Return the file's result, from the cache or newly computed."""
         key = (file, hashlib.sha256(content).digest())
         known = self._kept.get(key)
         if known is not None:

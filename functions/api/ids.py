@@ -1,7 +1,7 @@
-"""Names of things: model references, digests, and the name an adapter has inside an engine.
+"""Names and references: model references, digests, and the name of an adapter inside an engine.
 
-A model reference is `base` or `tenant/name`, then optionally `:channel`, `@version` or `@sha256:<hex>`.
-The same text never means two things: names cannot contain `:`, `@` or `/`.
+A model reference is `base` or `tenant/name`, then optionally `:channel`, `@version` or `@sha256:<hex>`. A text has
+only one meaning, because names cannot contain `:`, `@` or `/`.
 """
 
 import re
@@ -15,18 +15,18 @@ PoolName = NewType("PoolName", str)
 ReplicaId = NewType("ReplicaId", str)
 Digest = NewType("Digest", str)  # `sha256:` and 64 hex digits
 RolloutId = NewType("RolloutId", str)  # `ro-` and up to 32 letters and digits
-EngineName = NewType("EngineName", str)  # what the engine calls the model: the pool's name, or `id@sha256:<16 hex>`
+EngineName = NewType("EngineName", str)  # name in the engine: the pool's name, or `id@sha256:<16 hex>`
 
 DEFAULT_CHANNEL = "stable"
-INCOMING = "incoming"  # the channel that names a version while it is being loaded; the controller's own
+INCOMING = "incoming"  # channel that names a version while it is loaded; reserved for the controller
 NAME_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 MODEL_ID_PATTERN = rf"{NAME_PATTERN}(?:/{NAME_PATTERN})?"
 DIGEST_PATTERN = r"sha256:[0-9a-f]{64}"
 ROLLOUT_ID_PATTERN = r"ro-[0-9a-z]{8,32}"
-MODEL_REF_MAX_CHARS = 320  # two names, one selector, and room for separators
+MODEL_REF_MAX_CHARS = 320  # two names, one selector, and separators
 
-# Hex digits of the digest that the engine's name carries. 64 bits tell the versions of one model apart, and every
-# streamed chunk repeats the name, so the whole digest would cost 48 bytes a token for nothing.
+# Hex digits of the digest in the engine's name. 64 bits distinguish the versions of one model. Every streamed chunk
+# repeats the name, so the whole digest would cost 48 more bytes a token.
 ENGINE_NAME_HEX_DIGITS = 16
 
 _NAME = re.compile(NAME_PATTERN)
@@ -47,19 +47,22 @@ class ModelRef:
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` may name a tenant, a model, a version or a channel."""
+    """Return True if `text` is a valid name for a tenant, a model, a version or a channel."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_incoming(channel: str) -> bool:
-    """Whether the channel's name is the controller's own: `incoming`, and `incoming-2` and so on, where several
-    channels of a model move at once. What they name is loaded ahead and kept, so nobody may declare one."""
+    """Return True if the channel's name is reserved for the controller.
+
+    The names are `incoming`, and `incoming-2` and so on if several channels of a model move at the same time. Their
+    versions are loaded ahead and stay loaded, so they cannot be declared.
+    """
     name, dash, number = channel.partition("-")
     return name == INCOMING and (not dash or (number.isascii() and number.isdecimal()))
 
 
 def parse_model_ref(text: str) -> ModelRef | None:
-    """The reference that `text` spells, or None where it is none."""
+    """Parse a model reference; None if the text is none."""
     if len(text) > MODEL_REF_MAX_CHARS:
         return None
     match = _REF.fullmatch(text)
@@ -75,17 +78,17 @@ def parse_model_ref(text: str) -> ModelRef | None:
 
 
 def pool_of_base(model_id: str) -> PoolName:
-    """The pool that bears a base model's name: `llama-3-8b` its own, a tenant's own `acme/wiki` the pool `acme.wiki`.
+    """Return the pool of a base model: `llama-3-8b` for itself, `acme.wiki` for a tenant's own `acme/wiki`.
 
-    Everything below the catalogue goes by it: weights, engines, replicas, whose names carry no slash.
+    Weights, engines and replicas use this name, which has no slash.
     """
     return PoolName(model_id.replace("/", ".", 1))
 
 
 def engine_name(model_id: ModelId, digest: Digest) -> EngineName:
-    """What an adapter version is called inside an engine.
+    """Return the name of an adapter version inside an engine.
 
-    Content-addressed, so that two versions never share a name and KV blocks of one are never reused for the other:
-    `acme/support-bot` with `sha256:0f3a…` is `acme/support-bot@sha256:0f3a…` cut to 16 hex digits.
+    It is content-addressed, so two versions never share a name, and KV blocks of one are never reused for the
+    other: `acme/support-bot` with `sha256:0f3a…` is `acme/support-bot@sha256:0f3a…` cut to 16 hex digits.
     """
     return EngineName(f"{model_id}@{digest[: len('sha256:') + ENGINE_NAME_HEX_DIGITS]}")

@@ -1,7 +1,7 @@
 """API keys: `shoal_<env>_<key id>_<43 characters of secret><6 of checksum>`.
 
-The prefix lets secret scanners find a leaked key, the checksum refuses a typing error without a look-up, and only
-HMAC-SHA256(pepper, secret) is ever stored. 43 base62 characters are 256 bits, so no slow hash is needed.
+The prefix lets secret scanners find a leaked key, and the checksum rejects typing errors without a lookup. Only
+HMAC-SHA256(pepper, secret) is stored. 43 base62 characters are 256 bits, so no slow hash is needed.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ class ParsedKey:
     key_id: KeyId
     secret: str
 
-    def __repr__(self) -> str:  # a secret must not reach a log by way of a repr
+    def __repr__(self) -> str:  # a repr must not write a secret to a log
         return f"ParsedKey(key_id={self.key_id!r}, secret=<hidden>)"
 
 
 def mint(env: str, key_id: str, entropy: bytes) -> str:
-    """A whole key from at least 32 random bytes.
+    """Return a whole key from at least 32 random bytes.
 
     Raises ValueError, which says what an environment and a key id may be.
     """
@@ -50,7 +50,7 @@ def mint(env: str, key_id: str, entropy: bytes) -> str:
 
 
 def parse(text: str) -> ParsedKey | None:
-    """The key that `text` spells; None for a wrong shape or checksum."""
+    """Parse a key; None for a wrong shape or checksum."""
     if len(text) > KEY_MAX_CHARS:
         return None
     match = _KEY.fullmatch(text)
@@ -60,7 +60,7 @@ def parse(text: str) -> ParsedKey | None:
 
 
 def keyed_hash(pepper: bytes, secret: str) -> str:
-    """HMAC-SHA256 of the secret in hex: what a Tenant's `hmacSha256` holds."""
+    """Return HMAC-SHA256 of the secret in hex, as in a Tenant's `hmacSha256`."""
     return hmac.digest(pepper, secret.encode(), hashlib.sha256).hex()
 
 

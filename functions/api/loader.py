@@ -1,15 +1,15 @@
-"""Configuration: folders of YAML in, checked objects with their places out, or every problem at once.
+"""Configuration loader: folders of YAML in, checked objects with their locations out, or every problem together.
 
     loaded = load_directory([config / "policies", config / "registry"], relative_to=config)
     for tenant in loaded.of(Tenant):
         print(tenant.source, tenant.value.spec.tier)
 
-The law is all or nothing: one problem anywhere, and `ConfigInvalid` carries all of them, up to MAX_PROBLEMS; nobody
-runs on the readable half of a configuration. Only documents that are not shoal's (a ServingRuntime, a kustomization,
-data files) are passed over, and `Loaded.ignored` names them.
+A load is all or nothing: if there is any problem, `ConfigInvalid` has all of them, up to MAX_PROBLEMS. Part of a
+configuration is never used. Only documents that are not shoal's (a ServingRuntime, a kustomization, data files) are
+ignored, and `Loaded.ignored` names them.
 
-Steps: read files under limits (a problem with one does not keep the rest from being read), judge each by itself
-(`file_result`, which remembers), check what several objects say together (`consistency`).
+Steps: read files under limits (a problem with one does not prevent reading the rest), check each by itself
+(`file_result`, with a cache), check objects against each other (`consistency`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,13 +31,13 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def read_files(paths: Iterable[Path], relative_to: Path | None, problems: list[Problem]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of each file, by name; a folder stands for the YAML in it and below it."""
+    """Yield (name, content) of each file, by name; a folder stands for all YAML files below it."""
     total_bytes = 0
     for file in _find(paths, problems):
         name = _name(file, relative_to)
         try:
             with file.open("rb") as opened:
-                content = opened.read(FILE_MAX_BYTES + 1)  # one more than allowed, so that the parser can tell
+                content = opened.read(FILE_MAX_BYTES + 1)  # one more than allowed, so that the parser can reject it
         except OSError as error:
             problems.append(Problem(SourceLocation(name), "", f"cannot be read: {error.strerror}"))
             continue
@@ -65,7 +65,8 @@ def _find(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
 
 
 def _is_plain(file: Path, root: Path) -> bool:
-    """A regular file, and nothing on the way is hidden: editors and Kubernetes mounts hide their copies so."""
+    """Return True for a regular file without a hidden path component: editors and Kubernetes mounts hide copies
+    that way."""
     return not any(part.startswith(".") for part in file.relative_to(root).parts) and file.is_file()
 
 
@@ -80,13 +81,13 @@ Kind = TypeVar("Kind", bound=AnyObject)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Checked objects in the order of their files; `ignored` says what was passed over and why."""
+    """Checked objects in the order of their files; `ignored` has ignored documents with the reason."""
 
     objects: tuple[Declared[AnyObject], ...]
     ignored: tuple[Problem, ...] = ()
 
     def of(self, kind: type[Kind]) -> list[Declared[Kind]]:
-        """The objects of one kind."""
+        """Return the objects of one kind."""
         return of_kind(self.objects, kind)
 
 
@@ -96,22 +97,22 @@ def load_directory(
     relative_to: Path | None = None,
     cache: ParseCache | None = None,
 ) -> Loaded:
-    """Every object in these files and folders (and folders below them); ConfigInvalid with all that is wrong.
+    """Load every object in these files and folders (and folders below them); ConfigInvalid has all problems.
 
-    Places name files relative to `relative_to`, so that they mean the same on every machine. A `cache` that is kept
-    from one load to the next makes unchanged files cost a hash.
+    Locations name files relative to `relative_to`, so that they are the same on every machine. A `cache` that is
+    reused between loads makes unchanged files cost a hash.
     """
     problems: list[Problem] = []
     return load_files(read_files(paths, relative_to, problems), problems, cache)
 
 
 def load_texts(files: Iterable[tuple[str, bytes]], *, cache: ParseCache | None = None) -> Loaded:
-    """The same for contents at hand, as (file name, bytes): what a git hook has."""
+    """Load texts as (file name, bytes), such as those of a git hook; else like `load_directory`."""
     return load_files(files, [], cache)
 
 
 def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cache: ParseCache | None) -> Loaded:
-    """The same for files that come one by one, with a list to which their reader adds what it could not read."""
+    """Load files that arrive one by one; their reader adds what it could not read to `problems`."""
     judge = cache.judged if cache is not None else judge_file
     objects: list[Declared[AnyObject]] = []
     ignored: list[Problem] = []

@@ -1,7 +1,7 @@
-"""Problems of a configuration, in a form that the person who wrote it can act upon.
+"""Problems of a configuration, in a form that its author can act upon.
 
-A problem has a place (file, line, column, key path), what was found there, and what would be right; a near miss is
-spelled out. All problems of a load travel together in one `ConfigInvalid`: nobody should have to fix them one by one.
+A problem has a location (file, line, column, key path), what was found there, what is allowed, and the nearest
+valid name if it is similar. All problems of a load are in one `ConfigInvalid`, so that they can be fixed together.
 """
 
 import difflib
@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MAX_PROBLEMS = 1000  # of one load: to place a problem costs a millisecond, and nobody reads more
+MAX_PROBLEMS = 1000  # per load: locating a problem costs a millisecond, and more are not useful
 
 _FOUND_MAX_CHARS = 80
 _LISTED_PROBLEMS = 100  # in the exception's text; `problems` has them all
-_COMPARED_NAMES = 200  # to compare two names costs 10 us, and a fleet has 50,000 of them
+_COMPARED_NAMES = 200  # comparing two names costs 10 us, and a fleet has 50,000 of them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,14 +32,14 @@ class SourceLocation:
 class Problem:
     place: SourceLocation
     key_path: str  # `spec.keys[0].maxClass`; empty for the document
-    message: str  # what was found, what is allowed, and the near miss
+    message: str  # found value, allowed values, and the nearest valid name
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key_path}: {self.message}" if self.key_path else f"{self.place}: {self.message}"
 
 
 class ConfigInvalid(Exception):
-    """The configuration cannot be used; fix every problem listed. What runs already stays as it is."""
+    """The configuration is unusable; fix every problem listed. The running configuration stays."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
@@ -50,9 +50,9 @@ class ConfigInvalid(Exception):
 
 
 def near_miss(found: object, allowed: Sequence[str]) -> str:
-    """`; did you mean "x"?` where one of the allowed is close to what was found, else nothing.
+    """Return `; did you mean "x"?` if one of the allowed names is close to `found`, else an empty text.
 
-    Of more than a few hundred, which must be sorted, only those are compared that stand where it would.
+    If there are more than _COMPARED_NAMES, they must be sorted, and only the nearest in that order are compared.
     """
     if not isinstance(found, str) or len(found) > _FOUND_MAX_CHARS:
         return ""
@@ -65,7 +65,7 @@ def near_miss(found: object, allowed: Sequence[str]) -> str:
 
 
 def shown(found: object) -> str:
-    """What was found, short and in one line, as a person would write it."""
+    """Return the value in short form, in one line, as in YAML."""
     if found is None:
         return "nothing"
     if isinstance(found, dict):
@@ -83,7 +83,7 @@ def shown(found: object) -> str:
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """`("spec", "keys", 0, "id")` as `spec.keys[0].id`."""
+    """Return `("spec", "keys", 0, "id")` as `spec.keys[0].id`."""
     text = ""
     for part in path:
         if isinstance(part, int):

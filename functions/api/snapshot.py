@@ -1,10 +1,10 @@
 """The snapshot: everything that the data plane needs to decide, in one immutable document.
 
-The controller compiles it from YAML; gateways and agents swap it in whole. It is named by the hash of its content
-and ordered by its epoch: the same content under a later epoch is the same snapshot, published again.
+The controller compiles it from YAML, and gateways and agents replace it as a whole. It is named by the hash of its
+content and ordered by its epoch: the same content under a later epoch is the same snapshot, published again.
 
-This module is the way in, and enough for small documents. `snapshot_entries` has the types, `snapshot_document` the
-bytes, `snapshot_index` what is used at run time, `snapshot_tree` the hash.
+Import from this module, which has all that small documents need. `snapshot_entries` has the types,
+`snapshot_document` the bytes, `snapshot_index` the runtime form, `snapshot_tree` the hash.
 """
 
 import msgspec
@@ -95,18 +95,18 @@ __all__ = [
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Canonical bytes: equal content under one epoch has equal bytes, whatever order its sections are in."""
+    """Return canonical bytes: equal content under one epoch has equal bytes, whatever the order of its sections."""
     by_name = {section: tuple(sorted(getattr(snapshot, section), key=name_of(section))) for section in SECTIONS}
     return b"".join(full_lines(msgspec.structs.replace(snapshot, **by_name)))
 
 
 def content_hash(snapshot: Snapshot) -> str:
-    """The content's name, `sha256:<hex>`: what is the same, whenever and from wherever it was compiled."""
+    """Return the content's name, `sha256:<hex>`; it is independent of when and from which source it was compiled."""
     return indexed(snapshot).content_hash
 
 
 def decode(document: bytes) -> Snapshot:
-    """A snapshot from its whole document; SnapshotInvalid says what is wrong with it."""
+    """Decode a whole document; SnapshotInvalid says what is wrong with it."""
     if len(document) > SNAPSHOT_MAX_BYTES:
         raise SnapshotInvalid(f"snapshot of {len(document)} bytes is over the limit of {SNAPSHOT_MAX_BYTES}")
     return read(in_chunks(document), empty()).snapshot

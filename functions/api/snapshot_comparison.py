@@ -1,4 +1,4 @@
-"""Changes between a base and a new content, found in one walk over both: each is in order."""
+"""Changes between a base and a new content, found in one walk over both, which are sorted."""
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
@@ -7,25 +7,25 @@ from typing import Any
 from functions.api.snapshot_entries import SECTIONS, AnyEntry, Snapshot
 from functions.api.snapshot_tree import Breathe
 
-SLICE = 100  # entries between two breaths: about 0.3 ms of work
+SLICE = 100  # entries between two calls of `breathe`: about 0.3 ms of work
 
-# Section, then name, in order: the new entry, or None where it is gone.
+# Sections and names, sorted: the new entry, or None if it was removed.
 Changes = Mapping[str, Mapping[str, AnyEntry | None]]
 
 
 def name_of(section: str) -> Callable[[Any], str]:
-    """What names an entry of the section."""
+    """Return a function from an entry of the section to its name."""
     name: Callable[[Any], str] = attrgetter(SECTIONS[section][1])
     return name
 
 
 def singular(section: str) -> str:
-    """What one entry of the section is called."""
+    """Return the name of one entry of the section, such as `tenant`."""
     return str(SECTIONS[section][0].__struct_config__.tag)
 
 
 class _Walk:
-    """One section of the base, and how far it has been read."""
+    """One section of the base, and the position up to which it was compared."""
 
     def __init__(self, section: str, base: tuple[AnyEntry, ...]) -> None:
         self.changed: dict[str, AnyEntry | None] = {}
@@ -52,7 +52,7 @@ class _Walk:
 
 
 class Comparison:
-    """`take` every entry of the new content, each section's by name; then `finish` has the changes."""
+    """Comparison with a base: `take` every entry of the new content in order; then `finish` returns the changes."""
 
     def __init__(self, base: Snapshot) -> None:
         self._walks = {section: _Walk(section, getattr(base, section)) for section in SECTIONS}

@@ -5,9 +5,9 @@
     …
     {"is":"tenant","name":"acme","tier":"enterprise",…}
 
-A delta is the same with the content hash of its base in the header: its lines are what came or changed, and
-`{"is":"removed","section":"keys","name":"ci"}` for what went. Lines come in strict order, so nothing occurs twice.
-A document can be read and written in slices, and what reads it never needs it as one piece.
+A delta has the same form, with the content hash of its base in the header. Its lines are added or changed entries,
+and `{"is":"removed","section":"keys","name":"ci"}` for removed ones. Lines are strictly sorted, so there are no
+duplicates. A document can be read and written in slices, and is never needed as one piece.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,17 +28,17 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     epoch: Epoch
     revision: str
     compiled_unix_s: float
-    base: str = ""  # of a delta: the content hash of what it changes
+    base: str = ""  # in a delta: the content hash of its base
 
 
 class _Versioned(msgspec.Struct, tag_field="is", tag="snapshot"):
-    """What every version of the header has."""
+    """The field that every version of the header has."""
 
     schema_version: int
 
 
 class BaseMissing(SnapshotInvalid):
-    """A delta for another base than the one at hand: ask for the whole document."""
+    """A delta for another base than the current one: request the whole document."""
 
 
 _header_decoder = msgspec.json.Decoder(Header)
@@ -50,7 +50,7 @@ _NAME_OF = {section: name_of(section) for section in SECTIONS}
 
 
 def full_lines(snapshot: Snapshot) -> Iterator[bytes]:
-    """The whole document, a line at a time. The sections are sorted by name, as `Indexed` has them."""
+    """Yield the lines of the whole document. The sections must be sorted by name, as in `Indexed`."""
     yield _header(snapshot, "")
     for section in SECTIONS:
         for entry in getattr(snapshot, section):
@@ -58,7 +58,7 @@ def full_lines(snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def delta_lines(new: Snapshot, base_hash: str, changes: Changes) -> Iterator[bytes]:
-    """What makes `new` of the content that is named `base_hash`."""
+    """Yield the lines of a delta from the content named `base_hash` to `new`."""
     yield _header(new, base_hash)
     for section in SECTIONS:
         changed = changes.get(section, {})
@@ -73,16 +73,16 @@ def _header(snapshot: Snapshot, base: str) -> bytes:
 
 
 def in_chunks(document: bytes) -> Iterator[bytes]:
-    """A document at hand as `read` takes it."""
+    """Split a document into chunks for `read`."""
     for start in range(0, len(document), _CHUNK_BYTES):
         yield document[start : start + _CHUNK_BYTES]
 
 
 def read(chunks: Iterable[bytes], base: Indexed, breathe: Breathe = without_pause) -> Indexed:
-    """The content of a document, full or a delta for `base`; what equals the base's is shared with it.
+    """Read a document, full or a delta for `base`; entries that equal the base's are shared with it.
 
-    What deltas have made too large to be sent whole is refused: nobody who lacks the base could ever get it.
-    SnapshotInvalid says what is wrong with it; BaseMissing, that it is a delta for something else.
+    A content that deltas have made too large for a full document is rejected: a process without the base could
+    never get it. SnapshotInvalid says what is wrong; BaseMissing means that it is a delta for another base.
     """
     try:
         lines = _lines(chunks)
@@ -143,7 +143,7 @@ def _place(entry: AnyEntry | Removed) -> tuple[str, str]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends; one that has no end is torn."""
+    """Yield lines without their ends; SnapshotInvalid if the last one has no end."""
     rest: Sequence[bytes] = ()
     size_bytes = 0
     for chunk in chunks:

@@ -1,11 +1,11 @@
 """Entries of a snapshot: one frozen type per kind of entry, and the snapshot that holds them.
 
-Each entry is one line of the document (`snapshot_document`), told apart by its tag, named by the attribute that
-`SECTIONS` gives. Every field is written, defaults too: msgspec leaves defaults out by identity, and equal content must
-have equal bytes. No entry can be part of a cycle, so none is watched by the garbage collector (`gc=False`): a
-collection costs the same with a hundred thousand keys as with one.
+Each entry is one line of the document (`snapshot_document`), with a tag for its type and the name attribute that
+`SECTIONS` states. Every field is written, including defaults: msgspec omits defaults by identity, and equal content
+must have equal bytes. Entries are never part of a cycle, so the garbage collector does not track them (`gc=False`):
+a collection costs the same with a hundred thousand keys as with one.
 
-Neighbours: `snapshot` offers all of this to the rest of the code; `functions.controller.snapshot.compile` makes
+Neighbours: `snapshot` exports all of this to the rest of the code; `functions.controller.snapshot.compile` creates
 entries.
 """
 
@@ -48,7 +48,7 @@ ModelType = Literal["lora", "base"]
 PoolUse = Literal["shared", "preferred", "dedicated"]
 PoolRole = Literal["", "prefill"]
 
-# msgspec searches for a pattern, and `$` would let a final newline by.
+# msgspec searches for a pattern, and `$` would allow a final newline.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
 ObjectName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]  # metadata.name
 AnyModelId = Annotated[ModelId, msgspec.Meta(pattern=rf"\A{MODEL_ID_PATTERN}\Z")]
@@ -70,11 +70,11 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, 
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A piece of an entry."""
+    """A part of an entry."""
 
 
 class QuotaLimits(_Part, frozen=True):
-    """What is None is not limited."""
+    """Limits of a tier or a key; None means unlimited."""
 
     requests_per_minute: Limit | None = None
     input_tokens_per_minute: Limit | None = None
@@ -84,7 +84,7 @@ class QuotaLimits(_Part, frozen=True):
     gpu_seconds_per_hour: Limit | None = None
     max_context_tokens: Limit | None = None
     max_output_tokens: Limit | None = None
-    token_burst_seconds: Limit | None = None  # None: what `functions.decisions.quota.token_bucket` says
+    token_burst_seconds: Limit | None = None  # None: the default of `functions.decisions.quota.token_bucket`
 
 
 class KeyEntry(_Entry, frozen=True, tag="key"):
@@ -94,11 +94,11 @@ class KeyEntry(_Entry, frozen=True, tag="key"):
     scopes: tuple[Scope, ...]
     max_class: ServiceClass
     expires_unix_s: float | None = None
-    limits: QuotaLimits | None = None  # of this key alone, within its tenant's
+    limits: QuotaLimits | None = None  # limits of this key alone, within its tenant's
 
 
 class ToolEntry(_Part, frozen=True):
-    """An endpoint that the gateway calls when a model asks for it."""
+    """An endpoint that the gateway calls when a model requests it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
     description: AnyText
@@ -107,11 +107,11 @@ class ToolEntry(_Part, frozen=True):
     timeout_s: Seconds = 10.0
     max_calls: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
     max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1024 * 1024)] = 65_536
-    secret: str = ""  # a file's name; empty: none
+    secret: str = ""  # name of the secret's file; empty if there is none
 
 
 class ConversationsPart(_Part, frozen=True):
-    """The gateway keeps the tenant's conversations."""
+    """Settings for the tenant's stored conversations."""
 
     ttl_s: Seconds = 86_400.0
     max_tokens: Limit = 32_000
@@ -119,13 +119,13 @@ class ConversationsPart(_Part, frozen=True):
 
 class TenantEntry(_Entry, frozen=True, tag="tenant"):
     name: TenantId
-    tier: str  # a QuotaEntry's name
+    tier: str  # name of a QuotaEntry
     models: tuple[str, ...]  # exact ids, or prefixes that end in `*`
     cache_salt: CacheSalt = "per-tenant"
     context_overflow: ContextOverflow = "refuse"
-    conversations: ConversationsPart | None = None  # None: none are kept
+    conversations: ConversationsPart | None = None  # None: conversations are not stored
     tools: tuple[ToolEntry, ...] = ()
-    pools: PoolUse = "shared"  # whether it uses pools that are dedicated to it, and none but those
+    pools: PoolUse = "shared"  # use of pools that are dedicated to the tenant: not, first, or only
 
 
 class VersionEntry(_Part, frozen=True):
@@ -136,11 +136,11 @@ class VersionEntry(_Part, frozen=True):
 
 
 class SplitEntry(_Part, frozen=True):
-    """A rollout sends a part of one channel's requests to another version; the channel itself names the control."""
+    """A rollout that sends part of a channel's requests to another version; the channel itself names the control."""
 
     channel: Name
     rollout: AnyRolloutId
-    stage: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # counts on from attempt to attempt: `Rollout.trial`
+    stage: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # continues from attempt to attempt: `Rollout.trial`
     percent: Annotated[int, msgspec.Meta(ge=1, le=99)]
     candidate: Name  # a version
     sticky: Sticky = "session"
@@ -151,10 +151,10 @@ class ModelEntry(_Entry, frozen=True, tag="model"):
     pool: PoolName
     type: ModelType
     versions: tuple[VersionEntry, ...]
-    channels: dict[Name, Name]  # channel -> version name
+    channels: dict[Name, Name]  # version name by channel
     declared_in: str = ""  # the file, for people
-    rollout: str = ""  # a RolloutEntry's name; empty: the built-in stages
-    splits: tuple[SplitEntry, ...] = ()  # by channel, at most one each
+    rollout: str = ""  # name of a RolloutEntry; empty: the built-in stages
+    splits: tuple[SplitEntry, ...] = ()  # at most one per channel
 
 
 class PoolEntry(_Entry, frozen=True, tag="pool"):
@@ -162,29 +162,33 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     context_window_tokens: Annotated[int, msgspec.Meta(ge=1)]
     min_replicas: Replicas = 1
     max_replicas: Replicas = 1
-    task: Task = "generate"  # what its engines were started for; decides which routes fit
-    # By its engines' arguments, for the agents beside them; None: these say nothing of adapters.
+    task: Task = "generate"  # task that its engines were started for; it decides which routes apply
+    # From its engines' arguments, for their agents; None if these do not enable adapters.
     max_adapters: Annotated[int, msgspec.Meta(ge=0, le=4096)] | None = None
     max_lora_rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
-    # What its use is charged by.
+    # Facts that charges are computed from.
     accelerators_per_replica: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1  # on CPU: 1
-    price_per_accelerator_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # the operator's money; 0: nobody said
-    model: str = ""  # the pool whose model it serves beside that one; empty: the model that bears its own name
-    dedicated_to: tuple[TenantId, ...] = ()  # no other tenant's request comes here; empty: everybody's may
-    quantization: str = ""  # of its weights; empty: none
-    spot: bool = False  # its machines may be taken away at short notice: used last, where no rule chooses it
-    role: PoolRole = ""  # prefill: computes prompts for the other pools of its model, and answers nothing by itself
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0  # what a prefill pool hands over, and a host tier keeps
-    kv_transfer_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # and how fast
-    kv_host_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0  # for blocks that leave the KV cache, by arguments
-    kv_reload_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # from there; 0: not said, and learnt
+    # in the operator's currency; 0: not stated
+    price_per_accelerator_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    model: str = ""  # the pool whose model it also serves; empty: the model with its own name
+    dedicated_to: tuple[TenantId, ...] = ()  # only these tenants' requests are sent here; empty: all tenants'
+    quantization: str = ""  # quantization of its weights; empty if there is none
+    spot: bool = False  # its machines may be reclaimed at short notice: used last, unless a rule selects it
+    role: PoolRole = ""  # prefill: computes prompts for the other pools of its model, and answers no request itself
+    # bytes that a prefill pool transfers and a host tier stores
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    kv_transfer_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0  # transfer rate
+    # host memory for blocks that leave the KV cache, by arguments
+    kv_host_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    # reload rate from there; 0: not stated, and measured
+    kv_reload_bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):
     name: ObjectName
     weight: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     limits: QuotaLimits = QuotaLimits()
-    cached_token_weight_ratio: Ratio = 0.0  # how much of a prompt token counts that the engine had cached
+    cached_token_weight_ratio: Ratio = 0.0  # share of a cached prompt token that counts
 
 
 class FallbackEntry(_Part, frozen=True):
@@ -198,25 +202,25 @@ class CascadeEntry(_Part, frozen=True):
     source_pool: PoolName
     target_pool: PoolName
     tiers: tuple[str, ...] = ()  # empty: every tier
-    threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # more entropy than this goes on
-    sample_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 32  # of the answer's beginning
+    threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # with more entropy than this, the next pool answers
+    sample_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 32  # tokens measured at the beginning of the answer
     measure: EntropyMeasure = "mean"
 
 
 class RuleEntry(_Part, frozen=True):
-    """All that is said must hold; what is None or empty is not looked at."""
+    """A classifier rule. All stated conditions must hold; None or empty ones are ignored."""
 
     target_pool: PoolName
     min_prompt_tokens: Limit | None = None
     max_prompt_tokens: Limit | None = None
     tools: bool | None = None
     code: bool | None = None
-    keywords: tuple[str, ...] = ()  # one of them, in small letters
+    keywords: tuple[str, ...] = ()  # lower case; one of them must occur
     script: Script | None = None
 
 
 class ClassifierEntry(_Part, frozen=True):
-    """Requests for `model`, which is no model, go to the pool of the first rule that holds."""
+    """A classifier: requests for `model`, which is no real model, go to the pool of the first rule that holds."""
 
     model: Name
     otherwise: PoolName
@@ -224,7 +228,7 @@ class ClassifierEntry(_Part, frozen=True):
 
 
 class PlacementEntry(_Part, frozen=True):
-    """All that is said must hold; what is None or empty is not looked at."""
+    """A placement rule. All stated conditions must hold; None or empty ones are ignored."""
 
     target_pool: PoolName
     classes: tuple[ServiceClass, ...] = ()
@@ -236,24 +240,24 @@ class PlacementEntry(_Part, frozen=True):
 
 
 class RoutingEntry(_Entry, frozen=True, tag="routing"):
-    """The defaults are what holds where no policy fits a pool; the kind's own defaults are the same."""
+    """Routing of some pools. The defaults apply if no policy fits a pool, and equal the defaults of the kind."""
 
     name: ObjectName
     pools: tuple[PoolPattern, ...]  # exact names, or prefixes that end in `*`
     session_ttl_s: Seconds = 300.0
     prefix_source: PrefixSource = "events"
-    bounded_load: Annotated[float, msgspec.Meta(ge=1.0)] = 1.25  # how far above the mean a replica may be
+    bounded_load: Annotated[float, msgspec.Meta(ge=1.0)] = 1.25  # largest load of a replica relative to the mean
     spread_above_utilization_ratio: Ratio = 0.85
     retry_max_attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
     retry_budget_ratio: Ratio = 0.2
     fallback: tuple[FallbackEntry, ...] = ()
     cascade: tuple[CascadeEntry, ...] = ()
-    hedge_after_s: Seconds | None = None  # None: no second attempt beside a slow first one
+    hedge_after_s: Seconds | None = None  # None: no hedge of a slow first attempt
     classifier: ClassifierEntry | None = None
-    unknown_fields: UnknownFields = "strip"  # of requests, that no field table knows
-    placement: tuple[PlacementEntry, ...] = ()  # among the pools of one model; the first that holds decides
+    unknown_fields: UnknownFields = "strip"  # handling of request fields that no field table has
+    placement: tuple[PlacementEntry, ...] = ()  # rules for several pools of one model; the first that holds decides
     prefill_min_prompt_tokens: Limit = 2048  # shorter prompts are never computed by a prefill pool
-    prefill_give_up_after_s: Seconds = 10.0  # then its pool answers by itself
+    prefill_give_up_after_s: Seconds = 10.0  # then the pool computes the prompt itself
 
 
 class BandEntry(_Part, frozen=True):
@@ -274,7 +278,7 @@ class AdmissionEntry(_Entry, frozen=True, tag="admission"):
 
 class StageEntry(_Part, frozen=True):
     percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
-    duration_s: Seconds | None = None  # None: the last stage
+    duration_s: Seconds | None = None  # None for the last stage
     auto_halt: tuple[AnyText, ...] = ()  # canonical halt conditions
 
 
@@ -283,7 +287,8 @@ class RolloutEntry(_Entry, frozen=True, tag="rollout"):
     stages: tuple[StageEntry, ...]
     min_requests: Limit = 0
     sticky: Sticky = "session"
-    false_alarm_ratio: Ratio = 0.01  # of rollouts of a version that is as good as the old one, at most these are halted
+    # largest share of rollouts halted although the new version is as good as the old one
+    false_alarm_ratio: Ratio = 0.01
 
 
 class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):
@@ -294,11 +299,11 @@ class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):
     warm: Replicas = 0
     scale_up: tuple[AnyText, ...] = ()  # canonical scale rules
     scale_down: tuple[AnyText, ...] = ()
-    idle_after_s: Annotated[float, msgspec.Meta(gt=0.0)] = 600.0  # with min_replicas 0
+    idle_after_s: Annotated[float, msgspec.Meta(gt=0.0)] = 600.0  # applies with min_replicas 0
 
 
 class Removed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="is", tag="removed"):
-    """A line of a delta: the base has this entry, the new content does not."""
+    """A line of a delta for an entry that the base has and the new content does not."""
 
     section: Literal["admission", "autoscaling", "keys", "models", "pools", "quotas", "rollouts", "routing", "tenants"]
     name: str
@@ -316,7 +321,7 @@ AnyEntry = (
     | TenantEntry
 )
 
-# The sections in the order of the document, with the entry's type and the attribute that names it.
+# The sections in the order of the document, with the entry's type and its name attribute.
 SECTIONS: Mapping[str, tuple[type[AnyEntry], str]] = MappingProxyType(
     {
         "admission": (AdmissionEntry, "name"),
@@ -333,11 +338,11 @@ SECTIONS: Mapping[str, tuple[type[AnyEntry], str]] = MappingProxyType(
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every section is sorted by name."""
+    """A snapshot. Every section is sorted by name."""
 
     schema_version: int
     epoch: Epoch
-    revision: str  # where it came from: `main@<commit>`, `kubernetes@<resourceVersion>`, or `local`
+    revision: str  # its source: `main@<commit>`, `kubernetes@<resourceVersion>`, or `local`
     compiled_unix_s: float
     tenants: tuple[TenantEntry, ...]
     keys: tuple[KeyEntry, ...]
@@ -351,4 +356,4 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SnapshotInvalid(Exception):
-    """The document cannot be used; the last good one must stay."""
+    """The document is unusable; the last good one must stay."""

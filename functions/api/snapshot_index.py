@@ -1,15 +1,16 @@
-"""A snapshot ready for use: its entries by name, its references checked, and the tree that names its content.
+"""A snapshot ready for use: its entries by name, its references checked, and the hash tree of its content.
 
-A new one is made from an old one and what changed. What did not change is the same object in both, so that a swap costs
-what the change costs, and freeing the old one frees only what is gone.
+A new one is made from an old one and the changes. Unchanged parts are the same objects in both, so a swap costs as
+much as the change, and freeing the old one frees only what was removed.
 
-Long work is cut into slices with a call of `breathe` between them; the caller decides whether that lets go of the
-interpreter (a thread beside an event loop) or does nothing.
+Long work is cut into slices with a call of `breathe` between them. The caller decides whether that call releases
+the interpreter (a thread next to an event loop) or does nothing.
 
-Types and bounds are the decoder's affair. References are checked here: a key's tenant, a model's pool and rollout are
-in the snapshot. What only matters to people or can do no harm (a tier without a quota, a fallback to a pool that is not
-there) is checked where the YAML is read.
-Neighbours: `snapshot_document` reads changes off the wire; `functions.decisions.catalogue` answers questions from it.
+The decoder checks types and bounds. This module checks references: a key's tenant, a model's pool and rollout must
+be in the snapshot. References that only matter to people or are harmless (a tier without a quota, a fallback to a
+missing pool) are checked when the YAML is read.
+
+Neighbours: `snapshot_document` reads changes; `functions.decisions.catalogue` answers lookups from this.
 """
 
 from bisect import bisect_left
@@ -40,10 +41,7 @@ from functions.api.snapshot_tree import EMPTY_TREE, Branch, Breathe, HashTree, g
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The entries of each section by name.
-
-    Entries by name: one dictionary a section, read on every request.
-    """
+    """The entries of each section by name: one dictionary per section, read on every request."""
 
     admission: dict[str, AdmissionEntry] = field(default_factory=dict)
     autoscaling: dict[str, AutoscalingEntry] = field(default_factory=dict)
@@ -60,7 +58,7 @@ _SLICE = 500
 
 
 def base_of(models: Mapping[ModelId, ModelEntry], pool: str) -> ModelEntry | None:
-    """The base model whose name the pool bears (`pool_of_base`); None where there is none."""
+    """Return the base model whose name the pool has (`pool_of_base`); None if there is none."""
     dots = (at for at, character in enumerate(pool) if character == ".")
     for name in (pool, *(f"{pool[:at]}/{pool[at + 1 :]}" for at in dots)):
         found = models.get(ModelId(name))
@@ -70,7 +68,7 @@ def base_of(models: Mapping[ModelId, ModelEntry], pool: str) -> ModelEntry | Non
 
 
 def check_entries(tables: Tables, entries: Iterable[AnyEntry], breathe: Breathe) -> None:
-    """SnapshotInvalid for the first entry that names something which is not in the tables."""
+    """Raise SnapshotInvalid for the first entry that names an entry which is not in the tables."""
     for count, entry in enumerate(entries):
         if isinstance(entry, KeyEntry):
             if entry.tenant not in tables.tenants:
@@ -120,14 +118,14 @@ def _missing(what: str) -> SnapshotInvalid:
 
 
 def without_pause() -> None:
-    """For callers that nobody waits for."""
+    """Do nothing: the default `breathe`, for callers without an event loop to yield to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Immutable: nobody writes to the tables once it is made."""
+    """A snapshot with its tables and tree; immutable after construction."""
 
-    snapshot: Snapshot  # its sections sorted by name
+    snapshot: Snapshot  # sections sorted by name
     tables: Tables
     tree: HashTree
 
@@ -141,12 +139,13 @@ class Indexed:
 
 
 def empty() -> Indexed:
-    """What everything begins with: epoch 0, no entries."""
+    """Return the initial content: epoch 0, no entries."""
     return Indexed(Snapshot(SCHEMA_VERSION, 0, "", 0.0, (), (), (), ()), Tables(), EMPTY_TREE)
 
 
 def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = without_pause) -> Indexed:
-    """The snapshot with its tables and tree, sharing with the base what is equal; SnapshotInvalid where unsound."""
+    """Return the snapshot with tables and tree, sharing equal entries with the base; SnapshotInvalid if it is
+    inconsistent."""
     base = base or empty()
     comparison = Comparison(base.snapshot)
     for section in SECTIONS:
@@ -163,7 +162,7 @@ def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = 
 
 
 def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe = without_pause) -> Indexed:
-    """The base with the changes, under the header's epoch and origin (its sections are not looked at)."""
+    """Return the base with the changes applied, with the header's epoch and origin (its sections are ignored)."""
     tables: dict[str, Any] = {}
     sections: dict[str, tuple[AnyEntry, ...]] = {}
     branches: dict[str, Branch] = {}
@@ -182,7 +181,7 @@ def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe 
         epoch=header.epoch,
         revision=header.revision,
         compiled_unix_s=header.compiled_unix_s,
-        **sections,  # type: ignore[arg-type]  # by name, each of its own type
+        **sections,  # by name, each of its own type
     )
     made = Indexed(snapshot, Tables(**tables), tree_of(branches))
     check_entries(made.tables, _to_check(made, changes, breathe), breathe)
@@ -190,7 +189,7 @@ def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe 
 
 
 def changes_between(old: Indexed, new: Indexed) -> dict[str, dict[str, AnyEntry | None]]:
-    """What makes the new one of the old one; only buckets whose digests differ are looked into."""
+    """Return the changes from old to new; only buckets with different digests are compared."""
     changes: dict[str, dict[str, AnyEntry | None]] = {}
     for section in SECTIONS:
         before, after = old.tree.branches[section], new.tree.branches[section]
@@ -226,7 +225,7 @@ def _merged(
     named: Callable[[AnyEntry], str],
     breathe: Breathe,
 ) -> list[AnyEntry]:
-    """The section by name: runs of what stays, copied whole, between what came, changed or went."""
+    """Merge the changes into the section: copy runs of unchanged entries between changed, added or removed ones."""
     merged: list[AnyEntry] = []
     position = 0
     for count, name in enumerate(ordered):
@@ -243,7 +242,7 @@ def _merged(
 
 
 def _to_check(made: Indexed, changes: Changes, breathe: Breathe) -> Iterator[AnyEntry]:
-    """What may point at something that is not there: everything once anything went, else what came or changed."""
+    """Yield entries whose references may be broken: all if any was removed, else those added or changed."""
     if _has_removals(changes, breathe):
         for section in SECTIONS:
             yield from made.table(section).values()

@@ -1,11 +1,11 @@
-"""The hash that names a snapshot's content, kept as a tree so that a small change costs little to name anew.
+"""The hash that names a snapshot's content, stored as a tree so that a small change is cheap to hash.
 
-Every section's entries fall into 256 buckets by the checksum of their names. A bucket's digest is SHA-256 over its
-entries' lines, by name; the root is SHA-256 over the digests of all buckets that hold something. One changed tenant
-among 50,000 means hashing about 200 lines and 2,000 digests again, not 160,000 lines; and two contents differ only
+Each section's entries are divided into 256 buckets by the checksum of their names. A bucket's digest is SHA-256
+over its entries' lines, by name; the root is SHA-256 over the digests of all non-empty buckets. One changed tenant
+among 50,000 means hashing about 200 lines and 2,000 digests again, not 160,000 lines. Two contents differ only
 where their digests do (test_only_buckets_that_differ_are_compared).
 
-Neighbours: `snapshot_index` keeps a tree beside the entries; `snapshot_document` reads and writes the lines.
+Neighbours: `snapshot_index` stores a tree with the entries; `snapshot_document` reads and writes the lines.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def line_of(entry: msgspec.Struct) -> bytes:
-    """The entry as the document has it: sorted keys, no spaces, no newline inside."""
+    """Return the entry's line in the document: sorted keys, no spaces, no newline inside."""
     return _encoder.encode(entry)
 
 
@@ -34,8 +34,8 @@ def bucket_of(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One section: for each bucket the names in it, sorted, the digest of their entries (empty: none), and how much
-    they take in the document."""
+    """One section: for each bucket its sorted names, the digest of their entries (empty if none), and their size in
+    the document."""
 
     names: tuple[tuple[str, ...], ...] = ((),) * BUCKETS
     digests: tuple[bytes, ...] = (b"",) * BUCKETS
@@ -49,7 +49,7 @@ class HashTree:
 
     @property
     def size_bytes(self) -> int:
-        """What all entries take in the document."""
+        """Size of all entries in the document."""
         return sum(sum(branch.sizes_bytes) for branch in self.branches.values())
 
 
@@ -67,7 +67,7 @@ EMPTY_TREE = tree_of({section: Branch() for section in SECTIONS})
 
 
 def grown(branch: Branch, entries: Mapping[str, AnyEntry], touched: Sequence[str], breathe: Breathe) -> Branch:
-    """The branch once `entries` holds what it should; `touched` are the names that came, changed or went."""
+    """Return the branch updated for `entries`; `touched` are the names that were added, changed or removed."""
     by_bucket: dict[int, list[str]] = {}
     for count, name in enumerate(touched):
         by_bucket.setdefault(bucket_of(name), []).append(name)

@@ -1,8 +1,8 @@
-"""Struct types made ready to decode before a process has threads.
+"""Preparation of struct types for decoding, before a process has threads.
 
-msgspec looks at a type's annotations when it decodes it for the first time, and two threads that do so at once can stop
-the whole process: one of them turns for ever with the interpreter's lock (seen with CPython 3.11, at
-the starts of agents, which fetch two adapters at once). So each role's `main` calls `prepare` first.
+msgspec inspects a type's annotations when it first decodes it. Two threads that do so concurrently can stop the
+whole process: one of them loops forever while it holds the interpreter's lock (seen with CPython 3.11 when agents
+start, which fetch two adapters concurrently). Each role's `main` therefore calls `prepare` first.
 """
 
 import contextlib
@@ -12,10 +12,10 @@ import msgspec
 
 
 def prepare() -> int:
-    """Every Struct of shoal's that is imported by now; how many there are. Milliseconds."""
+    """Prepare every Struct of this project that is imported by now, and return their number. Takes milliseconds."""
     types = set(_below(msgspec.Struct))
     for each in types:
-        with contextlib.suppress(TypeError):  # one that is only ever built or encoded
+        with contextlib.suppress(TypeError):  # a type that is only built or encoded, never decoded
             msgspec.json.Decoder(each)
     return len(types)
 

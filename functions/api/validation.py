@@ -1,6 +1,6 @@
-"""A document against its kind: pydantic's findings, told with places, allowed values and near misses.
+"""Validation of a document against its kind: pydantic's errors with locations, allowed values and near misses.
 
-Validation runs on JSON, where pydantic's strict mode means what YAML's author means: a list is a list, text is text.
+Validation runs on JSON, where pydantic's strict mode matches the YAML: a list is a list, text is text.
 """
 
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ _WANTED = {
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",
 }
-# Problems reach logs and status: where a hash belongs, the key itself may have been written by mistake.
+# Problems appear in logs and status: in place of a hash, the key itself may have been written by mistake.
 _MAY_BE_SECRET = (("hmacSha256",),)
 
 
 def validate(kind: type[Kind], written: Written) -> tuple[Kind | None, list[Problem]]:
-    """The document as an object of its kind, or what keeps it from being one."""
+    """Return the document as an object of its kind, or the problems that prevent it."""
     try:
         return kind.model_validate_json(orjson.dumps(written.value)), []
     except ValidationError as error:
@@ -56,7 +56,7 @@ def validate(kind: type[Kind], written: Written) -> tuple[Kind | None, list[Prob
 
 
 def _without_echoes(kind: type[BaseModel], errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """One mistake is told once: a misspelt key is not missing as well, a list with a wrong item not too short."""
+    """Report one mistake once: a misspelt key is not also missing, a list with a wrong item not also too short."""
     meant = {
         (*details["loc"][:-1], name)
         for details in errors
@@ -107,16 +107,16 @@ def _message(kind: type[BaseModel], path: Path, details: ErrorDetails, found: ob
 
 
 def _literals(expected: str) -> list[str]:
-    """`'a', 'b' or 'c'`, as pydantic words it, as a list."""
+    """Return pydantic's text `'a', 'b' or 'c'` as a list."""
     return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(", ")]
 
 
 def _keys_at(kind: type[BaseModel], path: Path) -> list[str]:
-    """The keys that the model at `path` inside `kind` allows, in the order in which it declares them."""
+    """Return the keys that the model at `path` inside `kind` allows, in the order of their declaration."""
     models = [kind]
     for part in path:
         if isinstance(part, int):
-            continue  # list items have the model that the list's annotation holds
+            continue  # list items have the model in the list's annotation
         annotations = [field.annotation for model in models for name, field in _fields(model) if name == part]
         models = [model for annotation in annotations for model in _models_in(annotation)]
     return [name for model in models for name, _ in _fields(model)]

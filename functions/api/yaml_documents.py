@@ -1,9 +1,8 @@
-"""A file's documents: plain values to judge, each with the text that it came from.
+"""Documents of a file: plain values for validation, each with its source text.
 
-Places are not kept, since almost nobody asks for them and a tree with places is 30 times its text: whoever must tell a
-problem gets the tree of that one document, parsed again (`Document.tree`).
-
-Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and every error (docs/decisions/0024).
+Locations are not stored, since they are rarely needed and a tree with locations is 30 times the size of its text.
+To locate a problem, that document is parsed again (`Document.tree`). `yaml_fast` reads plain files, `yaml_parse`
+everything else and every error (docs/decisions/0024).
 """
 
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ from functions.api.yaml_tree import Node
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Where a document stands, and its text: everything that is needed to place what is found in it later."""
+    """Location and text of a document, which suffice to locate problems in it later."""
 
     file: str
-    line: int  # of the root value
+    line: int  # line of the root value
     column: int
-    first_line: int  # of the text
+    first_line: int  # first line of the text
     text: str
 
     @property
@@ -32,18 +31,18 @@ class Document:
         return SourceLocation(self.file, self.line, self.column)
 
     def tree(self) -> Node:
-        """The document with all places. Costs about 1 ms, of a full file seconds; the next path costs nothing."""
+        """Return the document with all locations. Takes about 1 ms, for a full file seconds; the result is cached."""
         return _tree(self)
 
     def locate(self, path: Sequence[str | int]) -> SourceLocation:
         return self.tree().locate(path)
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
-        """A problem with the value at `path`."""
+        """Return a problem with the value at `path`."""
         return Problem(self.locate(path), path_text(path), message)
 
 
-@lru_cache(maxsize=2)  # many problems are of one document or of two that disagree, and trees are large
+@lru_cache(maxsize=2)  # most problems are in one document or in two that conflict, and trees are large
 def _tree(document: Document) -> Node:
     parsed = yaml_parse.parse_text(document.file, document.text, document.first_line)
     return parsed.documents[0].root if parsed.documents else Node(document.place, None)
@@ -51,7 +50,7 @@ def _tree(document: Document) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One document as it was written: its value, and where it stands."""
+    """One document: its value and its location."""
 
     value: Any
     document: Document
@@ -59,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """The documents of one file that could be read, empty ones left out, and what is wrong with it."""
+    """The readable documents of one file, without empty ones, and the problems of the file."""
 
     documents: tuple[Written, ...]
     problems: tuple[Problem, ...] = ()

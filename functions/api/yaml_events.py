@@ -1,6 +1,6 @@
-"""Bytes to YAML events: the border to ruamel, where its errors become ours.
+"""Parsing of text to YAML events: the interface to ruamel, whose errors become `YamlInvalid`.
 
-Neighbours: `yaml_parse` folds the events into trees.
+Neighbours: `yaml_parse` builds trees from the events.
 """
 
 import re
@@ -19,7 +19,7 @@ _CONFLICT = re.compile(r"^(?:<{7}|>{7}|={7}|\|{7})(?:[ \t].*)?$", re.MULTILINE)
 
 
 class YamlInvalid(Exception):
-    """From here on the file cannot be read; what came before may be sound."""
+    """The file cannot be read from here on; documents before it may be valid."""
 
     def __init__(self, place: SourceLocation, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class YamlInvalid(Exception):
 
 
 def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
-    """The events of a text as they are parsed; YamlInvalid where it is no YAML. The text begins at `first_line`."""
+    """Yield the events of a text that begins at `first_line`; YamlInvalid if it is not YAML."""
     try:
         yield from YAML(typ="safe", pure=True).parse(text)
     except ReaderError as error:
@@ -45,7 +45,7 @@ def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
 
 
 def _conflict(file: str, text: str, first_line: int) -> YamlInvalid | None:
-    """Of a file that is no YAML since a merge was not finished: the parser stumbles a line or more after its cause."""
+    """Return an error for an unresolved merge conflict, which the parser reports a line or more after its cause."""
     found = _CONFLICT.search(text)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def place_of(file: str, mark: Any, first_line: int = 1) -> SourceLocation:
 
 
 def decoded(file: str, content: bytes) -> str:
-    """The file's text, without a byte order mark; YamlInvalid where it is too large or no UTF-8."""
+    """Return the file's text without a byte order mark; YamlInvalid if it is too large or not UTF-8."""
     if len(content) > FILE_MAX_BYTES:
         raise YamlInvalid(
             SourceLocation(file), f"{len(content)} bytes is over the limit of {FILE_MAX_BYTES}; split the file"

@@ -1,10 +1,10 @@
-"""YAML text to plain values, quickly: what nobody would argue about, and nothing else.
+"""Fast conversion of YAML text to plain values, for plain files only.
 
-libyaml's events cost 1 us each where ruamel's cost 30, and most files are plain. So this reads a file only if it is
-beyond doubt: no tabs, no directives, no anchors, tags, block or multi-line scalars, no key twice, nothing near a
-limit. Else it gives up (None) and `yaml_parse` reads the whole file, whose word is law, errors included.
+An event costs 1 us with libyaml and 30 us with ruamel, and most files are plain. This reader accepts a file only if
+its meaning is certain: no tabs, directives, anchors, tags, block or multi-line scalars, duplicate keys, or values
+near a limit. Otherwise it returns None, and `yaml_parse` reads the whole file and reports its errors.
 
-Law: what is read here is exactly what `yaml_parse` would have read (test_the_fast_reader_never_disagrees).
+Whatever this reader accepts, it reads exactly like `yaml_parse` (test_the_fast_reader_never_disagrees).
 """
 
 import re
@@ -17,35 +17,35 @@ import yaml
 from functions.api.yaml_tree import resolved
 
 MAX_DEPTH = 32
-MAX_VALUES = 50_000  # in one document; half of what yaml_parse allows, keys counted
+MAX_VALUES = 50_000  # per document; half of what yaml_parse allows, including keys
 MAX_DOCUMENTS = 10_000
 
-# Anything but newlines and what is printed in one column (so no tabs, other line ends or byte order marks);
-# directives; and ends of documents, of which libyaml takes several in a row and ruamel one.
+# Anything but newlines and characters printed in one column (so no tabs, other line ends or byte order marks);
+# directives; and ends of documents, of which libyaml accepts several in a row and ruamel one.
 _SOUND = r"\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
 _NOT_PLAIN = re.compile(rf"[^{_SOUND}]|^%|^\.\.\.", re.MULTILINE)
 _PLAIN_OR_QUOTED = frozenset({None, "", "'", '"'})
-_LOADER: Any = getattr(yaml, "CLoader", None)  # absent where PyYAML was built without libyaml
+_LOADER: Any = getattr(yaml, "CLoader", None)  # absent if PyYAML was built without libyaml
 
 
 @dataclass(frozen=True, slots=True)
 class FastDocument:
-    """`value` in dicts, lists and scalars; it stands in `text[start:end]`, and begins at line and column."""
+    """A document: `value` in dicts, lists and scalars, from `text[start:end]`; its root is at `line` and `column`."""
 
     value: Any
     start: int
     end: int
-    first_line: int  # of text[start]
+    first_line: int  # line of text[start]
     line: int
     column: int
 
 
 class _NotPlain(Exception):
-    """Let `yaml_parse` read this."""
+    """The text needs `yaml_parse`."""
 
 
 def read_fast(text: str) -> list[FastDocument] | None:
-    """The documents, empty ones left out; None where the other parser must look."""
+    """Return the documents without empty ones; None if the text needs `yaml_parse`."""
     if _LOADER is None or _NOT_PLAIN.search(text):
         return None
     parser = _LOADER(text)
@@ -58,7 +58,7 @@ def read_fast(text: str) -> list[FastDocument] | None:
 
 
 class _Reader:
-    """Events to values. Recursion is safe: the depth is bounded."""
+    """Build values from events. Recursion is safe: the depth is bounded."""
 
     def __init__(self, text: str, next_event: Callable[[], Any]) -> None:
         self._text = text
@@ -68,7 +68,7 @@ class _Reader:
     def documents(self) -> list[FastDocument]:
         documents: list[FastDocument] = []
         starts: list[int] = []
-        self._next()  # the stream's start
+        self._next()  # start of the stream
         while type(event := self._next()) is yaml.DocumentStartEvent:
             mark: Any = event.start_mark
             starts.append(self._text.rfind("\n", 0, mark.index) + 1)
@@ -78,7 +78,7 @@ class _Reader:
             root = self._next()
             value = self._value(root, 0)
             where: Any = root.start_mark
-            self._next()  # the document's end
+            self._next()  # end of the document
             if value is not None:
                 documents.append(FastDocument(value, starts[-1], 0, mark.line + 1, where.line + 1, where.column + 1))
         ends = dict(zip(starts, [*starts[1:], len(self._text)], strict=True))
@@ -100,7 +100,7 @@ class _Reader:
                 raise _NotPlain
             mapping[key] = self._value(self._next(), depth)
         if type(event) is not yaml.MappingEndEvent:
-            raise _NotPlain  # a key that is no scalar
+            raise _NotPlain  # a key that is not a scalar
         self._count(2 * len(mapping))
         return mapping
 

@@ -1,12 +1,12 @@
-"""YAML text to trees, under hard limits.
+"""Conversion of YAML text to trees, under hard limits.
 
-The text is hostile until proven otherwise, so nothing here is recursive and everything is counted as it comes: bytes,
-depth, documents and nodes. An alias counts as all that it stands for, so an alias bomb ends while it is still small;
-and all aliases of a file together may stand for so much, long texts included.
-Refused besides: equal keys in one mapping, keys that are not text, merge keys (`<<`), and every tag but `!!str`.
+The text may be hostile, so nothing here is recursive, and bytes, depth, documents and nodes are counted as they
+arrive. An alias counts as everything that it stands for, so an alias bomb is stopped while it is small. All aliases
+of a file together have a limit too, which includes long texts. Also rejected: duplicate keys, keys that are not
+text, merge keys (`<<`), and every tag but `!!str`.
 
-Law: a problem that leaves the structure clear is collected; any other ends the file.
-Neighbours: `yaml_events` gives the events, `yaml_scalars` their values; `yaml_documents` decides who reads a file.
+A problem that leaves the structure clear is collected; any other ends the file. `yaml_events` yields the events,
+`yaml_tree` the values of scalars; `yaml_documents` selects the reader of a file.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,16 @@ from functions.api.problems import Problem, SourceLocation, shown
 from functions.api.yaml_events import YamlInvalid, events, place_of
 from functions.api.yaml_tree import TEXT_TAGS, Node, resolved
 
-MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
-MAX_NODES = 100_000  # in one document
-MAX_DOCUMENTS = 10_000  # in one file
-MAX_ALIASED = 100_000  # in one file: values that aliases stand for; of their text, ALIASED_CHARS count as one more
+MAX_DEPTH = 32  # shoal's deepest kind has 6 levels, KServe's about 15
+MAX_NODES = 100_000  # per document
+MAX_DOCUMENTS = 10_000  # per file
+MAX_ALIASED = 100_000  # per file: values that aliases stand for; ALIASED_CHARS characters of text count as one more
 ALIASED_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A tree, and the part of the text that it came from: text[start:end], which begins at `first_line`."""
+    """A tree and its source text: text[start:end], which begins at `first_line`."""
 
     root: Node
     start: int
@@ -47,14 +47,14 @@ class ParsedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The documents of one text that could be read, empty ones left out, and what is wrong with it."""
+    """The readable documents of one text, without empty ones, and the problems of the text."""
 
     documents: tuple[ParsedDocument, ...]
     problems: tuple[Problem, ...]
 
 
 def parse_text(file: str, text: str, first_line: int = 1) -> Parsed:
-    """`first_line` is where in its file the text begins."""
+    """Parse a text; `first_line` is its first line in the file."""
     builder = _Builder(file, first_line)
     try:
         for event in events(file, text, first_line):
@@ -65,11 +65,12 @@ def parse_text(file: str, text: str, first_line: int = 1) -> Parsed:
 
 
 def _cut(builder: "_Builder", text: str, first_line: int) -> Iterator[ParsedDocument]:
-    """Each document with its whole lines, up to where the next one begins."""
+    """Yield each document with its whole lines, up to the start of the next one."""
     starts = [text.rfind("\n", 0, mark.index) + 1 for mark in builder.starts]
     ends = [*starts[1:], len(text)]
     for index, root in builder.documents:
-        # A byte order mark counts as text, except as the first of all: what begins with one is cut a line end earlier.
+        # A byte order mark counts as text, except at the start of the file: a document that begins with one is cut a
+        # line end earlier.
         before = 1 if starts[index] and text[starts[index]] == "\ufeff" else 0
         first = builder.starts[index].line + first_line - before
         yield ParsedDocument(root, starts[index] - before, ends[index], first)
@@ -77,11 +78,11 @@ def _cut(builder: "_Builder", text: str, first_line: int) -> Iterator[ParsedDocu
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not come yet."""
+    """A collection whose end has not arrived yet."""
 
     node: Node
     anchor: str | None
-    key: str | None = None  # of a mapping: the key that waits for its value
+    key: str | None = None  # in a mapping: the key that waits for its value
 
 
 class _Builder:
@@ -94,7 +95,7 @@ class _Builder:
         self._open: list[_Open] = []
         self._anchors: dict[str, Node | None] = {}  # None while the anchored collection is still open
         self._nodes = 0
-        self._stood_for = 0  # by aliases, in the whole file
+        self._stood_for = 0  # values that aliases stand for in the whole file
 
     def feed(self, event: Event) -> None:
         place = place_of(self._file, event.start_mark, self._first_line)
@@ -135,7 +136,7 @@ class _Builder:
         self._attach(closed.node)
 
     def _add(self, node: Node, place: SourceLocation) -> None:
-        """A scalar or an alias: a key where one is awaited, else a value."""
+        """Add a scalar or an alias: as a key if one is expected, else as a value."""
         self._count(node.nodes, place)
         if self._awaits_key():
             self._take_key(node, place)
@@ -159,7 +160,7 @@ class _Builder:
             self.problems.append(Problem(place, "", message))
 
     def _attach(self, node: Node) -> None:
-        """A finished node becomes its parent's child, or the document."""
+        """Add a finished node to its parent, or as the document's root."""
         if not self._open:
             if node.value is not None:
                 self.documents.append((len(self.starts) - 1, node))
@@ -171,7 +172,7 @@ class _Builder:
         if isinstance(parent.node.value, list):
             parent.node.value.append(node)
         elif isinstance(parent.node.value, dict) and parent.key is not None:
-            parent.node.value.setdefault(parent.key, node)  # of two equal keys the first stays
+            parent.node.value.setdefault(parent.key, node)  # the first of two equal keys stays
             parent.key = None
 
     def _awaits_key(self) -> bool:
@@ -185,7 +186,7 @@ class _Builder:
         self._refuse_tag(event, place)
         is_text = event.style in {"'", '"', "|", ">"} or event.tag in TEXT_TAGS
         if not event.value and not is_text:
-            place = self._awaiting_key_place() or place  # YAML puts an absent value where the next token begins
+            place = self._awaiting_key_place() or place  # YAML places an absent value where the next token begins
         value = event.value if is_text else resolved(event.value)
         node = Node(place, value, chars=len(event.value), text_offset=_text_offset(event))
         if event.anchor is not None:
@@ -216,7 +217,8 @@ class _Builder:
 
 
 def _text_offset(event: ScalarEvent) -> int | None:
-    """How many characters after its place a scalar's text begins; None where the text is not written as it is."""
+    """Return the offset in characters of a scalar's text from its location; None if the text is not written
+    literally."""
     before = {None: 0, "": 0, "'": 1, '"': 1}.get(event.style)
     if before is None or event.end_mark.index - event.start_mark.index != len(event.value) + 2 * before:
         return None

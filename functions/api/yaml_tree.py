@@ -1,7 +1,7 @@
-"""A YAML document as a tree that remembers where everything stood, and what its plain scalars mean by YAML 1.2.
+"""A YAML document as a tree with locations, and the meaning of plain scalars in YAML 1.2.
 
-Only true and false are booleans; dates, `.nan`, `.inf`, octals and hexadecimals stay text.
-Neighbours: `yaml_parse` builds trees out of hostile text, `validation` looks up in them where a problem is.
+Only true and false are booleans; dates, `.nan`, `.inf`, octals and hexadecimals stay text. Neighbours: `yaml_parse`
+builds trees from hostile text, `validation` uses them to locate problems.
 """
 
 import re
@@ -16,18 +16,18 @@ Scalar = str | int | float | bool | None
 
 @dataclass(slots=True)
 class Node:
-    """A mapping, a list or a scalar; `nodes`, `chars` (of text) and `height` are those of the whole subtree."""
+    """A mapping, a list or a scalar. `nodes`, `chars` (of text) and `height` are those of the whole subtree."""
 
     place: SourceLocation
     value: "dict[str, Node] | list[Node] | Scalar"
-    key_places: dict[str, SourceLocation] = field(default_factory=dict)  # of a mapping: where each key stands
+    key_places: dict[str, SourceLocation] = field(default_factory=dict)  # in a mapping: location of each key
     nodes: int = 1
     height: int = 1
     chars: int = 0
-    text_offset: int | None = None  # of a scalar: how far behind the place its text begins, where it stands as it is
+    text_offset: int | None = None  # for a scalar written literally: offset of its text from `place`
 
     def plain(self) -> Any:
-        """The subtree as dicts, lists and scalars. Recursion is safe: the parser bounds the depth."""
+        """Return the subtree as dicts, lists and scalars. Recursion is safe: the parser bounds the depth."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -42,14 +42,14 @@ class Node:
         return None
 
     def at(self, path: Sequence[str | int]) -> "Node | None":
-        """The node at the path, or None."""
+        """Return the node at the path, or None."""
         node: Node | None = self
         for part in path:
             node = node.child(part) if node is not None else None
         return node
 
     def locate(self, path: Sequence[str | int]) -> SourceLocation:
-        """Where the path's value stands; the nearest ancestor's key or value where the path ends early."""
+        """Return the location of the path's value, or of its nearest existing ancestor's key or value."""
         node, place = self, self.place
         for part in path:
             child = node.child(part)
@@ -62,14 +62,15 @@ class Node:
         return place
 
     def locate_character(self, path: Sequence[str | int], offset_chars: int) -> SourceLocation:
-        """Where a character of the path's text stands; the text's own place where that cannot be told."""
+        """Return the location of a character of the path's text; the text's own location if it is not written
+        literally."""
         node, place = self.at(path), self.locate(path)
         if node is None or node.text_offset is None:
             return place
         return SourceLocation(place.file, place.line, place.column + node.text_offset + offset_chars)
 
     def locate_key(self, path: Sequence[str | int]) -> SourceLocation:
-        """Where the path's last key stands."""
+        """Return the location of the path's last key."""
         parent = self.at(path[:-1])
         last = path[-1] if path else None
         if parent is None or not isinstance(last, str):

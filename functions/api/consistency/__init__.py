@@ -1,12 +1,12 @@
-"""Consistency of several objects: names that occur twice, and references to what is not there.
+"""Consistency of several objects: duplicate names, and references to missing objects.
 
     for problem in consistency.problems(objects, complete=True): ...
 
-`complete` says that every document could be read. Where one could not, a reference to nothing is no finding: what it
-names may stand in the very document that is broken.
+`complete` is True if every document could be read. Otherwise a missing reference is not reported, because its
+target may be in the broken document.
 
-Each check is a generator over `Everything`, so that nobody pays for placing problems that nobody will read. A new
-check is a function here or in one of the neighbours; what an object contradicts in itself is its kind's `findings`.
+Each check is a generator over `Everything`, so that problems beyond the limit are never located. A new check is a
+function here or in one of the neighbours; a contradiction within one object is reported by its kind's `findings`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ __all__ = ["Everything", "problems"]
 
 
 def problems(objects: Sequence[Declared[AnyObject]], *, complete: bool) -> Iterator[Problem]:
-    """Everything that is wrong between the objects."""
+    """Yield every problem between the objects."""
     everything = sorted_out(objects)
     yield from references.name_problems(objects, everything)
     yield from fallbacks.doubles(everything)

@@ -1,4 +1,4 @@
-"""All declared objects, sorted out by kind once."""
+"""All declared objects, grouped by kind once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Kind = TypeVar("Kind")
 class Everything:
     tenants: list[Declared[Tenant]]
     models: list[Declared[Model]]
-    services: list[Declared[InferenceService]]  # those that serve a pool of ours
+    services: list[Declared[InferenceService]]  # only those of a pool
     quotas: list[Declared[QuotaPolicy]]
     routing: list[Declared[RoutingPolicy]]
     admission: list[Declared[AdmissionPolicy]]
@@ -30,7 +30,7 @@ class Everything:
     autoscaling: list[Declared[AutoscalingPolicy]]
 
     def pools(self) -> dict[str, Declared[InferenceService]]:
-        """By name; of two services with one pool, the first."""
+        """Return the pools by name; if two services have one pool, the first."""
         pools: dict[str, Declared[InferenceService]] = {}
         for service in self.services:
             pools.setdefault(service.value.pool or "", service)

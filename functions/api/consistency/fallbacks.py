@@ -1,7 +1,8 @@
-"""Where requests may go on to, over all routing policies together: never back to where they came from.
+"""Fallbacks and cascades of all routing policies together: requests must never return to a pool that they came
+from.
 
 Fallbacks and cascades are edges between pools, each for some tiers or for all. A request belongs to one tier, so a
-circle counts only if one tier may go all the way round: 70b -> 8b for free and 8b -> 70b for enterprise is none.
+cycle counts only if one tier can complete it: 70b -> 8b for free and 8b -> 70b for enterprise is none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,8 @@ from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.problems import Problem, shown
 
-# Tiers x edges: beyond this, tiers are not told apart, and a circle that no tier could go round is refused as well.
+# Tiers x edges: beyond this, tiers are not distinguished, and a cycle that no tier could complete is rejected as
+# well.
 MAX_STEPS = 1_000_000
 _ANY_OTHER = ""  # a tier that no edge names
 
@@ -51,10 +53,10 @@ def problems(everything: Everything) -> Iterator[Problem]:
 
 
 def find_circle(hops: Iterable[Hop]) -> list[Hop] | None:
-    """The hops of one circle, in order; None where there is none."""
+    """Return the hops of one cycle, in order; None if there is none."""
     leaving: dict[str, list[Hop]] = {}
     for edge in hops:
-        if edge.source != edge.target:  # told by the policy itself
+        if edge.source != edge.target:  # the policy's own findings report it
             leaving.setdefault(edge.source, []).append(edge)
     done: set[str] = set()
     for start in list(leaving):
@@ -65,7 +67,7 @@ def find_circle(hops: Iterable[Hop]) -> list[Hop] | None:
 
 
 def _walk(start: str, leaving: Mapping[str, list[Hop]], done: set[str]) -> list[Hop] | None:
-    """Depth first from one pool; with a stack, since the length of the way is the text's choice."""
+    """Search depth first from one pool, with an explicit stack, because the input determines the depth."""
     way: list[Hop] = []
     on_way = {start}
     stack = [iter(leaving[start] if start not in done else [])]
@@ -118,9 +120,9 @@ def doubles(everything: Everything) -> Iterator[Problem]:
 
 
 def best_match(pool: str, patterns: Iterable[str]) -> str | None:
-    """The pattern that fits a pool best: its exact name, else the longest beginning; None where none fits.
+    """Return the pattern that fits a pool best: its exact name, else the longest prefix; None if none fits.
 
-    Of `*`, `llama-*` and `llama-3-8b`, the pool llama-3-8b has the last, llama-3-70b the second, bge-m3 the first.
+    Of `*`, `llama-*` and `llama-3-8b`, llama-3-8b matches the last, llama-3-70b the second, bge-m3 the first.
     """
     fitting = [it for it in patterns if it == pool or (it.endswith("*") and pool.startswith(it[:-1]))]
     return max(fitting, key=lambda it: (it == pool, len(it)), default=None)
@@ -137,7 +139,7 @@ def _doubles(policies: Iterable[Declared[RoutingPolicy] | Declared[AdmissionPoli
                 first[pattern] = f"{policy.value.metadata.name} at {policy.source}"
 
 
-# Autoscaling policies against the pools that they scale and the promises that their rules speak of.
+# Autoscaling policies compared with the pools that they scale and the targets that their rules refer to.
 
 
 def scaling_doubles(everything: Everything) -> Iterator[Problem]:
@@ -165,8 +167,10 @@ def scaling_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceService]) -> Iterator[Problem]:
-    """The pool starts with the service's minReplicas, where it declares them, and never has more than its maxReplicas.
-    What the autoscaler wrote there is no declaration."""
+    """Check that the pool starts with the service's declared minReplicas, and never exceeds its maxReplicas.
+
+    Values that the autoscaler wrote there are not declarations.
+    """
     replicas = policy.value.spec.replicas
     start, most = service.value.bounds_under(replicas.min)
     if replicas.max > most:
@@ -181,7 +185,7 @@ def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceServ
 
 
 def _promised(policy: Declared[AutoscalingPolicy], admission: Declared[AdmissionPolicy]) -> Iterator[Problem]:
-    """A rule that speaks of `slo` needs one: the interactive band's."""
+    """Check that the interactive band has a `slo` if a rule refers to it."""
     interactive = admission.value.spec.bands.interactive
     if interactive is not None and interactive.ttft_slo is not None:
         return

@@ -1,9 +1,9 @@
-"""Bases of a tenant's own, `tenant/name`: their pools are that tenant's alone, and so are adapters over them.
+"""Base models that a tenant owns, `tenant/name`: their pools, and adapters over them, are for that tenant only.
 
-Worked example (tests/api/test_own_models.py): the Model acme/wiki, of type base, is served by the pool acme.wiki, whose
-InferenceService is annotated `shoal.dev/dedicated-to: acme`; globex/tone cannot name that pool as its base.
+Worked example (tests/api/test_own_models.py): the Model acme/wiki, of type base, is served by the pool acme.wiki,
+whose InferenceService is annotated `shoal.dev/dedicated-to: acme`; globex/tone cannot name that pool as its base.
 
-Neighbours: `pools` checks what holds for every pool that is dedicated.
+Neighbours: `pools` checks rules for every dedicated pool.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from functions.api.problems import Problem, shown
 
 
 def owners(everything: Everything) -> dict[str, str]:
-    """By pool that bears the name of a tenant's own model, that tenant."""
+    """Return the owner of each pool that has the name of a tenant's own model."""
     return {
         model.value.pool: model.value.owner
         for model in everything.models

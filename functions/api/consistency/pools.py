@@ -1,11 +1,13 @@
-"""Pools of one model, and pools dedicated to tenants: names of nothing, and declarations that lead nowhere.
+"""Pools of one model, and pools dedicated to tenants: references to missing objects, and declarations without
+effect.
 
-pool       its model is another pool's own, and for the same task; its tenants exist and use it
-prefill    reads for a pool that is like it
-weights    others than the model's are declared as a Model of the pool's name, so that answers tell their digest
-tenant     one that uses no shared pool has one of its own, for each model that it names
-rule       its pool is one of several of a model that the policy governs; its tiers and tenants exist
-elsewhere  fallbacks, cascades, classifiers and adapters name models, by the pools that bear their names
+pool       its model belongs to another pool and has the same task; its tenants exist and use it prefill    a pool
+that it can compute prompts for exists weights    weights that differ from the model's are declared as a Model with
+the pool's name, so that responses have
+           their digest
+tenant     a tenant that uses no shared pool has a pool of its own, for each model that it names rule       its pool
+is one of several of a model that the policy governs; its tiers and tenants exist elsewhere  fallbacks, cascades,
+classifiers and adapters name models, by the pools that have their names
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +42,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
     governing: dict[str, Declared[RoutingPolicy]] = {}
     for policy in everything.routing:
         for pattern in policy.value.spec.pools:
-            governing.setdefault(pattern, policy)  # a second one is told of itself, by `fallbacks`
+            governing.setdefault(pattern, policy)  # `fallbacks` reports a second one
     for policy in everything.routing:
         yield from _rules(policy, everything, pools, governing)
         yield from _steps(policy, pools)
@@ -51,7 +53,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _is_beside(service: InferenceService) -> bool:
-    """Whether it serves another pool's model."""
+    """Return True if the service serves another pool's model."""
     return service.model_name != service.pool
 
 
@@ -83,7 +85,7 @@ def _model_of(service: Declared[InferenceService], pools: Pools, declared: set[s
 
 
 def _reads_for(service: Declared[InferenceService], pools: Pools) -> Iterator[Problem]:
-    """A prefill pool reads prompts for a pool of its model that is quantized alike and for the same tenants."""
+    """Check a prefill pool: another pool of its model must have the same quantization and tenants."""
     value = service.value
     if not value.role or value.model_name not in pools:
         return

@@ -1,4 +1,4 @@
-"""Undeclared names of tiers, rollouts and pools that policies and tenants use."""
+"""References in policies and tenants to undeclared tiers, rollouts and pools."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -46,7 +46,7 @@ def _tiers(everything: Everything) -> Iterator[Problem]:
 
 
 def _rollouts(everything: Everything) -> Iterator[Problem]:
-    """A model that names none has `default`, which is built in where nobody declares it."""
+    """Check models' rollouts; the default, `default`, is built in if it is not declared."""
     rollouts = {rollout.value.metadata.name for rollout in everything.rollouts}
     for model in everything.models:
         spec = model.value.spec
@@ -75,7 +75,7 @@ def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iter
     classifier = policy.value.spec.classifier
     if classifier is None:
         return
-    if classifier.model in pools:  # a pool's base model bears its name; adapters' ids have a slash
+    if classifier.model in pools:  # a pool's base model has its name; adapters' ids have a slash
         message = f"{shown(classifier.model)} is a base model already; take a name that no pool has, such as auto"
         yield policy.problem(["spec", "classifier", "model"], message)
     ends: list[tuple[tuple[str | int, ...], str]] = [(("otherwise",), classifier.otherwise)]
@@ -85,7 +85,7 @@ def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iter
             yield policy.problem(["spec", "classifier", *path], no_such_pool(pool, pools))
 
 
-# Names that may occur once: objects of a kind, key ids in the installation, pools.
+# Names that must be unique: objects of a kind, key ids in the installation, pools.
 
 
 def name_problems(objects: Iterable[Declared[AnyObject]], everything: Everything) -> Iterator[Problem]:
@@ -106,7 +106,7 @@ def _object_names(objects: Iterable[Declared[AnyObject]]) -> Iterator[Problem]:
 
 
 def _key_ids(tenants: Iterable[Declared[Tenant]]) -> Iterator[Problem]:
-    """A key names its id only, and the id finds the tenant."""
+    """Check that key ids are unique: a key names only its id, which determines the tenant."""
     first: dict[str, tuple[Declared[Tenant], int]] = {}
     for tenant in tenants:
         for index, key in enumerate(tenant.value.spec.keys):
@@ -128,12 +128,12 @@ def _pool_names(services: Iterable[Declared[InferenceService]]) -> Iterator[Prob
             yield service.problem(["metadata", "labels", POOL_LABEL], message)
 
 
-# Models against the tenants they belong to and the pools that serve them.
+# Models compared with their tenants and the pools that serve them.
 
 
 def model_problems(everything: Everything) -> Iterator[Problem]:
     tenants = {tenant.value.metadata.name for tenant in everything.tenants}
-    in_order: list[str] = []  # the tenants, once somebody must be told of one that is near
+    in_order: list[str] = []  # sorted tenants, filled when the first near miss is needed
     pools = everything.pools()
     for model in everything.models:
         spec = model.value.spec
@@ -143,7 +143,7 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
             message = f"begins with {shown(tenant)}, and there is no such Tenant"
             yield model.problem(["spec", "id"], message + near_miss(tenant, in_order))
         if spec.type == "lora" and spec.base is None:
-            continue  # told already
+            continue  # already reported
         service = pools.get(model.value.pool)
         if service is None:
             key = "base" if spec.type == "lora" else "id"
@@ -153,7 +153,7 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
-    """What the pool is started from, before anything is published, is one of the versions."""
+    """Check that the pool's storageUri, which it starts from before anything is published, is one of the versions."""
     served = service.spec.predictor.model
     spec = model.value.spec
     artifacts = [version.artifact for version in spec.versions]

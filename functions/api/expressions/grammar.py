@@ -1,6 +1,6 @@
-"""How expressions are spelled: the grammar, and its errors as messages.
+"""Syntax of expressions: the grammar, and its errors as messages.
 
-Neighbours: `parse` gives the tree a meaning; what a metric may be compared with is not the grammar's business.
+Neighbours: `parse` gives the tree a meaning and checks what a metric may be compared with.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from functions.api.problems import shown
 
 
 class ExpressionInvalid(ValueError):
-    """Fix the expression; `offset_chars` counts from its first character, 0."""
+    """The expression is invalid; `offset_chars` is the position of the error, from 0."""
 
     def __init__(self, message: str, offset_chars: int) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ PERCENT: "%"
 %ignore " "
 """
 
-# What people would call each terminal; those with the same words are told once.
+# Terminals in messages; those with the same text are listed once.
 _WORDS = {
     "METRIC": "the name of a metric",
     "COMPARISON": "> or < (or >=, <=)",
@@ -64,7 +64,7 @@ _WORDS = {
 
 
 def parse_tree(text: str, start: str) -> Tree[Token]:
-    """The tree of one expression; ExpressionInvalid with the first character that does not fit."""
+    """Return the tree of one expression; ExpressionInvalid with the first character that does not fit."""
     if len(text) > TEXT_MAX_CHARS:
         raise ExpressionInvalid(f"{len(text)} characters; allowed: at most {TEXT_MAX_CHARS}", 0)
     try:
@@ -95,7 +95,7 @@ def _in_words(text: str, start: str, error: UnexpectedInput) -> ExpressionInvali
 
 
 def _listed(terminals: Iterable[Any]) -> str:
-    """In the order of the table, so that an error reads the same every time."""
+    """List the terminals in the order of the table, so that an error is always the same text."""
     names = {str(terminal) for terminal in terminals}
     words = [word for name, word in _WORDS.items() if name in names]
     return ", or ".join(words) or "nothing more"

@@ -1,6 +1,6 @@
-"""Trees to values: names looked up, units checked against what the metric measures.
+"""Conversion of trees to values: metric names are looked up, and units checked against the metric's dimension.
 
-Neighbours: `grammar` makes the trees and its errors, `metrics` has the tables.
+Neighbours: `grammar` makes the trees and their errors.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ from functions.api.expressions.values import (
 from functions.api.kinds.quantities import DURATION_MAX_S
 from functions.api.problems import near_miss, shown
 
-# What expressions may measure: closed tables, each metric with its dimension.
+# Metrics that expressions may use: closed tables, each metric with its dimension.
 #
-# A metric that is not here cannot be written, so a typing error never becomes a condition that silently never holds.
+# A metric that is not here is rejected, so a typing error never becomes a condition that silently never holds.
 
 
 class Dimension(Enum):
     RATIO = "a percentage such as 2%"
     SECONDS = "a duration such as 500ms or 2s"
-    PLAIN_SECONDS = "a number of seconds such as 0.5"  # the metric's name says the unit
+    PLAIN_SECONDS = "a number of seconds such as 0.5"  # the metric's name has the unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,15 @@ class Metric:
     name: str
     dimension: Dimension
     meaning: str
-    has_slo: bool = False  # the pool's AdmissionPolicy promises a bound for it
+    has_slo: bool = False  # the pool's AdmissionPolicy may promise a bound for it
 
     @property
     def is_ratio(self) -> bool:
         return self.dimension is Dimension.RATIO
 
 
-# Of the new version, over the running stage; each may also be a multiple of the control group's, such as 2x.
+# Metrics of the new version in the running stage. A threshold may also be a multiple of the control group's value,
+# such as 2x.
 HALT_METRICS = (
     Metric("error_rate", Dimension.RATIO, "requests that failed, of all"),
     Metric("p50_latency", Dimension.SECONDS, "median time from request to last byte"),
@@ -61,7 +62,7 @@ HALT_METRICS = (
     Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
 )
 
-# Of a pool as a whole.
+# Metrics of a whole pool.
 SCALE_METRICS = (
     Metric("p50_ttft", Dimension.SECONDS, "median time to first token", has_slo=True),
     Metric("p95_ttft", Dimension.SECONDS, "95th percentile of the time to first token", has_slo=True),
@@ -85,7 +86,7 @@ _Tree = Tree[Token]
 
 
 def parse_halt(text: str) -> HaltCondition:
-    """What stops a rollout; ExpressionInvalid says what is wrong, and where."""
+    """Parse a condition that stops a rollout; ExpressionInvalid says what is wrong, and where."""
     tree = parse_tree(text, "halt")
     metric = _metric(_token(tree, 0), HALT_METRICS)
     amount = _subtree(tree, 2)
@@ -98,7 +99,7 @@ def parse_halt(text: str) -> HaltCondition:
 
 
 def parse_scale_rule(text: str) -> ScaleRule:
-    """What scales a pool; ExpressionInvalid says what is wrong, and where."""
+    """Parse a rule that scales a pool; ExpressionInvalid says what is wrong, and where."""
     tree = parse_tree(text, "scale_rule")
     metric = _metric(_token(tree, 0), SCALE_METRICS)
     amount = _subtree(tree, 2)
@@ -128,7 +129,7 @@ def _metric(token: Token, metrics: tuple[Metric, ...]) -> Metric:
 
 
 def _measured(text: str, amount: _Tree, metric: Metric, allowed: list[str]) -> Ratio | Seconds:
-    """The amount in the metric's own dimension."""
+    """Return the amount in the metric's own dimension."""
     if amount.data == "percent" and metric.is_ratio:
         percent = Decimal(_token(amount, 0))
         if percent > 100:

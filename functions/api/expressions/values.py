@@ -1,6 +1,6 @@
 """Values of expressions: frozen, with typed units and a canonical text.
 
-Law: two expressions mean the same exactly where their texts are equal, and every text parses back to its value
+Two expressions mean the same if and only if their texts are equal, and every text parses back to its value
 (test_canonical_text_parses_back_to_the_same_value).
 """
 
@@ -15,7 +15,7 @@ Comparison = Literal[">", "<", ">=", "<="]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of 1: `2%` is 0.02."""
+    """A ratio from 0 to 1: `2%` is 0.02."""
 
     value: float
 
@@ -26,7 +26,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """To the millisecond."""
+    """A duration with millisecond precision."""
 
     value: float
 
@@ -40,13 +40,13 @@ class Seconds:
 
     @property
     def plain_text(self) -> str:
-        """For a metric whose name says the unit: `0.5`."""
+        """Text without a unit, for a metric whose name has it: `0.5`."""
         return _decimal(self.milliseconds / 1000, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TimesControl:
-    """A multiple of what the control group, on the old version, has at the same time."""
+    """A multiple of the control group's value, which is measured on the old version at the same time."""
 
     factor: float
 
@@ -57,7 +57,7 @@ class TimesControl:
 
 @dataclass(frozen=True, slots=True)
 class TimesSlo:
-    """A multiple of what the pool's AdmissionPolicy promises."""
+    """A multiple of the bound that the pool's AdmissionPolicy promises."""
 
     factor: float
 
@@ -68,7 +68,7 @@ class TimesSlo:
 
 @dataclass(frozen=True, slots=True)
 class HaltCondition:
-    """Stops a rollout while it holds."""
+    """A condition that stops a rollout while it holds."""
 
     metric: str
     comparison: Comparison
@@ -81,7 +81,7 @@ class HaltCondition:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """So many replicas more, or fewer."""
+    """A number of replicas to add or, if negative, to remove."""
 
     amount: int
 
@@ -92,7 +92,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of the replicas that there are, signed: `+10%` is 0.1."""
+    """A share of the current replicas, signed: `+10%` is 0.1."""
 
     amount: float
 
@@ -103,14 +103,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ScaleRule:
-    """Where the comparison has held for `hold_s`, the pool changes by `step`."""
+    """A rule that changes the pool by `step` once the comparison has held for `hold_s`."""
 
     metric: str
     comparison: Comparison
     threshold: Ratio | Seconds | TimesSlo
     step: Replicas | Share
     hold_s: float = 0.0
-    names_seconds: bool = False  # the metric's own name says its unit, so the threshold is spelled without one
+    names_seconds: bool = False  # True if the metric's name has its unit, so the threshold is written without one
 
     @property
     def text(self) -> str:
@@ -121,6 +121,6 @@ class ScaleRule:
 
 
 def _decimal(value: float, scale: int) -> str:
-    """The shortest decimal of value x scale, without binary noise: 0.07 x 100 is `7`."""
+    """Return the shortest decimal of value x scale, without binary noise: 0.07 x 100 is `7`."""
     text = format(Decimal(repr(value)) * scale, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

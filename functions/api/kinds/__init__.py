@@ -1,4 +1,5 @@
-"""The YAML kinds: what operators write, as strict frozen models.
+"""The YAML kinds that operators write, as strict frozen models.
 
-One file a kind; `catalogue` lists them. A new kind is a model here and a line there; the loader needs no change.
+Each kind has its own file, and `catalogue` lists them. A new kind needs a model here and a line there; the loader
+needs no change.
 """

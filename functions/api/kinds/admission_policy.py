@@ -1,7 +1,7 @@
-"""`AdmissionPolicy`: what each service class is guaranteed of a pool, and how much may wait in front of it.
+"""`AdmissionPolicy`: capacity guaranteed to each service class of a pool, and the limit of its queue.
 
-Shares are of the pool's capacity; what a band does not use, the others borrow. Which policy a pool obeys is found as
-for `RoutingPolicy`.
+Shares are of the pool's capacity; other bands borrow what a band does not use. A pool's policy is found as for
+`RoutingPolicy`.
 """
 
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ from functions.api.kinds.base import Finding, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Positive, Ratio, duration_ms
 from functions.api.snapshot import ServiceClass
 
-_ROUNDING = 1e-9  # 0.6 + 0.3 + 0.1 is a little more than 1 in binary
+_ROUNDING = 1e-9  # 0.6 + 0.3 + 0.1 is slightly above 1 in binary
 
 
 class Band(Strict):
-    """What one service class is guaranteed."""
+    """Guarantees for one service class."""
 
     share: Ratio
-    """Of the pool's capacity, from 0 to 1; all bands together at most 1."""
+    """Share of the pool's capacity, from 0 to 1; all bands together at most 1."""
     ttft_slo: Duration | None = None
-    """The time to first token that the class is promised; the interactive band's is the `slo` of scaling rules."""
+    """Target for the time to first token of the class; the interactive band's is the `slo` of scaling rules."""
 
     max_wait: Duration | None = None
-    """How long a request may wait for room before it is refused. Without it: half of ttftSlo; without either, 10 s,
-    30 s and 10 min for interactive, near-real-time and batch."""
+    """Longest wait for capacity before a request is rejected. Default: half of ttftSlo; without ttftSlo 10 s, 30 s
+    and 10 min for interactive, near-real-time and batch."""
 
     @property
     def max_wait_ms(self) -> int | None:
@@ -38,14 +38,14 @@ class Band(Strict):
 
 
 class Bands(Strict):
-    """A class that is not written has no guaranteed share: it gets what the others leave."""
+    """Guarantees by service class. A class that is left out has no guaranteed share and uses what the others leave."""
 
     interactive: Band | None = None
     near_real_time: Band | None = Field(default=None, alias="near-real-time")
     batch: Band | None = None
 
     def written(self) -> tuple[tuple[ServiceClass, Band], ...]:
-        """The bands that are there, best class first."""
+        """Return the declared bands, best class first."""
         bands: tuple[tuple[ServiceClass, Band | None], ...] = (
             ("interactive", self.interactive),
             ("near-real-time", self.near_real_time),
@@ -56,14 +56,15 @@ class Bands(Strict):
 
 class AdmissionPolicySpec(Strict):
     pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)] = ("*",)
-    """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
+    """Names of pools, or a prefix of names with one * at the end. The pattern that fits a pool best applies."""
     bands: Bands
     max_queued_tokens: Positive = 2_000_000
-    """Tokens that may wait in front of a pool; more is refused at once rather than answered too late."""
+    """Tokens that may wait in front of a pool; requests beyond are rejected immediately instead of being answered
+    too late."""
 
 
 class AdmissionPolicy(ShoalObject):
-    """What each service class is guaranteed of a pool, and how much may wait in front of it."""
+    """Capacity guaranteed to each service class of a pool, and the limit of its queue."""
 
     kind: Literal["AdmissionPolicy"]
     spec: AdmissionPolicySpec

@@ -1,10 +1,10 @@
-"""What a gateway may do for a tenant's applications besides passing requests on: keep conversations, call tools.
+"""Gateway features for a tenant's applications: stored conversations and tool calls.
 
-All of it is off where it is not written. A tool is an HTTPS endpoint of the tenant's that the gateway calls when the
-model asks for it; its address is checked again whenever it is called, since a name may answer differently by then.
+Both are off by default. A tool is an HTTPS endpoint of the tenant that the gateway calls when the model requests
+it. Its address is checked at every call, since a name may resolve differently by then.
 
 Neighbours: `tenant` has these as fields; `functions.gateway.chat.tools` and `functions.gateway.chat.conversations`
-obey them.
+implement them.
 """
 
 import json
@@ -54,24 +54,25 @@ def _checked_parameters(text: str) -> str:
 
 
 class Tool(Strict):
-    """An HTTPS endpoint that takes the model's arguments as a JSON body and answers what the model shall read."""
+    """An HTTPS endpoint that receives the model's arguments as a JSON body and responds with the text for the model."""
 
     name: Annotated[str, AfterValidator(_checked_tool_name), matching(_TOOL_NAME.pattern)]
-    """What requests and models call it."""
+    """Name by which requests and models refer to the tool."""
     description: Annotated[str, Field(max_length=1000)] = ""
-    """What it does, for the model."""
+    """Description of the tool for the model."""
     url: Annotated[str, AfterValidator(_checked_url), matching(r"https://.{1,492}")]
-    """Where it is; POST. Only addresses of the public internet, or of networks that the operator allows."""
+    """URL that the gateway sends a POST to. It must be an address of the public internet, or of a network that the
+    operator allows."""
     parameters: Annotated[str, AfterValidator(_checked_parameters)] = '{"type":"object"}'
     """JSON Schema of its arguments, as JSON text."""
     timeout: Duration = "10s"
-    """How long one call may take."""
+    """Longest duration of one call."""
     max_calls: Annotated[int, Field(ge=1, le=16)] = 4
-    """Calls within one request."""
+    """Calls allowed within one request."""
     max_bytes: Annotated[int, Field(ge=1, le=1024 * 1024)] = 65_536
-    """Of one answer; a longer one is an error that the model reads."""
+    """Largest response in bytes; a longer one is reported to the model as an error."""
     secret: Name | None = None
-    """The file among the gateway's tool secrets whose text is sent as the bearer token."""
+    """Name of the file among the gateway's tool secrets whose text is sent as the bearer token."""
 
     @property
     def timeout_s(self) -> float:
@@ -79,14 +80,14 @@ class Tool(Strict):
 
 
 class Conversations(Strict):
-    """Whether the gateway keeps a session's chat, so that requests carry only what is new."""
+    """Stored conversations: the gateway keeps a session's chat, so that requests contain only new messages."""
 
     store: bool = False
-    """true: requests with a session id are answered in the light of what was said in it before."""
+    """true: the gateway adds the session's earlier messages to requests with a session id."""
     ttl: Duration = "24h"
-    """How long a conversation is kept after its last request."""
+    """Time for which a conversation is stored after its last request."""
     max_tokens: Positive = 32_000
-    """About how much of one is kept; the oldest turns go first."""
+    """Approximate limit of a stored conversation in tokens; the oldest turns are dropped first."""
 
     @property
     def ttl_s(self) -> float:

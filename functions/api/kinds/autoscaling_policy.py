@@ -1,8 +1,8 @@
-"""`AutoscalingPolicy`: between which bounds a pool scales, and on which signals.
+"""`AutoscalingPolicy`: bounds and signals by which a pool scales.
 
-One policy a pool. A pool with a policy leaves the number of its replicas to the autoscaler, and begins with the
-policy's `min` where its InferenceService declares no `minReplicas`; a pool without one keeps that. Expressions are
-described in `functions.api.expressions`.
+A pool has at most one policy. With a policy, the autoscaler sets the number of replicas. It starts from the
+policy's `min` if the InferenceService declares no `minReplicas`. A pool without a policy keeps its declared number.
+Expressions are described in `functions.api.expressions`.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, duration_s
 from functions.api.problems import shown
 
-LEAST_IDLE_S = 10.0  # shorter, and a pool would go between two turns of one conversation
+LEAST_IDLE_S = 10.0  # with less, a pool could scale to zero between two turns of one conversation
 
 
 def _checked_rule(text: str) -> str:
@@ -28,28 +28,28 @@ ScaleRules = Annotated[tuple[ScaleRuleText, ...], Field(max_length=20)]
 
 
 class Replicas(Strict):
-    """Bounds that no rule passes."""
+    """Bounds that no rule exceeds."""
 
     min: Annotated[int, Field(ge=0, le=100_000)]
-    """What the pool starts with; at most the InferenceService's minReplicas, where that declares one. 0: nothing runs
-    until somebody asks."""
+    """Initial number of replicas; at most the InferenceService's minReplicas, if that declares one. 0: no replica
+    runs until a request arrives."""
     max: Annotated[int, Field(ge=1, le=100_000)]
-    """At most the InferenceService's maxReplicas."""
+    """Largest number of replicas; at most the InferenceService's maxReplicas."""
 
 
 class AutoscalingPolicySpec(Strict):
     pool: Name
-    """The pool that it scales; one policy a pool."""
+    """The pool that it scales; one policy per pool."""
     replicas: Replicas
     warm: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Replicas with the base loaded and no traffic, beside the others: they take over in under a second."""
+    """Additional replicas with the base model loaded and no traffic, which take over in under a second."""
     idle_after: Duration = "10m"
-    """With min 0: the pool goes to zero when nobody has asked for it for so long; at least 10s. No scaleDown rule takes
-    the last replica."""
+    """With min 0: time without requests after which the pool scales to zero; at least 10s. No scaleDown rule
+    removes the last replica."""
     scale_up: ScaleRules = ()
     """Rules such as kv_usage > 85% for 3m: +5%; any that holds adds replicas."""
     scale_down: ScaleRules = ()
-    """Rules such as utilization < 40% for 15m: -1; they count only while no scaleUp rule holds."""
+    """Rules such as utilization < 40% for 15m: -1; they apply only while no scaleUp rule holds."""
 
     @property
     def idle_after_s(self) -> float:
@@ -57,7 +57,7 @@ class AutoscalingPolicySpec(Strict):
 
 
 class AutoscalingPolicy(ShoalObject):
-    """Between which bounds a pool scales, and on which signals."""
+    """Bounds and signals by which a pool scales."""
 
     kind: Literal["AutoscalingPolicy"]
     spec: AutoscalingPolicySpec

@@ -1,7 +1,7 @@
-"""Base of all our kinds: strictness, camelCase keys, metadata, and the small types that several use.
+"""Base of all shoal kinds: strictness, camelCase keys, metadata, and small types that several kinds use.
 
-Keys are written as Kubernetes writes them (`maxClass`), attributes as Python does (`max_class`). A text that is
-wrong raises ValueError with what is allowed; `validation` adds where it stands and what was found.
+Keys are written as in Kubernetes (`maxClass`), attributes as in Python (`max_class`). An invalid text raises
+ValueError with what is allowed; `validation` adds its location and what was found.
 """
 
 import re
@@ -22,9 +22,9 @@ _DIGEST = re.compile(DIGEST_PATTERN)
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, nothing is converted, nothing changes once made.
+    """A model that rejects unknown keys, converts nothing, and is immutable.
 
-    The text below a field is its description for editors and `kubectl explain` (`functions.api.schema`).
+    The docstring below a field is its description for editors and `kubectl explain` (`functions.api.schema`).
     """
 
     model_config = ConfigDict(
@@ -62,7 +62,7 @@ def _checked_digest(text: str) -> str:
 
 
 def matching(pattern: str) -> Any:
-    """The pattern for schemas only: our own check words its errors better."""
+    """Return a field with the pattern for schemas only: the validator's own error messages are better."""
     return Field(json_schema_extra={"pattern": f"^(?:{pattern})$"})
 
 
@@ -73,14 +73,14 @@ DigestText = Annotated[str, AfterValidator(_checked_digest), matching(DIGEST_PAT
 
 
 class Finding(NamedTuple):
-    """Something that an object contradicts in itself: the keys to it, and what is wrong there."""
+    """A contradiction within an object: the path of keys, and what is wrong there."""
 
     path: tuple[str | int, ...]
     message: str
 
 
 class Metadata(Strict):
-    """Labels and annotations are for people and tools; nothing of ours reads them."""
+    """Object metadata. Labels and annotations are for people and tools; shoal does not read them."""
 
     name: MetadataName
     namespace: MetadataName | None = None
@@ -89,12 +89,12 @@ class Metadata(Strict):
 
 
 class ShoalObject(Strict):
-    """The head that every kind of ours has."""
+    """The fields that every shoal kind has."""
 
     api_version: Literal["shoal.dev/v1alpha1"]
     kind: str
     metadata: Metadata
 
     def findings(self) -> Iterable[Finding]:
-        """What is wrong between this object's own values; what each value may be, its type says."""
+        """Yield contradictions between this object's values; each single value is checked by its type."""
         return ()

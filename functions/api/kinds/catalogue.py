@@ -1,4 +1,4 @@
-"""Catalogue of kinds: what the loader looks up for each document."""
+"""Catalogue of kinds, in which the loader looks up each document."""
 
 from functions.api.kinds import inference_service
 from functions.api.kinds.admission_policy import AdmissionPolicy
@@ -14,7 +14,7 @@ from functions.api.kinds.tenant import Tenant
 OurObject = Tenant | Model | QuotaPolicy | RoutingPolicy | AdmissionPolicy | RolloutPolicy | AutoscalingPolicy
 AnyObject = OurObject | InferenceService
 
-# In the order in which people read about them.
+# In reading order of the documentation.
 OUR_KINDS: tuple[type[OurObject], ...] = (
     Tenant,
     Model,

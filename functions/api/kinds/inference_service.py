@@ -1,6 +1,6 @@
-"""KServe's `InferenceService`, as far as shoal reads it: one per pool, named by the label `shoal.dev/pool`.
+"""The parts of KServe's `InferenceService` that shoal reads: one per pool, named by the label `shoal.dev/pool`.
 
-The kind is KServe's, so keys that we do not know are KServe's business and ignored; those that we read are strict.
+The kind is KServe's, so keys that shoal does not read are ignored; those that it reads are strict.
 """
 
 import re
@@ -18,8 +18,9 @@ from functions.api.snapshot import PoolRole, Task
 
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
-VERSION_OF_LABEL = "shoal.dev/version-of"  # the controller's own: a second service of that pool, with another version
-POOL_SERVICES = f"{POOL_LABEL},!{VERSION_OF_LABEL}"  # a label selector: what people declare
+# set by the controller only: a second service of that pool, with another version
+VERSION_OF_LABEL = "shoal.dev/version-of"
+POOL_SERVICES = f"{POOL_LABEL},!{VERSION_OF_LABEL}"  # label selector of the services that people declare
 TASK_LABEL = "shoal.dev/task"
 ACCELERATORS_ANNOTATION = "shoal.dev/accelerators-per-replica"
 PRICE_ANNOTATION = "shoal.dev/accelerator-price-per-hour"
@@ -36,7 +37,7 @@ _CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)
 _SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _TASKS: tuple[Task, ...] = get_args(Task)
 _MAX_LORA_NUMBER = 4096
-MAX_ACCELERATORS = 4096  # of one replica
+MAX_ACCELERATORS = 4096  # per replica
 _PRICE = re.compile(r"\d{1,6}(?:\.\d{1,6})?")
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
@@ -44,12 +45,12 @@ Count = Annotated[int, Field(ge=0, le=100_000)]
 
 
 def is_pool(labels: Mapping[str, str]) -> bool:
-    """Of a service on a cluster: whether it is a pool's own."""
+    """Return True if a service on a cluster is a pool's own."""
     return POOL_LABEL in labels and VERSION_OF_LABEL not in labels
 
 
 class Foreign(BaseModel):
-    """Strict in what is read, indifferent to the rest."""
+    """A model that is strict in the keys that it reads and ignores the rest."""
 
     model_config = ConfigDict(
         extra="ignore", strict=True, frozen=True, alias_generator=to_camel, protected_namespaces=()
@@ -63,7 +64,7 @@ class ServiceMetadata(Foreign):
 
 
 class EnvVar(Foreign):
-    """Without a value it comes from a Kubernetes source, which the local target has not."""
+    """An environment variable. One without a value has a Kubernetes source, which the local target lacks."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     value: str | None = None
@@ -79,7 +80,7 @@ class ServedModel(Foreign):
     runtime: str | None = None
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
-    resources: Any = None  # Kubernetes' own, like the two of the predictor: `decisions.capacity.service` reads them
+    resources: Any = None  # as in Kubernetes, like the predictor's two: `decisions.capacity.service` reads them
 
 
 class RollingUpdate(Foreign):
@@ -87,15 +88,15 @@ class RollingUpdate(Foreign):
 
 
 class DeploymentStrategy(Foreign):
-    """Kubernetes' own, of the Deployment that KServe makes."""
+    """Strategy of the Deployment that KServe creates, as in Kubernetes."""
 
     type: str | None = None
     rolling_update: RollingUpdate | None = None
 
 
 class Predictor(Foreign):
-    min_replicas: Count | None = None  # what its AutoscalingPolicy begins with, else 1, as KServe has it
-    max_replicas: Count | None = None  # 0 is KServe's word for no limit
+    min_replicas: Count | None = None  # default: the minimum of its AutoscalingPolicy, else 1, as in KServe
+    max_replicas: Count | None = None  # 0 means no limit in KServe
     deployment_strategy: DeploymentStrategy | None = None
     model: ServedModel | None = None
     containers: Any = None
@@ -103,7 +104,7 @@ class Predictor(Foreign):
 
     @property
     def may_surge(self) -> bool:
-        """Whether a change may start a replica before it ends one; where nothing is said, it may (25 %, rounded up)."""
+        """True if a change may start a replica before it ends one; by default it may (25 %, rounded up)."""
         strategy = self.deployment_strategy
         if strategy is None:
             return True
@@ -123,47 +124,47 @@ class InferenceService(Foreign):
 
     @property
     def pool(self) -> str | None:
-        """The pool that it serves; None for a service that is not ours."""
+        """The pool that it serves; None for a service that is not a shoal pool."""
         return self.metadata.labels.get(POOL_LABEL)
 
     @property
     def task(self) -> Task:
-        """What the model is for; a label that says nothing allowed is a finding, and counts as none."""
+        """Task of the model; an invalid label is a finding, and counts as the default."""
         found = self.metadata.labels.get(TASK_LABEL)
         return next((task for task in _TASKS if task == found), "generate")
 
     @property
     def model_name(self) -> str | None:
-        """The model that its replicas serve, beside other pools of it: the pool's own name, where no label says
-        otherwise."""
+        """The model that its replicas serve: the pool's own name unless a label names another pool's model."""
         return self.metadata.labels.get(MODEL_LABEL) or self.pool
 
     @property
     def dedicated_to(self) -> tuple[str, ...]:
-        """The tenants whose requests alone come to it, sorted; none: it is everybody's."""
+        """The only tenants whose requests it serves, sorted; empty if it serves all."""
         text = self.metadata.annotations.get(DEDICATED_TO_ANNOTATION, "")
         return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
     @property
     def role(self) -> PoolRole:
-        """Of a pool beside others of its model: `prefill` computes prompts for those, and answers nothing by itself."""
+        """Role of a pool next to others of its model: `prefill` computes prompts for those, and answers no request
+        itself."""
         return prefill_role.role(self.metadata.labels)
 
     @property
     def quantization(self) -> str:
-        """Of its weights; empty: none. What the engine is started with, unless an annotation tells of the weights."""
+        """Quantization of its weights: the annotation, else the engine's argument; empty if there is none."""
         model = self.spec.predictor.model
         started_with = last_argument(model.args, "--quantization") if model is not None else None
         return self.metadata.annotations.get(QUANTIZATION_ANNOTATION) or started_with or ""
 
     @property
     def is_spot(self) -> bool:
-        """Whether its machines may be taken away at short notice; what says neither is a finding, and counts as not."""
+        """True if its machines may be reclaimed at short notice; an invalid value is a finding, and counts as False."""
         return self.metadata.annotations.get(CAPACITY_ANNOTATION) == "spot"
 
     @property
     def kv_host_bytes(self) -> int | None:
-        """Of host memory for KV blocks that leave a replica's accelerators; None: its engine keeps none there."""
+        """Host memory for KV blocks that leave a replica's accelerators; None if its engine stores none there."""
         model = self.spec.predictor.model
         args = model.args if model is not None else ()
         return kv_offload.host_bytes(
@@ -172,30 +173,30 @@ class InferenceService(Foreign):
 
     @property
     def context_window_tokens(self) -> int | None:
-        """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
+        """Value of `--max-model-len` in the arguments; None if it is absent or unreadable."""
         model = self.spec.predictor.model
         text = last_argument(model.args, MAX_MODEL_LEN) if model is not None else None
         return parse_tokens(text) if text is not None else None
 
     @property
     def annotated_accelerators(self) -> int | None:
-        """Of one replica, as its annotation has it; None where there is none, or none that is a number."""
+        """Accelerators per replica by its annotation; None without a valid number."""
         return _count(self.metadata.annotations.get(ACCELERATORS_ANNOTATION), MAX_ACCELERATORS)
 
     @property
     def price_per_accelerator_hour(self) -> float | None:
-        """In the operator's money, as its annotation has it; None where there is none, or none that is a price."""
+        """Price in the operator's currency by its annotation; None without a valid price."""
         text = self.metadata.annotations.get(PRICE_ANNOTATION)
         return float(text) if text is not None and _PRICE.fullmatch(text) is not None and float(text) > 0.0 else None
 
     @property
     def replica_bounds(self) -> tuple[int, int]:
-        """Fewest and most replicas; no limit is the largest number that the contract knows."""
+        """Fewest and most replicas; without a limit, the largest number that the contract allows."""
         return self.bounds_under(None)
 
     def bounds_under(self, policy_min: int | None) -> tuple[int, int]:
-        """The same where an AutoscalingPolicy with that `replicas.min` scales the pool: what nobody declares is what it
-        begins with."""
+        """Return fewest and most replicas under an AutoscalingPolicy with this `replicas.min`, which replaces an
+        undeclared minimum."""
         predictor = self.spec.predictor
         least = predictor.min_replicas
         if least is None:
@@ -204,7 +205,7 @@ class InferenceService(Foreign):
         return least, 100_000 if most == 0 else max(most or 1, least)
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with one of our pools, KServe's webhooks' rules among it, which no schema knows."""
+        """Yield problems of a pool, including rules of KServe's webhooks that no schema has."""
         if self.pool is None:
             return
         if not is_name(self.pool):
@@ -232,7 +233,7 @@ class InferenceService(Foreign):
             yield from _served_model(self.spec.predictor.model)
 
     def _annotated(self) -> Iterator[Finding]:
-        """Annotations that bills are made by, and what stands behind them."""
+        """Check the annotations that bills are computed from, and the capacity type."""
         capacity = self.metadata.annotations.get(CAPACITY_ANNOTATION, "reserved")
         if capacity not in _CAPACITIES:
             message = f"found {shown(capacity)}; allowed: {', '.join(_CAPACITIES)}"
@@ -246,7 +247,7 @@ class InferenceService(Foreign):
                 yield Finding(("metadata", "annotations", name), f"found {shown(found)}; allowed: {allowed}")
 
     def _whose(self) -> Iterator[Finding]:
-        """Which model it serves, and for whom: what says nothing must not open a pool to everybody."""
+        """Check the labels for its model and tenants: an invalid value must not open a pool to all tenants."""
         if self.model_name is not None and not is_name(self.model_name):
             message = f"found {shown(self.model_name)}; allowed: the name of the pool whose model it serves"
             yield Finding(("metadata", "labels", MODEL_LABEL), message)
@@ -264,7 +265,7 @@ _PARALLEL = (
 
 
 def accelerators_by_arguments(args: tuple[str, ...]) -> int:
-    """Accelerators that the ranks of an engine with these arguments need, all of them together."""
+    """Return the accelerators that all ranks of an engine with these arguments need together."""
     ranks = 1
     for long, short in _PARALLEL:
         ranks *= _count(last_argument(args, long) or last_argument(args, short), MAX_ACCELERATORS) or 1
@@ -293,7 +294,7 @@ def _served_model(model: ServedModel) -> Iterator[Finding]:
 
 
 def last_argument(args: tuple[str, ...], option: str) -> str | None:
-    """The value of `--option=value` or `--option value`; the last one counts, as it does for argparse."""
+    """Return the value of `--option=value` or `--option value`; the last one counts, as in argparse."""
     value = None
     for index, argument in enumerate(args):
         name, equals, attached = argument.partition("=")
@@ -307,10 +308,11 @@ def last_argument(args: tuple[str, ...], option: str) -> str | None:
 
 
 def max_adapters(args: tuple[str, ...]) -> int | None:
-    """Adapters that an engine with these arguments holds in host memory; None where they say nothing of adapters.
+    """Return the adapters that an engine with these arguments holds in host memory; None if it has no adapters.
 
-    One more, and it would read evicted ones from the disk in its step. Worked example
-    (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; the default is --max-loras, whose own is 1.
+    With one more, it would read evicted ones from the disk during a step. Worked example
+    (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; the default is --max-loras, whose own is
+    1.
     """
     for option in ("--max-cpu-loras", "--max-loras"):
         number = _positive(last_argument(args, option))
@@ -320,9 +322,9 @@ def max_adapters(args: tuple[str, ...]) -> int | None:
 
 
 def max_lora_rank(args: tuple[str, ...]) -> int | None:
-    """The largest rank that an engine with these arguments loads; None where they say nothing of adapters."""
+    """Return the largest rank that an engine with these arguments loads; None if it has no adapters."""
     said = _positive(last_argument(args, "--max-lora-rank"))
-    return said if said is not None else 16 if _takes_adapters(args) else None  # 16: vLLM's default
+    return said if said is not None else 16 if _takes_adapters(args) else None  # vLLM's default
 
 
 def _takes_adapters(args: tuple[str, ...]) -> bool:
@@ -334,12 +336,12 @@ def _positive(text: str | None) -> int | None:
 
 
 def _count(text: str | None, most: int) -> int | None:
-    """A whole number from 1 to `most`; None for any other text."""
+    """Parse a whole number from 1 to `most`; None for any other text."""
     return int(text) if text is not None and text.isdecimal() and 0 < int(text[:9]) <= most else None
 
 
 def parse_tokens(text: str) -> int | None:
-    """vLLM's human-readable integers: `2048`, `25.6k`, `32K`; None for any other text, zero included."""
+    """Parse vLLM's human-readable integers: `2048`, `25.6k`, `32K`; None for any other text, zero included."""
     match = _CONTEXT.fullmatch(text)
     if match is None or ("." in match["number"] and match["unit"] not in {"k", "m"}):
         return None

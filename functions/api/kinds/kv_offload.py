@@ -1,17 +1,17 @@
 """Host memory for KV blocks that leave the accelerator, as an InferenceService declares it.
 
-The engine's own arguments say that there is any, and how much; nothing repeats them:
+The engine's own arguments declare it and its size:
 
     --kv-offloading-size=64                        GiB, of all ranks together (vLLM's connector; `native` or `lmcache`)
     --kv-transfer-config={"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": ...}}
 
-How fast blocks come back the agent learns from the engine; until then, an annotation may say it, beside the bytes of a
-token's KV (`prefill_role.KV_BYTES_ANNOTATION`):
+The agent measures at the engine how fast blocks are reloaded. Until then an annotation may state it, next to the
+bytes of a token's KV (`prefill_role.KV_BYTES_ANNOTATION`):
 
     annotation  shoal.dev/kv-reload-gigabytes-per-s        from host memory to the accelerators of one replica
 
-Worked example (test_the_prologues_example): 64 GiB at 131,072 bytes a token hold 524,288 tokens; at 25 GB/s a prompt of
-8,192 of them is back in 43 ms.
+Worked example (test_the_prologues_example): 64 GiB at 131,072 bytes a token hold 524,288 tokens; at 25 GB/s a
+prompt of 8,192 tokens is reloaded in 43 ms.
 """
 
 import json
@@ -33,7 +33,7 @@ _MAX_CONFIG_CHARS = 64 * 1024
 
 
 def host_bytes(size: str | None, transfer_config: str | None) -> int | None:
-    """By the two arguments' texts; None: nothing is kept there. What cannot be read is `findings`' business."""
+    """Return the bytes by the two arguments' texts; None if there are none or they are unreadable (see `findings`)."""
     if size is not None:
         return _gibibytes(size)
     found = _config(transfer_config).get("kv_connector_extra_config")
@@ -44,13 +44,13 @@ def host_bytes(size: str | None, transfer_config: str | None) -> int | None:
 
 
 def reload_bytes_per_s(annotations: Mapping[str, str]) -> float | None:
-    """None where it is not said, or no rate."""
+    """Return the annotated rate; None without a valid one."""
     text = annotations.get(RELOAD_ANNOTATION, "")
     return float(text) * 1e9 if _NUMBER.fullmatch(text) is not None and float(text) > 0.0 else None
 
 
 def findings(size: str | None, annotations: Mapping[str, str]) -> Iterator[Finding]:
-    """What is wrong with the declaration."""
+    """Yield problems of the declaration."""
     if size is not None and _gibibytes(size) is None:
         message = f"{SIZE}: found {shown(size)}; allowed: {ALLOWED}"
         yield Finding(("spec", "predictor", "model", "args"), message)
@@ -71,5 +71,5 @@ def _config(text: str | None) -> Mapping[str, object]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return {}  # the engine will not start, and says why
+        return {}  # the engine will not start, and reports the reason
     return found if isinstance(found, dict) else {}

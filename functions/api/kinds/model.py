@@ -1,8 +1,8 @@
-"""`Model`: something that can be called, its versions (each one artifact), and the channels that point at them.
+"""`Model`: a callable model, its versions (each one artifact), and the channels that point at them.
 
-A `lora` is an adapter over a base, named `tenant/name`. A `base` has weights of its own: it is the pool's model, named
-like the pool, or a tenant's own, named `tenant/name`, in a pool that is dedicated to that tenant and named
-`tenant.name`. Each of its versions has replicas of its own, as many as its channels and their rollouts need.
+A `lora` is an adapter over a base, named `tenant/name`. A `base` has its own weights. It is a pool's model, named
+like the pool; or a tenant's own, named `tenant/name`, in a pool that is dedicated to that tenant and named
+`tenant.name`. Each version of a base has its own replicas, as many as its channels and their rollouts need.
 """
 
 import re
@@ -26,32 +26,32 @@ def _checked_artifact(text: str) -> str:
 
 
 class Version(Strict):
-    """One artifact, for ever."""
+    """One artifact under a permanent name."""
 
     name: Name
     artifact: Annotated[str, AfterValidator(_checked_artifact), matching(_ARTIFACT.pattern)]
-    """Where it lies, such as s3://shoal-models/acme/support-bot/v1."""
+    """Address of the artifact, such as s3://shoal-models/acme/support-bot/v1."""
     digest: DigestText | None = None
-    """Pins the artifact; without it, the controller asks the store what the address holds."""
+    """Digest that pins the artifact; without it, the controller uses what the store has at the address."""
 
 
 class ModelSpec(Strict):
     id: ModelIdText
-    """What callers write: tenant/name for a lora and for a base of a tenant's own, the pool's name for other bases."""
+    """Id in requests: tenant/name for a lora and for a tenant's own base, the pool's name for other bases."""
     type: ModelType
-    """lora: an adapter over a pool's base model; base: weights of its own, which a pool of its name serves."""
+    """lora: an adapter over a pool's base model; base: its own weights, which a pool with its name serves."""
     base: Name | None = None
-    """Of a lora: the pool whose base model it adapts."""
+    """For a lora: the pool whose base model it adapts."""
     versions: tuple[Version, ...]
-    """At least one; of a base, one of them is what its InferenceService's storageUri names."""
+    """Versions, at least one; for a base, one of them is the storageUri of its InferenceService."""
     channels: dict[Name, Name] = Field(default_factory=dict)
-    """Names that point at versions; callers who name none get `stable`."""
+    """Names that point at versions; requests that name none use `stable`."""
     rollout: Name = "default"
     """The RolloutPolicy by which a channel moves to another version."""
 
 
 class Model(ShoalObject):
-    """Something that can be called, its versions, and the channels that point at them."""
+    """A callable model, its versions, and the channels that point at them."""
 
     kind: Literal["Model"]
     spec: ModelSpec
@@ -63,7 +63,7 @@ class Model(ShoalObject):
 
     @property
     def owner(self) -> str:
-        """The tenant whose own it is; empty for a base that is a pool's."""
+        """The tenant that owns it; empty for a base that is a pool's."""
         tenant, slash, _ = self.spec.id.partition("/")
         return tenant if slash else ""
 

@@ -1,17 +1,17 @@
-"""Role of a pool beside others of its model: `prefill` computes prompts for those, and answers no request by itself.
+"""Role of a pool next to others of its model: `prefill` computes prompts for those, and answers no request itself.
 
-Three facts stand on such an InferenceService, beside the label that says whose model it serves:
+Such an InferenceService has three facts, next to the label that names its model:
 
     label       shoal.dev/role: prefill
     annotation  shoal.dev/kv-bytes-per-token               of the KV cache: 2 x layers x KV heads x head size x bytes
     annotation  shoal.dev/kv-transfer-gigabits-per-s       between a replica of this pool and one that decodes
 
-The gateway compares what a prompt takes here and on its way with what it takes where it is decoded
-(`functions.decisions.routing.disaggregation`), so a prefill pool without the two figures is a finding, not a guess.
-KServe's LLMInferenceService is not read; docs/decisions/0083 says why, and what of it corresponds to what here.
+The gateway compares the time that a prompt takes here and in transfer with its time in the decode pool
+(`functions.decisions.routing.disaggregation`). A prefill pool without the two figures is therefore a finding.
+KServe's LLMInferenceService is not read; docs/decisions/0083 has the reason and a comparison.
 
-Worked example (test_bytes_per_token_of_the_prologue): 32 layers, 8 KV heads of 128 in 16 bits: 2 x 32 x 8 x 128 x 2 =
-131,072 bytes a token. At 100 Gbit/s a prompt of 8,192 tokens, 1 GiB, is on its way for 86 ms.
+Worked example (test_bytes_per_token_of_the_prologue): 32 layers, 8 KV heads of 128 in 16 bits: 2 x 32 x 8 x 128 x 2
+= 131,072 bytes a token. At 100 Gbit/s a prompt of 8,192 tokens, 1 GiB, takes 86 ms to transfer.
 """
 
 import re
@@ -24,31 +24,31 @@ from functions.api.snapshot_entries import PoolRole
 ROLE_LABEL = "shoal.dev/role"
 KV_BYTES_ANNOTATION = "shoal.dev/kv-bytes-per-token"
 KV_RATE_ANNOTATION = "shoal.dev/kv-transfer-gigabits-per-s"
-MAX_KV_BYTES = 16 * 1024 * 1024  # a token's; the largest models have some hundred kilobytes
+MAX_KV_BYTES = 16 * 1024 * 1024  # per token; the largest models need some hundred kilobytes
 BYTES_PER_GIGABIT = 125_000_000
 
 _RATE = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 
 
 def role(labels: Mapping[str, str]) -> PoolRole:
-    """A label that says nothing allowed is a finding, and counts as none."""
+    """Return the role; an invalid label is a finding, and counts as none."""
     return "prefill" if labels.get(ROLE_LABEL) == "prefill" else ""
 
 
 def kv_bytes_per_token(annotations: Mapping[str, str]) -> int | None:
-    """None where it is not said, or no number of bytes."""
+    """Return the annotated bytes per token; None without a valid number."""
     text = annotations.get(KV_BYTES_ANNOTATION, "")
     return int(text) if text.isdecimal() and 0 < int(text[:9]) <= MAX_KV_BYTES else None
 
 
 def kv_transfer_bytes_per_s(annotations: Mapping[str, str]) -> float | None:
-    """None where it is not said, or no rate."""
+    """Return the annotated transfer rate; None without a valid one."""
     text = annotations.get(KV_RATE_ANNOTATION, "")
     return float(text) * BYTES_PER_GIGABIT if _RATE.fullmatch(text) is not None and float(text) > 0.0 else None
 
 
 def findings(labels: Mapping[str, str], annotations: Mapping[str, str], *, is_beside: bool) -> Iterator[Finding]:
-    """What is wrong with a pool's role. `is_beside`: it serves another pool's model."""
+    """Yield problems of a pool's role. `is_beside`: True if it serves another pool's model."""
     said = labels.get(ROLE_LABEL)
     path = ("metadata", "labels", ROLE_LABEL)
     if said is not None and said != "prefill":

@@ -1,11 +1,11 @@
-"""Quantities as policies write them: durations, shares, ends of keys, and patterns of pool names.
+"""Quantities in policies: durations, percentages, key expiry, and patterns of pool names.
 
-Durations are a whole number and a unit, `500ms | 60s | 5m | 2h`, since a bare number would leave the unit to be
-guessed. The kinds keep the text as it was written and give the number beside it (`session.ttl`, `session.ttl_s`).
+Durations are a whole number and a unit, `500ms | 60s | 5m | 2h`, since a bare number would leave the unit open. The
+kinds store the text as written and provide the number beside it (`session.ttl`, `session.ttl_s`).
 
-A key ends with a date or at a moment. A date is the last day on which the key works, in UTC: `2027-06-30` ends as
-1 July begins (test_a_date_lasts_until_its_day_is_over). A moment is RFC 3339 with an offset, such as
-`2027-06-30T18:00:00Z`, and the key ends then.
+A key expires by date or by time. A date is the last day on which the key works, in UTC: `2027-06-30` expires when 1
+July begins (test_a_date_lasts_until_its_day_is_over). A time is RFC 3339 with an offset, such as
+`2027-06-30T18:00:00Z`, at which the key expires.
 """
 
 import re
@@ -19,7 +19,7 @@ from functions.api.ids import NAME_PATTERN
 from functions.api.kinds.base import matching
 
 DURATION_PATTERN = r"[1-9][0-9]{0,8}(?:ms|s|m|h)"
-DURATION_MAX_S = 30 * 24 * 3600.0  # a month: longer is a slip of the unit
+DURATION_MAX_S = 30 * 24 * 3600.0  # a month: a longer duration is most likely a wrong unit
 CHANCE_PATTERN = r"[0-9]{1,2}(?:\.[0-9]{1,4})?%"
 POOL_PATTERN = rf"{NAME_PATTERN}|(?:[a-z0-9][a-z0-9._-]{{0,61}})?\*"
 
@@ -33,7 +33,7 @@ _POOL_PATTERN_ALLOWED = "a pool's name, or the beginning of names and one * at t
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of `500ms`, `60s`, `5m` or `2h`; ValueError says what may be written."""
+    """Convert `500ms`, `60s`, `5m` or `2h` to milliseconds; ValueError says what is allowed."""
     match = _DURATION.fullmatch(text)
     if match is None or (milliseconds := int(match["number"]) * _UNIT_MS[match["unit"]]) > DURATION_MAX_S * 1000:
         raise ValueError(_DURATION_ALLOWED)
@@ -41,14 +41,15 @@ def duration_ms(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """The same in seconds."""
+    """Convert the same texts to seconds."""
     return duration_ms(text) / 1000
 
 
 def duration_text(milliseconds: int) -> str:
-    """The one canonical text: the largest unit in which the number is whole and at least 2, so 60s, 3m, 15m, 60m, 2h.
+    """Return the canonical text: the largest unit in which the number is whole and at least 2, so 60s, 3m, 15m,
+    60m, 2h.
 
-    Seconds are never split for it: 1000 ms are `1s`.
+    Whole seconds are never written in milliseconds: 1000 ms are `1s`.
     """
     for unit, size_ms in (("h", 3_600_000), ("m", 60_000)):
         if milliseconds % size_ms == 0 and milliseconds >= 2 * size_ms:
@@ -57,7 +58,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def chance_ratio(text: str) -> float:
-    """Of 1: `1%` is 0.01; ValueError says what may be written."""
+    """Convert a percentage to a ratio: `1%` is 0.01; ValueError says what is allowed."""
     percent = Decimal(text[:-1]) if _CHANCE.fullmatch(text) is not None else Decimal(0)
     if not 0 < percent <= 50:
         raise ValueError(_CHANCE_ALLOWED)
@@ -65,7 +66,7 @@ def chance_ratio(text: str) -> float:
 
 
 def chance_text(ratio: float) -> str:
-    """The one canonical text: 0.005 is `0.5%`."""
+    """Return the canonical text: 0.005 is `0.5%`."""
     return f"{(Decimal(repr(ratio)) * 100).normalize():f}%"
 
 
@@ -88,7 +89,8 @@ def _checked_pool_pattern(text: str) -> str:
 Chance = Annotated[str, AfterValidator(_checked_chance), matching(CHANCE_PATTERN)]
 Duration = Annotated[str, AfterValidator(_checked_duration), matching(DURATION_PATTERN)]
 PoolPattern = Annotated[str, AfterValidator(_checked_pool_pattern), matching(POOL_PATTERN)]
-Ratio = Annotated[float, Field(ge=0, le=1), AfterValidator(abs)]  # -0.0 equals 0.0 and would have another hash
+# -0.0 equals 0.0 but would have another hash in a snapshot
+Ratio = Annotated[float, Field(ge=0, le=1), AfterValidator(abs)]
 Positive = Annotated[int, Field(ge=1, le=10**15)]
 
 
@@ -100,14 +102,14 @@ _MOMENT = re.compile(
 
 
 def expiry_unix_s(text: str) -> float:
-    """The moment from which the key no longer works; ValueError says what may be written."""
+    """Return the time from which the key no longer works; ValueError says what is allowed."""
     try:
         if _DATE.fullmatch(text):
             return (datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
         if _MOMENT.fullmatch(text):
             return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        pass  # the shape is right and the day or hour does not exist: said below
+        pass  # the shape is right but the day or hour does not exist: the error below applies
     raise ValueError(_ALLOWED)
 
 

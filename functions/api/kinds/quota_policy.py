@@ -1,6 +1,6 @@
-"""`QuotaPolicy`: what a tier of tenants may use, and how much it weighs where tenants compete.
+"""`QuotaPolicy`: limits of a tier of tenants, and its weight when tenants compete.
 
-A limit that is not written does not limit. Each limit counts for every tenant of the tier on its own.
+Only declared limits apply. Each limit applies to every tenant of the tier separately.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from functions.api.kinds.quantities import Positive
 
 
 class QuotaLimits(Strict):
-    """Of each tenant of the tier; a limit that is not written does not limit."""
+    """Limits of each tenant of the tier; only declared limits apply."""
 
     requests_per_minute: Positive | None = None
     """Requests that may begin in a minute."""
@@ -22,34 +22,34 @@ class QuotaLimits(Strict):
     output_tokens_per_minute: Positive | None = None
     """Generated tokens in a minute."""
     concurrent_requests: Positive | None = None
-    """Requests in progress at one time."""
+    """Requests in progress at the same time."""
     kv_token_seconds_per_minute: Positive | None = None
-    """Tokens held in KV cache, times the seconds for which they are: what long contexts really cost."""
+    """Tokens in the KV cache, multiplied by the seconds that they stay there: the true cost of long contexts."""
     gpu_seconds_per_hour: Positive | None = None
-    """Seconds of accelerators in an hour; 3600 is one accelerator all the time."""
+    """Accelerator seconds in an hour; 3600 is one accelerator all the time."""
     max_context_tokens: Positive | None = None
     """Prompt and output of one request together; the pool's own context window applies as well."""
     max_output_tokens: Positive | None = None
-    """Output of one request."""
+    """Output tokens of one request."""
     token_burst_seconds: Positive = 10
-    """Seconds' worth of a minute's tokens that may come at once, at least one request of the largest length. More is
-    kinder to those who send in bursts; a minute may then see so much more than its limit."""
+    """Seconds' worth of a minute's tokens that may arrive in a burst; at least one request of the largest length is
+    allowed. A larger value suits bursty clients, but a minute may exceed its limit by that much."""
 
 
 class QuotaPolicySpec(Strict):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Share of a pool that is full, relative to the weights of the other tenants that want it."""
+    """Share of a full pool, relative to the weights of the other tenants that use it."""
     limits: QuotaLimits = QuotaLimits()
     cached_token_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How much of a prompt token counts as input that the engine had in its cache: 0 not at all, 1 like any other."""
+    """Share of a cached prompt token that counts as input: 0 not at all, 1 like any other."""
 
 
 class QuotaPolicyMetadata(Metadata):
-    name: Name  # tenants name it as their tier
+    name: Name  # the tier that tenants refer to
 
 
 class QuotaPolicy(ShoalObject):
-    """What a tier of tenants may use, and how much it weighs where tenants compete."""
+    """Limits of a tier of tenants, and its weight when tenants compete."""
 
     kind: Literal["QuotaPolicy"]
     metadata: QuotaPolicyMetadata

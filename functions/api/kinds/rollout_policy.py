@@ -1,7 +1,7 @@
-"""`RolloutPolicy`: in which steps a channel moves from one version to the next, and what stops it.
+"""`RolloutPolicy`: stages by which a channel moves from one version to the next, and conditions that stop it.
 
-Each stage sends a percentage of the traffic to the new version for a while; any `autoHalt` condition that holds stops
-the rollout. Expressions are described in `functions.api.expressions`.
+Each stage sends a percentage of the traffic to the new version for a while; any `autoHalt` condition that holds
+stops the rollout. Expressions are described in `functions.api.expressions`.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ HaltText = Annotated[str, AfterValidator(_checked_halt)]
 
 
 class Stage(Strict):
-    """A share of the traffic for the new version, for a while."""
+    """A share of the traffic for the new version, for a duration."""
 
     percent: Annotated[int, Field(ge=1, le=100)]
-    """Of the channel's requests; more than in the stage before, and 100 in the last."""
+    """Percentage of the channel's requests; more than in the stage before, and 100 in the last."""
     duration: Duration | None = None
-    """How long the stage lasts; required in every stage but the last."""
+    """Duration of the stage; required in every stage but the last."""
     auto_halt: Annotated[tuple[HaltText, ...], Field(max_length=20)] = ()
-    """Conditions such as error_rate > 2% or p99_latency > 2x; one that holds stops the rollout and takes it back."""
+    """Conditions such as error_rate > 2% or p99_latency > 2x; any that holds stops the rollout and rolls it back."""
 
     @property
     def duration_s(self) -> float | None:
@@ -42,13 +42,13 @@ class Stage(Strict):
 
 class RolloutPolicySpec(Strict):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=100)]
-    """In ascending order, the last one with 100 percent."""
+    """Stages in ascending order of percent; the last one has 100."""
     min_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 50
-    """Fewer requests in a stage are no evidence: it is held, not passed."""
+    """Requests that a stage needs as evidence; with fewer, the stage continues and is not passed."""
     false_alarm_rate: Chance = "1%"
-    """Of rollouts of a version that is as good as the old one, at most so many are halted all the same."""
+    """Largest share of rollouts that are halted although the new version is as good as the old one."""
     sticky: Sticky = "session"
-    """What gets one version as a whole: each session (a request without one stands alone), or each tenant."""
+    """Unit that gets one version as a whole: each session (a request without one counts alone), or each tenant."""
 
     @property
     def false_alarm_ratio(self) -> float:
@@ -56,11 +56,11 @@ class RolloutPolicySpec(Strict):
 
 
 class RolloutPolicyMetadata(AnyMetadata):
-    name: Name  # models name it as their rollout
+    name: Name  # the policy that models refer to as their rollout
 
 
 class RolloutPolicy(ShoalObject):
-    """In which steps a channel moves to another version, and what stops it."""
+    """Stages by which a channel moves to another version, and conditions that stop it."""
 
     kind: Literal["RolloutPolicy"]
     metadata: RolloutPolicyMetadata

@@ -1,7 +1,8 @@
-"""`RoutingPolicy`: how requests find a replica of a pool, how often they are tried again, and where else they may go.
+"""`RoutingPolicy`: how requests find a replica of a pool, how often they are retried, and which other pools may
+answer.
 
-A pool obeys the policy whose pattern fits it best: its exact name before a beginning, a longer beginning before a
-shorter one; where none fits, the built-in defaults, which are the defaults here.
+A pool uses the policy whose pattern fits it best: its exact name before a prefix, a longer prefix before a shorter
+one. If none fits, the built-in defaults apply, which are the defaults here.
 """
 
 from collections.abc import Iterator
@@ -23,10 +24,10 @@ from functions.api.snapshot_entries import (
 
 
 class Session(Strict):
-    """How long after its last request a session still goes back to its replica."""
+    """Session affinity: how long after its last request a session returns to its replica."""
 
     ttl: Duration = "5m"
-    """Since the session's last request."""
+    """Time since the session's last request."""
 
     @property
     def ttl_s(self) -> float:
@@ -34,29 +35,29 @@ class Session(Strict):
 
 
 class Prefix(Strict):
-    """Where the router's belief about cached prefixes comes from: engine events, replica blooms, or what was sent."""
+    """Source of the router's knowledge of cached prefixes: engine events, replica blooms, or the prompts sent."""
 
     source: PrefixSource = "events"
 
 
 class SpreadAbove(Strict):
-    """Above this utilization, load is spread rather than kept where its cache is."""
+    """Utilization above which requests go to less loaded replicas rather than to those with their cache."""
 
     utilization: Ratio = 0.85
-    """Work in progress, of what the pool can take."""
+    """Work in progress as a share of the pool's capacity."""
 
 
 class Retry(Strict):
-    """Trying again on another replica; never after the first byte of an answer."""
+    """Retries on another replica; never after the first byte of an answer."""
 
     max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
-    """Attempts for one request, the first one included."""
+    """Attempts for one request, including the first."""
     budget: Ratio = 0.2
     """Retries per request over time, so that retries never double an overload."""
     hedge_after: Duration | None = None
-    """An interactive request without a first byte gets a second attempt beside the first: after this, and not before
-    19 in 20 requests that looked like it had begun. Out of the same budget. None written: only where its replica says
-    nothing to anybody."""
+    """Delay after which an interactive request without a first byte gets a second attempt. It is at least the time
+    in which 19 of 20 similar requests begin. Hedges use the same budget as retries. Default: a hedge only if the
+    replica sends nothing to any request."""
 
     @property
     def hedge_after_s(self) -> float | None:
@@ -64,87 +65,87 @@ class Retry(Strict):
 
 
 class Fallback(Strict):
-    """Another pool answers, with a response header that says so."""
+    """Another pool answers, and a response header names it."""
 
     when: FallbackWhen
     """saturated: the pool has no room; unavailable: it has no ready replica."""
     from_: Name = Field(alias="from")
-    """The pool that was asked."""
+    """The pool that the request was for."""
     to: Name
     """The pool that answers."""
     tiers: tuple[Name, ...] = ()
-    """The tiers for which it does; none written means all of them."""
+    """Tiers that it applies to; all if empty."""
 
 
 class Cascade(Strict):
-    """A small pool answers first; what it is not sure of is asked of the larger one."""
+    """A small pool answers first; if its answer is uncertain, the larger pool answers instead."""
 
     from_: Name = Field(alias="from")
     """The pool that answers first."""
     to: Name
-    """The pool that is asked next."""
+    """The pool that answers next."""
     tiers: tuple[Name, ...] = ()
-    """The tiers for which it is; none written means all of them."""
+    """Tiers that it applies to; all if empty."""
     threshold: Annotated[float, Field(ge=0, le=20)] = 1.0
-    """The entropy above which it is, in nats per token; `shoal simulate cascade` helps to choose."""
+    """Entropy above which the next pool answers, in nats per token; `shoal simulate cascade` helps to choose it."""
     max_tokens: Annotated[int, Field(ge=1, le=1024)] = 32
-    """How many tokens of the small answer are judged, from its beginning; it is held back for so long."""
+    """Tokens at the beginning of the small answer that are measured; the answer is held back until then."""
     measure: EntropyMeasure = "mean"
-    """The mean over these tokens, or the 90th percentile, which few doubtful ones move more."""
+    """The mean over these tokens, or the 90th percentile, which reacts more to a few uncertain tokens."""
 
 
 class Condition(Strict):
-    """What a request must be like; all that is written must hold."""
+    """Conditions on a request; all that are written must hold."""
 
     min_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """At least so long, by the gateway's estimate."""
+    """Smallest prompt in tokens, by the gateway's estimate."""
     max_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """At most so long."""
+    """Largest prompt in tokens, by the gateway's estimate."""
     tools: bool | None = None
-    """Whether tools are offered to the model."""
+    """true: the request offers tools to the model; false: it offers none."""
     code: bool | None = None
-    """Whether there is a fenced block of code in the last message."""
+    """true: the last message has a fenced block of code; false: it has none."""
     keywords: Annotated[tuple[Annotated[str, Field(min_length=2, max_length=64)], ...], Field(max_length=64)] = ()
-    """One of these in the last message, whatever its capitals."""
+    """Words of which the last message must contain one, in upper or lower case."""
     script: Script | None = None
-    """What most letters of the last message are written in."""
+    """Script of most letters in the last message."""
 
 
 class Rule(Strict):
-    """Which pool answers what kind of request."""
+    """A pool for requests of one kind."""
 
     when: Condition
-    """What the request must be like."""
+    """Conditions on the request."""
     to: Name
     """The pool whose base model answers."""
 
 
 class Classifier(Strict):
-    """A model id that stands for whichever pool suits the request."""
+    """A model id that stands for several pools; rules select one by the request."""
 
     model: Name
-    """The id that clients ask for, such as auto; it must be no model's."""
+    """The id in requests, such as auto; it must not be the id of a model."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=100)] = ()
-    """Looked at in this order; the first that holds decides."""
+    """Rules in order; the first that holds decides."""
     otherwise: Name
-    """The pool that answers where none does."""
+    """The pool that answers if no rule holds."""
 
 
 class Occasion(Strict):
-    """Which requests a rule is about; all that is written must hold."""
+    """Requests that a rule applies to; all that is written must hold."""
 
     classes: Annotated[tuple[ServiceClass, ...], Field(max_length=3)] = ()
-    """The service classes; none written means all of them."""
+    """Service classes; all if empty."""
     tiers: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
-    """The tiers; none written means all of them."""
+    """Tiers; all if empty."""
     tenants: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
-    """The tenants; none written means all of them."""
+    """Tenants; all if empty."""
     min_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """At least so long, by the gateway's estimate."""
+    """Smallest prompt in tokens, by the gateway's estimate."""
     max_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """At most so long."""
+    """Largest prompt in tokens, by the gateway's estimate."""
     min_predicted_ttft: Duration | None = None
-    """Where without this rule its first token would take at least so long, such as 800ms."""
+    """Smallest predicted time to first token without this rule, such as 800ms."""
 
     @property
     def min_predicted_ttft_ms(self) -> int | None:
@@ -152,21 +153,21 @@ class Occasion(Strict):
 
 
 class Placement(Strict):
-    """Which of a model's pools answers which requests."""
+    """A rule that selects one of a model's pools for some requests."""
 
     when: Occasion
-    """What the request must be like."""
+    """Conditions on the request."""
     to: Name
     """The pool: one that serves the model (its label shoal.dev/model), or the model's own."""
 
 
 class Prefill(Strict):
-    """Prompts computed by a prefill pool of the model (label shoal.dev/role), where there is one and it pays."""
+    """Prompts computed by a prefill pool of the model (label shoal.dev/role), if there is one and it is faster."""
 
     min_prompt_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 2048
-    """Prompts with fewer tokens to compute never go there."""
+    """Fewest tokens to compute for which a prefill pool is used."""
     give_up_after: Duration = "10s"
-    """Then the pool computes the prompt by itself after all."""
+    """Time after which the pool computes the prompt itself."""
 
     @property
     def give_up_after_s(self) -> float:
@@ -175,30 +176,30 @@ class Prefill(Strict):
 
 class RoutingPolicySpec(Strict):
     pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)]
-    """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
+    """Names of pools, or a prefix of names with one * at the end. The pattern that fits a pool best applies."""
     session: Session = Session()
     prefix: Prefix = Prefix()
     bounded_load: Annotated[float, Field(ge=1, le=10)] = 1.25
-    """How far above the pool's mean load a replica may be, however good its cache is."""
+    """Largest load of a replica relative to the pool's mean, however good its cache is."""
     spread_above: SpreadAbove = SpreadAbove()
     retry: Retry = Retry()
     fallback: Annotated[tuple[Fallback, ...], Field(max_length=1000)] = ()
-    """Which other pools answer when one cannot; never in a circle."""
+    """Pools that answer if one cannot; they must not form a cycle."""
     cascade: Annotated[tuple[Cascade, ...], Field(max_length=1000)] = ()
-    """Which larger pools are asked after a small one; never in a circle."""
+    """Larger pools that answer after a small one; they must not form a cycle."""
     classifier: Classifier | None = None
-    """A model id of its own, behind which the request itself decides who answers."""
+    """A model id of its own, for which the content of the request selects the pool."""
     placement: Annotated[tuple[Placement, ...], Field(max_length=100)] = ()
-    """Among several pools of one model, which answers; the first rule that holds decides, and none that its tenant may
-    not use. Without one, a tenant's own pools come first, then the pool that bears the model's name."""
+    """Rules that select one of several pools of a model. The first rule that holds decides; pools that the tenant
+    may not use are skipped. Without a rule, a tenant's own pools come first, then the pool with the model's name."""
     prefill: Prefill = Prefill()
     unknown_fields: UnknownFields = "strip"
-    """Fields of a request that neither OpenAI, Anthropic nor the engine documents: strip drops them and names them in
-    x-shoal-ignored, refuse answers 400, pass lets engines have them (for engines with fields of their own)."""
+    """Handling of request fields that neither OpenAI, Anthropic nor the engine documents. strip drops them and
+    names them in x-shoal-ignored, refuse answers 400, pass sends them to engines with fields of their own."""
 
 
 class RoutingPolicy(ShoalObject):
-    """How requests find a replica, how often they are tried again, and where else they may go."""
+    """Rules by which requests find a replica, are retried, and may be answered by other pools."""
 
     kind: Literal["RoutingPolicy"]
     spec: RoutingPolicySpec

@@ -1,6 +1,6 @@
-"""`Tenant`: who may call, with which keys, and which models exist for them.
+"""`Tenant`: a customer or team, its API keys, and the models that it can use.
 
-Keys are never in the YAML: only HMAC-SHA256(pepper, secret), which is worth nothing without the pepper.
+Keys are never in the YAML: only HMAC-SHA256(pepper, secret), which is useless without the pepper.
 """
 
 import re
@@ -43,54 +43,55 @@ def _checked_model_pattern(text: str) -> str:
 
 
 class ApiKey(Strict):
-    """One key; its secret is stored nowhere."""
+    """One API key; its secret is not stored."""
 
     id: Annotated[str, AfterValidator(_checked_key_id), matching(KEY_ID_PATTERN)]
     """Part of the key's text; unique in the installation."""
     hmac_sha256: Annotated[str, AfterValidator(_checked_hex64), matching(_HEX64.pattern)]
     """HMAC-SHA256 of the key's secret under the installation's pepper, in hex."""
     scopes: tuple[Scope, ...] = ("inference",)
-    """What the key may do."""
+    """Operations that the key allows."""
     max_class: ServiceClass = "interactive"
-    """The best service class that it may ask for."""
+    """The best service class that the key may request."""
     expires: Expiry | None = None
-    """The last day on which it works, in UTC, such as 2027-06-30; or a moment, such as 2027-06-30T18:00:00Z."""
+    """The last day on which the key works, in UTC, such as 2027-06-30; or a time, such as 2027-06-30T18:00:00Z."""
     limits: QuotaLimits | None = None
-    """What this key alone may use, within what its tenant may; not written: as much as its tenant."""
+    """Limits of this key alone, within those of its tenant. Default: the tenant's limits only."""
 
 
 class Isolation(Strict):
-    """What this tenant shares with others."""
+    """Resources that this tenant shares with others."""
 
     cache_salt: CacheSalt = "per-tenant"
-    """per-tenant: prompts never share KV blocks with other tenants', so that nobody can time another's cache hits."""
+    """per-tenant: prompts never share KV blocks with other tenants', so that a tenant cannot time another's cache
+    hits."""
     pools: PoolUse = "shared"
-    """shared: replicas serve all tenants. preferred: pools that are dedicated to this tenant, and shared ones where
-    those cannot answer. dedicated: none but those."""
+    """shared: replicas serve all tenants. preferred: pools dedicated to this tenant, and shared ones if those
+    cannot answer. dedicated: only pools dedicated to this tenant."""
 
 
 class TenantMetadata(Metadata):
-    name: Name  # model ids begin with it, so it is as short as they need
+    name: Name  # model ids begin with it, so it must be as short as their parts
 
 
 class TenantSpec(Strict):
     tier: Name
     """The QuotaPolicy that applies."""
     keys: tuple[ApiKey, ...] = ()
-    """The API keys with which it may call."""
+    """API keys of the tenant."""
     models: tuple[Annotated[str, AfterValidator(_checked_model_pattern), matching(_MODEL_PATTERN.pattern)], ...] = ()
-    """Ids of models, or the beginning of ids and one * at the end; what none matches does not exist for the tenant."""
+    """Ids of models, or a prefix of ids with one * at the end; models that match none do not exist for the tenant."""
     isolation: Isolation = Isolation()
     context_overflow: ContextOverflow = "refuse"
-    """What becomes of a chat longer than the context window: refuse, slide (drop its oldest turns), summarise them."""
+    """Handling of a chat longer than the context window: refuse, slide (drop its oldest turns), summarise them."""
     conversations: Conversations = Conversations()
-    """Whether the gateway keeps what was said in a session."""
+    """Storage of conversations in the gateway."""
     tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS)] = ()
-    """Endpoints that the gateway calls when a model asks for them; requests name those that they offer."""
+    """Endpoints that the gateway calls if a model requests it; each request names the tools that it offers."""
 
 
 class Tenant(ShoalObject):
-    """Who may call, with which keys, and which models exist for them."""
+    """A customer or team, its API keys, and the models that it can use."""
 
     kind: Literal["Tenant"]
     metadata: TenantMetadata

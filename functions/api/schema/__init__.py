@@ -1,5 +1,5 @@
-"""The kinds as schemas, made from the same models that the loader judges with.
+"""Schemas of the kinds, made from the models that the loader validates with.
 
-`editor` is one JSON Schema for editors; `crd` are CustomResourceDefinitions for Kubernetes, `column` what `kubectl get`
-shows of each; `tidy` takes pydantic's habits out of both.
+`editor` has one JSON Schema for editors; `crd` has CustomResourceDefinitions for Kubernetes with the columns of
+`kubectl get`. Both remove pydantic's superfluous parts.
 """

@@ -1,10 +1,10 @@
 """CustomResourceDefinitions: structural schemas with a status subresource.
 
-Structural means what the API server demands: every value has a type, nothing is referred to, and unknown keys are
-pruned rather than refused (`additionalProperties: false` has no place beside properties). So the server refuses wrong
-types, missing keys and values out of bounds; what several values or objects say together, the controller judges and
-tells in the conditions. Defaults stay out and stand in descriptions: written into stored objects, they would never
-change again.
+The API server requires structural schemas: every value has a type, there are no references, and unknown keys are
+pruned rather than rejected (`additionalProperties: false` is not allowed beside properties). The server thus
+rejects wrong types, missing keys and values out of bounds. The controller checks rules between several values or
+objects and reports them in conditions. Defaults are only in descriptions: written into stored objects, they could
+never change again.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from functions.api.kinds.base import API_VERSION, Metadata
 from functions.api.kinds.catalogue import OUR_KINDS, OurObject
 from functions.api.schema.editor import Schema, inlined, tidy_schema
 
-# What `kubectl get` shows of each kind, beside its name: what it says, whether it is in force, and how old it is.
+# Columns of `kubectl get` for each kind besides its name: its content, conditions and age.
 
 
 Column = dict[str, str | int]
@@ -54,7 +54,7 @@ _SHOWN: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 _COUNT = {"type": "integer", "format": "int64"}
-# What statuses say beside their conditions. A column shows one value: of a list in the spec it would be the first.
+# Status fields besides conditions. They make columns for lists of the spec, since a column shows only one value.
 _STATUS_FIELDS: dict[str, dict[str, dict[str, str]]] = {
     "RolloutPolicy": {"stages": {"type": "string", "description": "The stages' percentages, in their order."}},
     "AutoscalingPolicy": {
@@ -82,7 +82,7 @@ _STATUS_CHOICES = ["True", "False", "Unknown"]
 
 
 def plural(kind: str) -> str:
-    """`QuotaPolicy` as `quotapolicies`."""
+    """Return the plural: `QuotaPolicy` as `quotapolicies`."""
     return _PLURALS.get(kind) or kind.lower().removesuffix("y") + "ies"
 
 
@@ -91,7 +91,7 @@ def file_name(kind: str) -> str:
 
 
 def crds() -> dict[str, Schema]:
-    """Every CustomResourceDefinition by its file's name."""
+    """Return every CustomResourceDefinition by its file's name."""
     return {file_name(kind.__name__): crd(kind) for kind in OUR_KINDS}
 
 
@@ -146,13 +146,13 @@ def _whole(kind: type[OurObject]) -> Schema:
 
 
 def _pattern_of_any_name() -> str:
-    """That of metadata.name where the kind adds nothing to Kubernetes' own rule."""
+    """Return the pattern of metadata.name in kinds that add nothing to Kubernetes' own rule."""
     pattern: str = tidy_schema(Metadata)["properties"]["name"]["pattern"]
     return pattern
 
 
 def structural(node: Schema) -> Schema:
-    """One value's schema as the API server wants it."""
+    """Return one value's schema in the form that the API server requires."""
     result: Schema = {}
     for key, value in node.items():
         match key:

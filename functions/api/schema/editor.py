@@ -1,10 +1,11 @@
-"""JSON Schema for editors: one document for all kinds, as the YAML language server takes it, or one kind's own.
+"""JSON Schema for editors: one document for all kinds, as the YAML language server expects it, or one kind's own.
 
-Draft 7, which editors know best. The kind is told by `kind`, with if and then, so that an editor complains about the
-kind that was meant and not about all of them; what is none of ours is left alone.
+It is draft 7, which editors support best. The key `kind` selects the kind's schema with if and then, so that an
+editor reports problems with that kind only. Documents of other kinds are ignored.
 
-pydantic's schema is tidied first. Titles that repeat the key go, and so does `null` beside a type: a key without a
-value is left out, in YAML as in Kubernetes, where a null would need `nullable`. A default of null goes with it.
+pydantic's schema is cleaned first. Titles that repeat the key are removed, and so is `null` beside a type: a key
+without a value is left out, in YAML as in Kubernetes, where a null would need `nullable`. A default of null is
+removed with it.
 """
 
 from typing import Any
@@ -20,14 +21,14 @@ DEFINITIONS = "definitions"
 
 
 def tidy_schema(kind: type[BaseModel]) -> Schema:
-    """The kind's schema, with its parts in `definitions`."""
+    """Return the kind's schema, with its parts in `definitions`."""
     schema = kind.model_json_schema(by_alias=True, ref_template=f"#/{DEFINITIONS}/{{model}}")
     definitions = schema.pop("$defs", {})
     return {**_tidy(schema), DEFINITIONS: {name: _tidy(part) for name, part in definitions.items()}}
 
 
 def inlined(schema: Schema) -> Schema:
-    """The same without references. It ends, since no kind contains itself."""
+    """Return the same schema without references. It terminates, since no kind contains itself."""
     definitions = schema.get(DEFINITIONS, {})
     rest = {key: value for key, value in schema.items() if key != DEFINITIONS}
     result: Schema = _inlined(rest, definitions)
@@ -60,7 +61,7 @@ def _tidy(node: Any) -> Any:
 
 
 def _without_null(node: Schema) -> Schema:
-    """`anyOf: [X, null]` is X; what stands beside it, such as a description, stays."""
+    """Replace `anyOf: [X, null]` by X; keys beside it, such as a description, stay."""
     choices = node.get("anyOf")
     if not isinstance(choices, list) or {"type": "null"} not in choices:
         return node
@@ -73,7 +74,7 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 
 
 def editor_schema() -> Schema:
-    """For every YAML file of a configuration, whichever kinds are in it."""
+    """Return the schema for every YAML file of a configuration, whichever kinds it has."""
     definitions: Schema = {}
     choices: list[Schema] = []
     for (version, name), kind in KINDS.items():
@@ -98,7 +99,7 @@ def editor_schema() -> Schema:
 
 
 def kind_schema(name: str) -> Schema:
-    """For files that hold one kind only; KeyError where there is no such kind."""
+    """Return the schema for files of one kind only; KeyError if there is no such kind."""
     kind = {name: kind for (_, name), kind in KINDS.items()}[name]
     return {"$schema": DRAFT, "title": name, **tidy_schema(kind)}
 
@@ -108,7 +109,7 @@ def _ref(name: str) -> str:
 
 
 def _renamed(node: Any, kind: str) -> Any:
-    """Two kinds may have parts of one name: each part is its kind's own."""
+    """Prefix references with the kind, because two kinds may have parts with the same name."""
     if isinstance(node, list):
         return [_renamed(item, kind) for item in node]
     if not isinstance(node, dict):
