@@ -1,1 +1,1 @@
-"""From bytes to an admitted request: authentication, strict bodies, field rules, lengths."""
+"""Intake of a request: authentication, strict body parsing, field rules and lengths."""

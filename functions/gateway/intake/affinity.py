@@ -1,19 +1,21 @@
-"""Conversation of a request: what names it to every gateway alike, and whether this is its first turn.
+"""Conversation of a request: a key that all gateways compute alike, and whether this is its first turn.
 
 A session that the caller names (`X-Session-ID`, `session_id`, `prompt_cache_key`) is the conversation. A chat without
-one is known by how it begins, which each of its turns brings again: the model, and all up to the first user's message.
+one is identified by its beginning, which each of its turns repeats: the model, and everything up to the first user
+message.
 
     turn 1:  system, user 1                          key = hash(model, system, user 1)
-    turn 2:  system, user 1, assistant 1, user 2     the same key; an assistant has spoken: not the first turn
+    turn 2:  system, user 1, assistant 1, user 2     the same key; an assistant message exists: not the first turn
 
-What came since the last answer is new; all before it the former turn has had, and the replica that answered it has it
-in its cache (`functions.gateway.routing.router`). The answer counts as new: a template may write it otherwise.
+Text after the last answer is new. The previous turn had everything before it, and the replica that answered has it in
+its cache (`functions.gateway.routing.router`). The answer counts as new, because a template may render it
+differently.
 
-Two chats that begin alike have one key, and one prefix in an engine's cache, too. It decides nothing but where a
-request likes to go: a rollout's groups, stored conversations and traces know named sessions alone.
+Two chats with the same beginning have one key, and also one prefix in an engine's cache. The key only influences
+which replica a request prefers: rollout groups, stored conversations and traces use named sessions alone.
 
-What is hashed of a message is bounded (its length, its beginning and its end), and so are the messages looked at.
-Neighbours: `intake` asks at admission; `functions.gateway.routing.homes` keeps where conversations went.
+The hashed part of a message is bounded (its length, its beginning and its end), and so is the number of messages.
+Neighbours: `intake` calls this at admission; `functions.gateway.routing.homes` stores where conversations were sent.
 """
 
 from typing import Any
@@ -30,17 +32,17 @@ _BEGINNING_CHARS = 1024
 _END_CHARS = 256
 _WHOLE_CHARS = _BEGINNING_CHARS + _END_CHARS
 _REST_BYTES = HASH_BYTES - MARK_BYTES
-_SEED = 0x5EED  # a session that is named is hashed otherwise: the two do not meet
+_SEED = 0x5EED  # named sessions use another hash, so the two never collide
 _ASSISTANTS = frozenset(("assistant", "tool", "function"))
 
 
 def conversation_of(
     tenant: TenantId, session: str | None, parsed: JsonObject, output: OutputFields | None
 ) -> tuple[bytes | None, bool, int | None]:
-    """The conversation's key, None where nothing names it; whether this may be its first turn; its new text in bytes.
+    """Return the conversation's key, whether this may be its first turn, and its new text in bytes.
 
-    `parsed` is a body whose fields were checked, `output` its route's. A session on a route without messages is taken
-    for one that goes on, and nobody knows what of it is new.
+    The key is None if nothing identifies the conversation. `parsed` is a body whose fields were checked, `output` its
+    route's. A session on a route without messages counts as continued, with an unknown amount of new text (None).
     """
     if output is None or output.prompt != "messages":
         return (session_hash(tenant, session), False, None) if session is not None else (None, True, None)
@@ -63,7 +65,9 @@ def conversation_of(
 
 
 def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
-    """No calls of ours where contents are plain texts: it is made for every chat."""
+    """Return the key of a chat without a session. Plain text contents need no function call, because every chat is
+    hashed.
+    """
     texts: list[str] = [str(parsed.get("model"))]
     system = parsed.get("system")
     if system is not None:
@@ -77,16 +81,17 @@ def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
             texts += _texts_of(content)
         if role == "user":
             break
-    lengths = ",".join(map(str, map(len, texts)))  # no two sequences of texts read alike
+    lengths = ",".join(map(str, map(len, texts)))  # makes different sequences of texts hash differently
     if max(map(len, texts)) > _WHOLE_CHARS:
         texts = [text if len(text) <= _WHOLE_CHARS else text[:_BEGINNING_CHARS] + text[-_END_CHARS:] for text in texts]
     sample = f"{lengths}|{''.join(texts)}".encode(errors="surrogatepass")
-    # Whoever finds two beginnings with one hash sends two conversations of its own to one replica: no need for more.
+    # A caller that finds two beginnings with one hash only sends two of its conversations to one replica, so 64 bits
+    # are enough.
     return tenant_mark(tenant) + xxh3_64_digest(sample, _SEED)[:_REST_BYTES]
 
 
 def _texts_of(content: Any) -> list[str]:
-    """Of a content in parts: its first texts."""
+    """Return the first texts of a content that is a text or a list of parts."""
     if type(content) is str:
         return [content]
     if type(content) is not list:

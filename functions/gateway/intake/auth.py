@@ -1,14 +1,13 @@
-"""Authentication: keys that have proven themselves, and delegated credentials for work done in a caller's name.
+"""Authentication: a cache of verified keys, and delegated credentials for work in a caller's name.
 
-A caller who asks all day is not put to the proof each time (4 us). What is kept of a key is a hash of the header, never
-the key, and only of headers that were right: nobody can fill the memory with inventions, and a wrong key takes the
-whole proof each time. A new snapshot forgets everything, which is how a revoked key ends; an expiry is looked at every
-time.
+A verified key is not verified again for each request (4 us). The cache holds a hash of the header, never the key, and
+only headers that were valid: invented keys cannot fill the memory, and a wrong key is fully verified each time. A new
+snapshot clears the cache, which is how a revoked key ends; an expiry is checked every time.
 
-A batch's lines are asked hours after the batch was made, when its caller is gone and its key is not kept. In the key's
-place the gateway makes a credential of its own, for one piece of work, known to this process alone and only while the
-work lasts. A request that shows it in `authorization` is what the key's own would be: the same tenant, the same limits,
-refused once the key is revoked or expired.
+A batch's lines are sent hours after the batch was made, when the caller is gone and its key is not stored. Instead of
+the key, the gateway issues a credential for one piece of work. Only this process knows it, and only while the work
+lasts. A request with it in `authorization` has the same tenant and limits as the key, and is rejected once the key is
+revoked or expired.
 """
 
 import hashlib
@@ -25,15 +24,15 @@ _NEVER_S = float("inf")
 
 
 class KnownKeys:
-    """Owned by one event loop."""
+    """Cache of verified keys. Owned by one event loop."""
 
     def __init__(self, pepper: bytes) -> None:
         self._pepper = pepper
         self._catalogue: Catalogue | None = None
-        self._known: dict[bytes, tuple[Caller, float]] = {}  # with the key's expiry, unix seconds
+        self._known: dict[bytes, tuple[Caller, float]] = {}  # caller, and the key's expiry in unix seconds
 
     def caller(self, catalogue: Catalogue, authorization: str | None, now_unix_s: float) -> Caller | None:
-        """As `authenticate`, which is asked where the answer is not known."""
+        """Return the caller as `authenticate` does, which is called only on a cache miss."""
         if authorization is None:
             return None
         if catalogue is not self._catalogue:
@@ -57,14 +56,14 @@ _BYTES = 32
 
 
 class DelegatedCredentials:
-    """Owned by one event loop. As many as there is work under way, which its owner bounds."""
+    """Credentials for work under way, whose number the owner of the work bounds. Owned by one event loop."""
 
     def __init__(self) -> None:
         self._issued: dict[str, tuple[TenantId, KeyId]] = {}
 
     @contextmanager
     def issued(self, tenant: TenantId, key_id: KeyId) -> Iterator[str]:
-        """An `authorization` that stands for the key until the block ends."""
+        """Yield an `authorization` value that represents the key until the block ends."""
         token = _PREFIX + secrets.token_hex(_BYTES)
         self._issued[token] = (tenant, key_id)
         try:
@@ -73,6 +72,6 @@ class DelegatedCredentials:
             del self._issued[token]
 
     def caller(self, catalogue: Catalogue, authorization: str | None, now_unix_s: float) -> Caller | None:
-        """Whose work it is; None where the token is none, or what it stands for is valid no more."""
+        """Return the caller of the credential, or None if the credential or its key is not valid."""
         found = self._issued.get(authorization) if authorization is not None else None
         return caller_of(catalogue, *found, now_unix_s) if found is not None else None

@@ -1,4 +1,4 @@
-"""Callers of routes that are no engine's: the same keys, the same refusals, and a rate limit of their own."""
+"""Callers of routes that no engine answers: the same keys, the same rejections, and a rate limit of their own."""
 
 from fastapi import Request
 
@@ -12,16 +12,16 @@ from functions.http.guarded import authenticated
 
 
 def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Caller]:
-    """The same for models, files and batches, of which calls are counted; raises Refused (429), too."""
+    """Identify the caller of a lookup (models, files, batches) and count the call; also raises Refused (429)."""
     catalogue, caller = identify(services, request)
     services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
     return catalogue, caller
 
 
 def identify_manager(services: Services, request: Request) -> tuple[Catalogue, Caller, str]:
-    """Whoever asks for what the registry answers, counted likewise, and the header that proves it.
+    """Authenticate the caller of a registry route and count the call. Also return the authorization header.
 
-    Any of a tenant's keys: what it may do there the registry decides.
+    All of a tenant's keys are accepted; the registry checks what the key may do.
     """
     catalogue, read = _read(services, request)
     caller = services.intake.authenticate(catalogue, read, services.wall_clock())
@@ -31,7 +31,7 @@ def identify_manager(services: Services, request: Request) -> tuple[Catalogue, C
 
 
 def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
-    """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
+    """Return the snapshot in use and the caller of the request; raises Refused (401, 403, 503)."""
     catalogue, read = _read(services, request)
     caller = services.intake.identify(catalogue, read, services.wall_clock())
     authenticated(request.scope, caller.tenant)

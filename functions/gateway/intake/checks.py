@@ -1,15 +1,15 @@
 """Checks of a field's value: the vocabulary of the field tables.
 
-A check says what is wrong with a value, or None. Its words follow the field's name in the refusal, and name what is
-taken instead ("must be an integer from 1 to 8"): the OpenAPI document is read from them. A check never raises, whatever
-JSON value it is given. Checks of messages and other content are in `content`.
+A check returns what is wrong with a value, or None. In the error message its text follows the field's name and says
+what is accepted ("must be an integer from 1 to 8"); the OpenAPI document is derived from these texts. A check never
+raises, for any JSON value. Checks of messages and other content are in `content`.
 """
 
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
-Check = Callable[[Any], str | None]  # what is wrong with a value, or None
+Check = Callable[[Any], str | None]  # returns what is wrong with a value, or None
 
 INT32_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -41,7 +41,7 @@ def text_or_object(value: Any) -> str | None:
 
 
 def anything(value: Any) -> str | None:
-    """What no engine here reads, and some client sends."""
+    """Accept any value of a field that no engine uses and some clients send."""
     return None
 
 
@@ -53,7 +53,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def never(why: str) -> Check:
-    """A switch that stays off."""
+    """Accept only false: a switch that stays off."""
 
     def check(value: Any) -> str | None:
         return None if value is False else why
@@ -87,7 +87,7 @@ def objects(limit: int, what: str) -> Check:
 
 
 def texts(limit: int) -> Check:
-    """Of strings alone, or one in the place of an array."""
+    """Accept an array of strings, or one string instead of an array."""
 
     def check(value: Any) -> str | None:
         strings = [value] if type(value) is str else value
@@ -126,7 +126,7 @@ def stream_options(value: Any) -> str | None:
 
 
 def without(name: str, why: str) -> Check:
-    """An object that has not this key."""
+    """Accept an object without the key `name`."""
 
     def check(value: Any) -> str | None:
         if type(value) is not dict:
@@ -150,7 +150,7 @@ def few_token_ids(limit: int) -> Check:
 
 
 def prompts(limit: int, what: str, then: str = "", *, may_be_empty: bool = False) -> Check:
-    """One text or many, one prompt of token ids or many."""
+    """Accept one text or many, or one prompt of token ids or many."""
     wrong = "must be a string, an array of strings, an array of token ids, or an array of such arrays"
 
     def check(value: Any) -> str | None:

@@ -1,9 +1,9 @@
-"""Checks of what is said to a model: messages and items, their parts, the tools offered with them.
+"""Checks of a model's input: messages and items, their parts, and the tools offered with them.
 
-All of it is checked by its types before anything reads it, at every depth that something here reads: a `type` that is
-an object, or a `content` that is a number, is the caller's mistake and never ours.
+The types of all content are checked before other code reads it, at every depth that this gateway reads. So a `type`
+that is an object, or a `content` that is a number, is reported as the caller's mistake.
 
-Neighbours: `media` judges what a part points at, and what it is called; `field_tables` has the fields.
+Neighbours: `media` checks references and ids of parts; `field_tables` has the fields.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 from functions.gateway.intake.checks import Check, objects
 from functions.gateway.intake.media import media_problem
 
-_CALLERS_TOOLS = ("function", "custom")  # run by the caller; all others an engine would run
+_CALLERS_TOOLS = ("function", "custom")  # the caller runs these; an engine would run all others
 
 
 def messages(limit: int) -> Check:
-    """OpenAI's, of chats."""
+    """Check OpenAI's chat messages."""
     return _each_message(limit, _message)
 
 
@@ -66,13 +66,13 @@ def _anthropic_message(message: Any) -> str | None:
 
 
 def text_or_parts(content: Any) -> str | None:
-    """A text, or parts that may be made of parts again; the depth of a body is bounded where it is parsed."""
+    """Check a text, or parts that may contain parts. The parser bounds the depth of a body."""
     if type(content) is not list:
         return None if content is None or type(content) is str else "content must be a string or an array of parts"
     for part in content:
         if type(part) is not dict:
             return "content must be a string or an array of {type, …} parts"
-        source = part.get("source")  # of a document, which may be made of parts again
+        source = part.get("source")  # the source of a document, which may contain parts
         nested = source.get("content") if type(source) is dict else None
         problem = media_problem(part) or text_or_parts(part.get("content")) or text_or_parts(nested)
         if problem is not None:
@@ -81,7 +81,7 @@ def text_or_parts(content: Any) -> str | None:
 
 
 def items(limit: int) -> Check:
-    """The input of a response: a text, or messages, calls and their outputs."""
+    """Check the input of a response: a text, or messages, calls and their outputs."""
 
     def check(value: Any) -> str | None:
         if type(value) is str:
@@ -106,7 +106,7 @@ def _item_problem(item: dict[str, Any]) -> str | None:
 
 
 def scored_one(value: Any) -> str | None:
-    """What a scoring model reads: a text, or parts."""
+    """Check one input of a scoring model: a text, or parts."""
     if type(value) is str:
         return None if value else "must not be empty"
     parts = value.get("content") if type(value) is dict else None
@@ -127,7 +127,7 @@ def scored(limit: int) -> Check:
 
 
 def callers_tools(limit: int) -> Check:
-    """Of /v1/responses, where other kinds of tools are run by engines."""
+    """Check the tools of /v1/responses. Engines would run other kinds of tools themselves."""
     shaped = objects(limit, "tool")
 
     def check(value: Any) -> str | None:

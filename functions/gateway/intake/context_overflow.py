@@ -1,14 +1,14 @@
-"""Context overflow: a chat longer than the context window loses its oldest turns, where its tenant wants that.
+"""Context overflow: drops the oldest turns of a chat that exceeds the context window, if its tenant's policy says so.
 
-    refuse (default)   nothing is done here; the tier's cap or the engine refuses with 400
-    slide              `decisions.request.context_window` says which turns go; the answer's `x-shoal-context: slid=N`
-    how many summarise          as slide, and what went is told to the model in a summary (`composition.summary`)
+    refuse (default)   no change; the tier's cap or the engine rejects the chat with 400
+    slide              `decisions.request.context_window` selects the turns; the answer has `x-shoal-context: slid=N`
+    summarise          like slide, and a summary replaces the dropped turns (`composition.summary`)
 
-Tokens are estimated, since nothing here tokenises: by what was learnt of this tenant's text, and with a margin, so that
-what is taken to fit does. Room for the answer is what the request asks for, but at most half of the window; a quarter
-where it does not say.
+Tokens are estimated, because nothing here tokenises: from what was learnt of this tenant's text, with a margin, so
+that a chat estimated to fit does fit. Room for the answer is what the request asks for, but at most half of the
+window, or a quarter if the request does not say.
 
-Neighbours: `intake` asks, before the tier's caps are looked at.
+Neighbours: `intake` calls this before the tier's caps are checked.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from functions.decisions.request.context_window import Said, dropped, turns_in
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.lengths import OutputFields, field_in_force, text_bytes
 
-_MARGIN_RATIO = 0.1  # of the window: estimates are off by less, once a tenant has been heard for a while
-_MESSAGE_TOKENS = 5  # what a chat template writes around each
+_MARGIN_RATIO = 0.1  # part of the window: the estimate's error is smaller after some requests of a tenant
+_MESSAGE_TOKENS = 5  # tokens that a chat template adds around each message
 
 _AROUND = ("tools", "functions", "documents", "chat_template_kwargs", "response_format")
 
-TokensOf = Callable[[int], int]  # bytes of text -> tokens
+TokensOf = Callable[[int], int]  # converts bytes of text to tokens
 
 
 def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry | None, window_tokens: int) -> int:
-    """What the prompt may be.
+    """Return the number of tokens that the prompt may have.
 
-    Worked example (test_room_is_what_the_answer_leaves): window 2,048, 10 % margin, 500 tokens asked for: 1,344.
+    Worked example (test_room_is_what_the_answer_leaves): window 2,048, 10 % margin, 500 tokens requested: 1,344.
     """
     cap = quota.limits.max_context_tokens if quota is not None else None
     most = window_tokens if cap is None else min(window_tokens, cap)
@@ -40,13 +40,13 @@ def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry 
 
 
 def overflow(parsed: JsonObject, room: int, tokens_of: TokensOf) -> range:
-    """The indices of messages that must go for the chat to fit."""
+    """Return the indices of messages that must be dropped for the chat to fit."""
     around = tokens_of(text_bytes([parsed.get(name) for name in _AROUND]))
     return dropped([_said(message, tokens_of) for message in parsed["messages"]], room - around)
 
 
 def slide(parsed: JsonObject, gone: range) -> int:
-    """Drop these messages; answers how many turns they were."""
+    """Drop these messages and return the number of dropped turns."""
     messages: list[dict[str, Any]] = parsed["messages"]
     lost = [Said(message["role"], 0) for message in messages[gone.start : gone.stop]]
     parsed["messages"] = messages[: gone.start] + messages[gone.stop :]

@@ -1,19 +1,19 @@
-"""Features of a request, made at admission; what its answer taught, at the end.
+"""Features of a request, computed at admission, and what its answer teaches about lengths.
 
-Nothing here tokenises: a prompt of text is as many tokens as its bytes make by what was learnt of this tenant and base
-model (`length_model`); token ids are counted. Only whole answers teach (status 200 with the engine's usage), and only
-their own tenant's numbers, so that nobody can spoil another's.
+Nothing here tokenises: the tokens of a text prompt are estimated from its bytes by what was learnt of this tenant and
+base model (`length_model`); token ids are counted. Only complete answers teach (status 200 with the engine's usage),
+and only about their own tenant, so that one tenant cannot distort another's estimates.
 
-A model that scores texts against each other reads a query anew with each of its documents, and its usage counts it as
-often; a model that embeds reads every text once:
+A model that scores texts against each other reads a query once for each of its documents, and its usage counts the
+query as often. A model that embeds reads every text once:
 
-    prompt = documents x query + all documents           one query; as many queries as documents are read once each
+    prompt = documents x query + all documents           for one query; if there are several, each is read once
 
 Worked example (test_worked_example_of_the_prologue): a query of 12 bytes over three documents is read three times, so
-24 bytes come on top of what the request's text is.
+24 bytes are added to the request's text.
 
-Neighbours: `intake` asks at admission; `prompt_text` says what of a request is its prompt; `ended` is one of those who
-are given a request's `Ended`.
+Neighbours: `intake` calls this at admission; `prompt_text` extracts the prompt of a request; `ended` is one of the
+listeners of a request's `Ended`.
 """
 
 from functools import lru_cache
@@ -38,7 +38,9 @@ _DOCUMENTS = ("documents", "items", "text_2", "data_2")
 
 
 def read_again_bytes(parsed: JsonObject) -> int:
-    """How many bytes of text a scoring model reads beyond those of the request; its fields were checked."""
+    """Return the bytes that a scoring model reads in addition to the request's text. The request's fields were
+    checked.
+    """
     queries, documents = _first(parsed, _QUERIES), _first(parsed, _DOCUMENTS)
     if _how_many(queries) != 1:
         return 0
@@ -50,7 +52,7 @@ def _first(parsed: JsonObject, names: tuple[str, ...]) -> Any:
 
 
 def _how_many(value: Any) -> int:
-    """A list has as many as it is long; an object keeps its list under `content`."""
+    """Return the number of texts: a list's length; an object has its list under `content`."""
     content = value.get("content") if type(value) is dict else value
     return max(1, len(content)) if type(content) is list else 1
 
@@ -76,14 +78,15 @@ class Features:
         length_field: str,
         requested_tokens: int = 0,
     ) -> RequestFeatures:
-        """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared.
+        """Return the features of a request whose fields and caps were checked.
 
-        `length_field`: the one in force, of those that say how long the answer may be. `requested_tokens`: the length
-        that its caller named, before caps.
+        `salt` is its prefix cache's; None: shared. `length_field`: the field in force that limits the answer's
+        length. `requested_tokens`: the length that the caller requested, before caps.
         """
         output = route.output
         text, ids, media = prompt_text(parsed, output)
-        scores_pairs = model.task == "score" and route.is_read  # one that embeds reads each text once, a tokenizer too
+        # an embedding model reads each text once, and so does a tokenizer
+        scores_pairs = model.task == "score" and route.is_read
         prompt_bytes = len(text) + (read_again_bytes(parsed) if scores_pairs else 0)
         if ids is not None:
             prompt_tokens = ids
@@ -111,12 +114,12 @@ class Features:
         )
 
     def ended(self, ended: Ended) -> None:
-        """A whole answer says how long prompts and answers are, where its engine has counted."""
+        """Learn the lengths of prompt and answer from a complete answer whose tokens the engine has counted."""
         if ended.status == 200 and ended.prediction is not None and ended.usage is not None:
             self.learn(ended.admitted, ended.usage)
 
     def learn(self, admitted: Admitted, usage: Usage) -> None:
-        """A request was answered whole, and the engine counted this."""
+        """Learn from the engine's usage of a request that was answered completely."""
         features, model, tenant = admitted.features, admitted.model, admitted.caller.tenant
         if features.learnable:
             self.lengths.learn_prompt(model.pool, tenant, features.prompt_bytes, usage.prompt_tokens)
@@ -128,15 +131,15 @@ class Features:
 def for_other_model(
     features: RequestFeatures, upstream: JsonObject, output: OutputFields | None, engine_name: str
 ) -> RequestFeatures:
-    """The features of a request that goes to another model than it was admitted for: its blocks are hashed anew."""
+    """Return the features of a request for another model than it was admitted for; its blocks are hashed again."""
     text = prompt_text(upstream, output).text
-    salt = upstream.get("cache_salt") or ""  # the tenant's: it was put there at admission
+    salt = upstream.get("cache_salt") or ""  # the tenant's salt, which admission has put there
     blocks = text_blocks(text, seed_of(salt, engine_name), features.text_block_bytes)
     return msgspec.structs.replace(features, text_blocks=blocks)
 
 
 def _choices(parsed: JsonObject, output: OutputFields) -> int:
-    """Answers that are generated: `n` (or `best_of`) for each of the prompts, on the routes that have these."""
+    """Return the number of generated answers: `n` (or `best_of`) for each prompt, on routes that have these fields."""
     if not output.has_choices:
         return 1
     choices: int = parsed.get("n") or 1

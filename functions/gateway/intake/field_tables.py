@@ -1,26 +1,26 @@
 """Field tables: every field that OpenAI, Anthropic and vLLM 0.32 document, route by route, with its rule.
 
-Read top to bottom. A check means that the field goes to the engine within those bounds; `Strip` and `Refuse` are said
-in `fields`. `tests/gateway/test_vllm_fields.py` holds the tables to the request models of the installed engine: a field
-that it has and no table here is a failing test, and somebody has to read what it does.
+A check means that the field is sent to the engine if its value passes; `fields` explains `Strip` and `Refuse`.
+`tests/gateway/test_vllm_fields.py` compares the tables with the request models of the installed engine. A field of
+the engine that no table has fails the test, so that its effect is reviewed.
 
-Ids that a caller chooses, and what of an engine is keyed by them (each would join tenants, `cache_salt` does not reach
-all of them):
+Ids that a caller chooses, and engine state that is keyed by them (each would connect tenants; `cache_salt` does not
+separate all of them):
 
     cache_salt                  prefix cache                replaced by the tenant's own, HMAC(pepper, tenant)
     `uuid` of a content part    caches of pictures, sounds  replaced by HMAC(pepper, tenant, uuid) (`media`)
     session_id, X-Session-ID    cache events, hints         read here, hashed with the tenant, never sent
     prompt_cache_key            engines' affinity           the same
-    request_id                  the engine's request table  refused; X-Request-Id goes as it came (an engine adds to it)
+    request_id                  the engine's request table  refused; X-Request-Id is sent as it is (engines extend it)
     kv_, ec_transfer_params     blocks of another request   refused
     vllm_xargs                  session, cache reports, …   refused
     previous_response_id, …     stored responses            refused; `store` is never true
     previous_input_messages     the engine's own transcript refused
-    priority, X-Vllm-Priority   the engine's queue          refused; ours alone is sent
-    model                       adapters by name            the engine's name of what the tenant may call
+    priority, X-Vllm-Priority   the engine's queue          refused; only the platform's is sent
+    model                       adapters by name            the engine's name of a model that the tenant may call
     mm_processor_, media_io_    part of a picture's key     refused
 
-No header of a caller's goes to an engine but X-Request-Id, which is checked (`http.headers`).
+Of a caller's headers, only X-Request-Id is sent to an engine, after a check (`http.headers`).
 """
 
 from functions.gateway.intake import content
@@ -59,20 +59,20 @@ _SAID_BEFORE = Refuse(_NOT_KEPT.format("responses", "send what was said before")
 _NO_TEMPLATES = "a template is a program, and would run in an engine that tenants share"
 _NO_TUNING = Refuse("is not taken: it sets what an engine spends on pictures and sounds, for all of its tenants")
 
-# A stream whose events came more rarely than every 16 tokens would look like an engine that hangs, and its last tokens
-# would be known to nobody when it is broken off.
+# An upper limit for `stream_interval`. With fewer events a stream would look like a hung engine, and the last tokens
+# of an aborted stream could not be counted.
 MOST_TOKENS_AN_EVENT = 16
-# Of the vocabulary, for each token of a prompt: the engine's own bound on `logprobs`.
+# Most likely tokens for each token of a prompt: the engine's own bound on `logprobs`.
 _MOST_LOGPROBS = 20
 
 
 def _anywhere(limits: Limits) -> Rules:
-    """What admission reads on every route, and what no caller may say on any."""
+    """Return the rules of every route: fields that admission reads and fields that callers may not set."""
     return {
         "service_tier": text,
         "session_id": Strip(short_text(limits.session_chars)),
         "prompt_cache_key": Strip(short_text(limits.session_chars)),
-        "cache_salt": Strip(anything),  # replaced rather than refused: SDKs send it in good faith
+        "cache_salt": Strip(anything),  # replaced rather than refused, because SDKs send it in good faith
         "priority": _OURS,
         "kv_transfer_params": _OURS,
         "ec_transfer_params": _OURS,
@@ -84,7 +84,7 @@ def _anywhere(limits: Limits) -> Rules:
 
 
 def _template(limits: Limits) -> Rules:
-    """Of routes with messages: what a chat template is given besides them, all of which becomes prompt."""
+    """Return the rules of routes with messages: inputs of a chat template, all of which become part of the prompt."""
     return {
         "tools": objects(limits.tools, "tool"),
         "documents": objects(limits.messages, "document"),
@@ -97,7 +97,7 @@ def _template(limits: Limits) -> Rules:
 
 
 def _sampling(limits: Limits) -> Rules:
-    """How tokens are chosen, and when to stop."""
+    """Return the rules of sampling and stop conditions."""
     return {
         "stream": boolean,
         "stop": texts(limits.stop_strings),
@@ -119,16 +119,16 @@ def _sampling(limits: Limits) -> Rules:
         "skip_special_tokens": boolean,
         "structured_outputs": object_check,
         "watermarking": boolean,
-        # Tokens that no event tells of: unmetered where the stream is broken off, and a silence as of a hung engine.
+        # Reasoning tokens without events would be unmetered in an aborted stream, and look like a hung engine.
         "include_reasoning": Strip(boolean),
-        # Of render routes, which are not offered.
+        # fields of render routes, which are not offered
         "mm_payload": Strip(anything),
         "return_mm_kwargs": Strip(anything),
     }
 
 
 def _generation(limits: Limits) -> Rules:
-    """What chat and completions have in common."""
+    """Return the rules that chat and completions share."""
     return _sampling(limits) | {
         "stream_options": stream_options,
         "stream_interval": integer(1, MOST_TOKENS_AN_EVENT),
@@ -148,7 +148,7 @@ def _generation(limits: Limits) -> Rules:
         "return_token_ids": boolean,
         "return_tokens_as_token_ids": boolean,
         "routed_experts_prompt_start": integer(0, INT32_MAX),
-        "return_token_offsets": Strip(anything),  # of render routes
+        "return_token_offsets": Strip(anything),  # a field of render routes
     }
 
 
@@ -169,7 +169,7 @@ def chat_table(limits: Limits) -> FieldTable:
             "reasoning_effort": text,
             "echo": boolean,
             "return_prompt_text": boolean,
-            # OpenAI's, of which vLLM makes nothing
+            # OpenAI's fields that vLLM ignores
             "functions": objects(limits.tools, "function"),
             "function_call": text_or_object,
             "metadata": object_check,
@@ -203,7 +203,7 @@ def completion_table(limits: Limits) -> FieldTable:
 
 
 def responses_table(limits: Limits) -> FieldTable:
-    """What a gateway in front of many engines cannot keep is refused with what to do instead."""
+    """Return the table of /v1/responses. Fields that need stored state are refused with an alternative."""
     return FieldTable(
         _sampling(limits)
         | _anywhere(limits)
@@ -231,7 +231,7 @@ def responses_table(limits: Limits) -> FieldTable:
             "conversation": _SAID_BEFORE,
             "previous_input_messages": Refuse("is the engine's own: send what was said before as input"),
             "prompt": Refuse(_NOT_KEPT.format("prompts", "send instructions and input")),
-            # OpenAI's, of which vLLM makes nothing
+            # OpenAI's fields that vLLM ignores
             "stream_options": stream_options,
             "context_management": anything,
             "moderation": object_check,
@@ -242,12 +242,15 @@ def responses_table(limits: Limits) -> FieldTable:
 
 
 def keep_nothing(body: JsonObject) -> None:
-    """The engine is never asked to store a response: the next request may well go to another."""
+    """Make the engine store no response: the next request may be sent to another engine."""
     body["store"] = False
 
 
 def messages_table(limits: Limits) -> FieldTable:
-    """Anthropic's, and `min_tokens`, which engines heed here too. Their `service_tier`s say nothing of classes here."""
+    """Return the table of Anthropic's fields, and `min_tokens`, which engines also apply here.
+
+    Anthropic's `service_tier` values do not map to service classes.
+    """
     return FieldTable(
         _anywhere(limits)
         | {
@@ -267,10 +270,10 @@ def messages_table(limits: Limits) -> FieldTable:
             "metadata": object_check,
             "chat_template_kwargs": without("chat_template", _NO_TEMPLATES),
             "watermarking": boolean,
-            "mm_payload": Strip(anything),  # of render routes
+            "mm_payload": Strip(anything),  # fields of render routes
             "return_mm_kwargs": Strip(anything),
             "mcp_servers": Strip(anything),  # engines call no servers for callers
-            # Anthropic's, of which vLLM makes nothing
+            # Anthropic's fields that vLLM ignores
             "output_format": object_check,
             "cache_control": object_check,
             "container": text_or_object,

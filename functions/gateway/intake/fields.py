@@ -1,15 +1,15 @@
-"""Allow-list of a route's fields: what a table may say of a field, and what becomes of a body by it.
+"""Allow-list of a route's fields: the rules that a table may have, and their effect on a body.
 
-    a check       the field goes to the engine, if the check finds nothing wrong with its value
-    Strip(check)  it is read here (a session), or replaced (the cache salt), and never sent on
-    Refuse(why)   400: it would reach past the platform, or what it asks for is not offered
+    a check       the field is sent to the engine if its value passes
+    Strip(check)  the field is read here (a session) or replaced (the cache salt), and never sent
+    Refuse(why)   400: the field would bypass the platform, or its function is not offered
 
-What no table knows is unknown, and the pool's RoutingPolicy says what becomes of it (`unknownFields`): `strip`, the
-default, drops it and names it in `x-shoal-ignored`; `refuse` answers 400; `pass` lets the engine judge. Stripping is
-what engines do with it themselves (vLLM ignores and logs it), so that no client breaks, while a field that a newer
-engine has does nothing until somebody has read what it does (docs/decisions/0033-fields-are-allowed.md).
+Fields that no table has are unknown. The pool's RoutingPolicy decides about them (`unknownFields`): `strip`, the
+default, drops the field and names it in `x-shoal-ignored`; `refuse` answers 400; `pass` sends it to the engine.
+Stripping is what engines do themselves (vLLM ignores and logs unknown fields), so no client breaks. A field of a
+newer engine has no effect until its effect was reviewed (docs/decisions/0033-fields-are-allowed.md).
 
-Neighbours: `field_tables` has the tables, `checks` and `content` their words; `intake` asks.
+Neighbours: `field_tables` has the tables, `checks` and `content` the checks; `intake` calls this.
 """
 
 import re
@@ -32,14 +32,14 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    why: str  # what follows the field's name
+    why: str  # text that follows the field's name in the error message
 
 
 Rule = Check | Strip | Refuse
 
 
 class FieldTable:
-    """The rules of one route, taken apart for looking at a body by sets."""
+    """Rules of one route, also as sets by kind, so that a body is checked with set operations."""
 
     __slots__ = ("checks", "passed", "refused", "rules", "stripped")
 
@@ -55,27 +55,27 @@ class FieldTable:
 
 
 def check_fields(body: JsonObject, table: FieldTable) -> None:
-    """Raises Refused (400, with param) at the table's first field whose value is wrong. Null means absent."""
+    """Raise Refused (400, with param) at the table's first field whose value is wrong. Null means absent."""
     if not table.passed.issuperset(body):
         _refuse_what_is_not_taken(body, table)
     checks = table.checks
     if len(body) > len(checks):
         _refuse_first(body, checks)
         return
-    for name, value in body.items():  # most have five fields or so, of a table's seventy
+    for name, value in body.items():  # most bodies have about five fields; a table has seventy
         check = checks.get(name)
         if check is not None and value is not None and check(value) is not None:
             _refuse_first(body, checks)
 
 
 def keep_allowed(body: JsonObject, table: FieldTable, unknown: UnknownFields, path: str) -> tuple[str, ...]:
-    """Leave in a checked body what an engine is to have; answers the unknown fields that were dropped, by name.
+    """Remove fields that the engine must not receive from a checked body; return the names of unknown ones.
 
-    Raises Refused (400) where the pool wants no unknown ones.
+    Raises Refused (400) if the pool refuses unknown fields.
     """
     dropped = []
     for name in sorted(body.keys() - table.passed):
-        if name in table.rules:  # stripped; or refused, and null
+        if name in table.rules:  # stripped, or refused and null
             del body[name]
         elif unknown == "refuse" and body[name] is not None:
             raise _not_known(name, path)
@@ -86,7 +86,7 @@ def keep_allowed(body: JsonObject, table: FieldTable, unknown: UnknownFields, pa
 
 
 def ignored_header(names: tuple[str, ...]) -> bytes:
-    """The names that a header may have; the rest of what a client made up is not repeated to it."""
+    """Return the names that are valid in a header; other names invented by the client are not repeated."""
     fit = [name.encode() for name in names if _IN_A_HEADER.fullmatch(name) is not None]
     return b", ".join(fit[:_MOST_NAMED])
 
@@ -98,9 +98,9 @@ def _refuse_what_is_not_taken(body: JsonObject, table: FieldTable) -> None:
 
 
 def _refuse_first(body: JsonObject, checks: dict[str, Check]) -> None:
-    """Of several that are wrong, the one named does not depend on the order in which a client wrote them.
+    """Raise for the first wrong field in the table's order, so that the error does not depend on the client's order.
 
-    None is wrong that is a whole number and written as 5.0, by a language with one kind of number: it becomes 5.
+    A whole number written as 5.0, by a language with one number type, is not wrong: it becomes 5.
     """
     for name, check in checks.items():
         value = body.get(name)

@@ -1,9 +1,9 @@
-"""Intake: from a request on the wire to an admitted one, with its caller, its model and its version.
+"""Intake: turns a request on the wire into an admitted one with its caller, model and version.
 
-In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
-lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's
-reading, which is an argument, and the memory of which session got which version of a model in rollout (`splits`).
-Both lanes come this way; nothing here knows which.
+The steps, in the order in which they may reject: headers, key and scope (`recognise`); then body, fields, class,
+model and lengths (`admit`). Between the two the gateway checks whether the tenant may send one more request. The
+intake is pure except for the memory of which session got which version in a rollout (`splits`); the time is an
+argument. Both lanes use it in the same way.
 """
 
 import hashlib
@@ -39,17 +39,18 @@ from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Sender, Splits, SplitUse
 
-_RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
+# a key's maxClass is the most urgent class that it may request
+_RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}
 _MAX_SALTS = 10_000  # tenants
 _COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "batch"}
 
 
-# One of each is made per request: as frozen dataclasses they would cost 2 us more.
+# One of each is made per request; as frozen dataclasses they would cost 2 us more.
 
 
 class RawRequest(msgspec.Struct, frozen=True):
-    """A request to an engine route, as it came."""
+    """A request to an engine route, as received."""
 
     request_id: str
     headers: RawHeaders
@@ -57,17 +58,17 @@ class RawRequest(msgspec.Struct, frozen=True):
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """Who sent a request, and the tier that bounds it; None: unlimited."""
+    """The caller of a request, and the tier that limits it; None: unlimited."""
 
     read: RequestHeaders
     caller: Caller
     key: KeyEntry | None
     tier: QuotaEntry | None
-    quota: QuotaEntry | None  # the tier's, with the key's own caps
+    quota: QuotaEntry | None  # the tier's limits combined with the key's own
 
 
 class Intake:
-    """What admission needs besides the request: built once, its tables with it."""
+    """The state that admission needs besides the request, with the field tables, built once."""
 
     def __init__(self, pepper: bytes, limits: Limits, splits: Splits) -> None:
         self.limits = limits
@@ -80,7 +81,7 @@ class Intake:
         self._tables = {route.path: route.table(limits) for route in ROUTES}
 
     def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> Caller:
-        """Before a body is read: `admit`'s first steps in `admit`'s order, so that both refuse alike."""
+        """Check the headers before a body is read, in the order of `admit`'s first steps, so that both reject alike."""
         if (announced_bytes(headers) or 0) > self.limits.body_bytes:
             raise Refused(body_too_large(self.limits.body_bytes))
         read = read_headers(headers, "", self.limits)
@@ -88,7 +89,7 @@ class Intake:
         return self.identify(catalogue, read, now_unix_s)
 
     def recognise(self, catalogue: Catalogue, raw: RawRequest, now_unix_s: float) -> Recognised:
-        """Who calls; raises Refused where the headers are not in order or the key opens nothing."""
+        """Return the caller; raises Refused if the headers or the key are not valid."""
         read = read_headers(raw.headers, raw.request_id, self.limits)
         check_json_body(raw.headers)
         caller = self.identify(catalogue, read, now_unix_s)
@@ -96,11 +97,11 @@ class Intake:
         return Recognised(read, caller, key, tier, within_key(tier, key))
 
     def admit(self, catalogue: Catalogue, route: Route, raw: RawRequest, known: Recognised) -> Admitted:
-        """The admitted request; raises Refused with the answer where one of the steps says no."""
+        """Return the admitted request; raises Refused if one of the steps rejects it."""
         parsed = self.read_body(route, raw.body)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
-        # What it belongs to, where it says so. No engine is told: tenants' ids must not meet there.
+        # the session, if the request names one; engines never get it, because tenants' ids must not meet there
         session = known.read.session or parsed.get("session_id") or parsed.get("prompt_cache_key") or None
         conversation, is_first_turn, new_bytes = conversation_of(caller.tenant, session, parsed, route.output)
         model = models.resolve(catalogue, caller, parsed, len(raw.body))
@@ -132,12 +133,13 @@ class Intake:
             if known.quota is not None:
                 window_tokens = model.context_window_tokens
                 hold_to_caps(parsed, output, length_field, known.quota, len(raw.body), window_tokens=window_tokens)
-        # Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks.
+        # prevents one tenant's prefix cache from answering questions about another's: equal prompts have different
+        # blocks
         salt = None if tenant.cache_salt == "shared" else self._salt_of(caller.tenant)
         features = self.features.of(
             parsed, route, model, caller.tenant, salt, length_field=length_field, requested_tokens=asked
         )
-        former_tokens = 0 if slid_turns else None  # whose beginning is dropped is another prompt
+        former_tokens = 0 if slid_turns else None  # a chat without its beginning is another prompt
         if new_bytes is not None and not slid_turns and not is_first_turn:
             prompt_tokens, prompt_bytes = features.prompt_tokens, features.prompt_bytes
             former_tokens = max(0, prompt_tokens - prompt_tokens * new_bytes // max(1, prompt_bytes))
@@ -168,7 +170,7 @@ class Intake:
         )
 
     def read_body(self, route: Route, body: bytes) -> JsonObject:
-        """A body whose fields are in order; raises Refused (400)."""
+        """Return the body if its fields are valid; raises Refused (400)."""
         parsed = parse_object(body, self.limits.json_depth, self.limits.json_values)
         fields.check_fields(parsed, self._tables[route.path])
         for group in route.required:
@@ -177,14 +179,14 @@ class Intake:
         return parsed
 
     def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
-        """The model that a checked body names, where it answers this route; raises Refused (400, 404)."""
+        """Return the model that a checked body names if it answers this route; raises Refused (400, 404)."""
         model = models.resolve(catalogue, caller, parsed, 0)
         if model.task not in route.tasks:
             raise models.wrong_task(model, route)
         return model
 
     def _slide(self, parsed: JsonObject, known: Recognised, model: ResolvedModel) -> int:
-        """Make a chat fit its context window; how many turns it lost."""
+        """Drop turns of a chat until it fits its context window; return the number of dropped turns."""
         room = context_overflow.headroom_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
         tenant, lengths = known.caller.tenant, self.features.lengths
         gone = context_overflow.overflow(
@@ -193,7 +195,7 @@ class Intake:
         return context_overflow.slide(parsed, gone)
 
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
-        """Who calls, with a key that may call models; raises Refused (401, 403)."""
+        """Return the caller if its key may call models; raises Refused (401, 403)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             caller = self.delegated.caller(catalogue, read.authorization, now_unix_s)
@@ -204,7 +206,7 @@ class Intake:
         return caller
 
     def authenticate(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
-        """Who calls, whatever the key may do; never by a delegated credential. Raises Refused (401)."""
+        """Return the caller, with any scopes; delegated credentials are rejected. Raises Refused (401)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             raise unauthorized()
@@ -228,10 +230,10 @@ def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> 
 def _upstream_body(
     parsed: JsonObject, model: ResolvedModel, route: Route, stream: bool, cache_salt: str | None
 ) -> bytes:
-    """What the engine gets: what was checked, under the engine's name for the model, with the tenant's own salt.
+    """Return the body for the engine: the checked fields, with the engine's name for the model and the tenant's salt.
 
-    A stream's usage is always asked for, and with every event, since tokens are counted from it: events may have many,
-    and a stream that is broken off has no last one. The relay takes it out again for callers who did not ask.
+    A stream's usage is always requested, with every event, because tokens are counted from it: an event may have many
+    tokens, and an aborted stream has no last event. The relay removes the usage for callers that did not request it.
     """
     parsed["model"] = model.engine_name
     if cache_salt is not None:
@@ -241,5 +243,5 @@ def _upstream_body(
     if route.prepare is not None:
         route.prepare(parsed)
     body = orjson.dumps(parsed)
-    # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body until it begins.
+    # orjson's bytes keep their buffer's size, 8 KiB for a body of 1 KiB, and a stream holds its body until it begins.
     return bytes(memoryview(body)) if stream else body

@@ -1,16 +1,17 @@
-"""JSON object of a body, or a reason why not.
+"""Parser for the JSON object of a body, with a reason if the body is rejected.
 
-Two parsers that read one body differently are a hole: the gateway would check one request and the engine would run
-another. So what is doubtful is refused (duplicate keys, NaN, Infinity, bad UTF-8, a byte order mark, lone surrogates,
-deep nesting), and what goes on is always serialised anew from what was checked here.
+Two parsers that read one body differently are a vulnerability: the gateway would check one request and the engine
+would run another. So doubtful input is rejected (duplicate keys, NaN, Infinity, bad UTF-8, a byte order mark, lone
+surrogates, deep nesting), and engines always get a new serialisation of the checked object.
 
-No fast parser sees duplicate keys. Most clients send compact JSON, and there a proof is cheap: if serialising the
-parsed object gives the same bytes, nothing was lost. Where that fails, keys are counted: each key has one colon, so a
-key that was lost shows as a colon too few. Colons inside strings stay as many as they were, unless the body wrote one
-as `\\u003a`; only then are they told apart (test_counts_colons_only_outside_strings).
+Fast parsers do not report duplicate keys. Most clients send compact JSON, for which a proof is cheap: if serialising
+the parsed object gives the same bytes, no key was lost. Otherwise keys are counted: each key has one colon, so a lost
+key shows as one colon too few. Serialising preserves colons in strings, unless the body wrote one as `\\u003a`; only
+then are colons outside strings counted separately (test_counts_colons_only_outside_strings).
 
-Work is bounded before it is done: 4 MiB of `[],[],…` cost the parser 0.5 s, in which no stream would move. Long bodies
-are counted by numpy: of a 200 KB prompt, whose parsing takes 40 us, bytes.count took 150 and splitting it another 350.
+Work is bounded before it starts: 4 MiB of `[],[],…` cost the parser 0.5 s, during which all streams stop. numpy
+counts long bodies: for a 200 KB prompt, which takes 40 us to parse, bytes.count took 150 us and splitting another
+350.
 """
 
 import json
@@ -23,7 +24,7 @@ from functions.gateway.errors import bad_request, quote
 
 JsonObject = dict[str, Any]
 
-_LONG_BYTES = 4096  # from here on numpy counts faster than bytes.count
+_LONG_BYTES = 4096  # numpy counts faster than bytes.count from this size on
 _COLON, _BRACE, _CASE_BIT = ord(":"), ord("{"), 0x20  # `[` and `{` differ in one bit
 _ONE_OF_THREE = 0xFF ^ (ord(":") ^ ord("{"))
 
@@ -35,7 +36,9 @@ class _Duplicate(ValueError):
 
 
 def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
-    """The object in `body`; raises Refused (400) with what to change. `max_values` bounds containers and keys."""
+    """Return the object in `body`; raises Refused (400) with a remedy. `max_values` bounds containers and keys
+    together.
+    """
     openings = _openings(body) if len(body) <= max_values else _values_at_most(body)
     if openings > max_values and _values(body) > max_values:
         raise bad_request(f"The body has over {max_values} objects, arrays and keys.", code="invalid_json")
@@ -54,12 +57,12 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
 
 
 def values_in(value: Any) -> int:
-    """Containers and keys of what was parsed, as `parse_object` counts them."""
+    """Return the number of containers and keys in a parsed value, counted as in `parse_object`."""
     return _values(orjson.dumps(value))
 
 
 def has_at_most(value: Any, max_values: int) -> bool:
-    """Whether `values_in` is no more; for most it is told in a fourth of the time."""
+    """Return True if `values_in` is at most `max_values`; usually in a fourth of the time."""
     document = orjson.dumps(value)
     return _values_at_most(document) <= max_values or _values(document) <= max_values
 
@@ -71,14 +74,15 @@ def _lost_a_key(body: bytes, compact: bytes) -> bool:
 
 
 def _openings(body: bytes) -> int:
-    """Brackets and braces that open something, those in strings included."""
+    """Count opening brackets and braces, including those in strings."""
     if len(body) < _LONG_BYTES:
         return body.count(b"[") + body.count(b"{")
     return int(np.count_nonzero((np.frombuffer(body, np.uint8) | _CASE_BIT) == _BRACE))
 
 
 def _values_at_most(body: bytes) -> int:
-    """A bound for openings and colons together, in half the time that both take: `z`, `Z` and `;` count too.
+    """Return an upper bound for openings and colons together, in half the time of two counts: `z`, `Z` and `;` count
+    too.
 
     With the case bit set and 0x41 cleared, `:`, `[` and `{` are one byte.
     """
@@ -88,7 +92,7 @@ def _values_at_most(body: bytes) -> int:
 
 
 def _colons(body: bytes) -> int:
-    """Those in strings included."""
+    """Count colons, including those in strings."""
     return (
         body.count(b":") if len(body) < _LONG_BYTES else int(np.count_nonzero(np.frombuffer(body, np.uint8) == _COLON))
     )
@@ -100,12 +104,12 @@ def _values(body: bytes) -> int:
 
 
 def _outside_strings(document: bytes) -> bytes:
-    """What of a JSON document is not in its strings. Without escapes, every second part between quotes is a string."""
+    """Return a JSON document without its strings. Without escapes, every second part between quotes is a string."""
     return b"".join(document.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def _refuse_duplicate(body: bytes) -> None:
-    """Find the key that occurs twice, to name it: slow, but only for those who sent one."""
+    """Find the duplicate key to name it in the error; slow, but runs only for bodies that have one."""
     try:
         json.loads(body, object_pairs_hook=_unique, parse_int=str, parse_float=str)  # numbers were checked above
     except _Duplicate as duplicate:

@@ -1,10 +1,10 @@
-"""Length of a request against its tenant's tier: what is requested, and what is passed on to the engine.
+"""Length limits of a tenant's tier: checks the requested lengths and sets the output limit for the engine.
 
-Output is exact: the engine is given the cap as `max_tokens` where the request leaves more open. Context is exact where
-the cap is the pool's window or above, since the engine itself refuses; below that a prompt's text counts as 4 bytes a
-token, for nothing here tokenises (token ids are counted one by one).
+The output limit is exact: if the request allows more, the engine gets the cap as `max_tokens`. The context limit is
+exact if the cap is the pool's window or larger, because the engine itself rejects. Below that, 4 bytes of prompt text
+count as one token, because nothing here tokenises (token ids are counted one by one).
 
-Neighbours: `functions.decisions.quota.caps` decides; `intake` calls this once a request's fields and model are known.
+Neighbours: `functions.decisions.quota.caps` decides; `intake` calls this once fields and model are known.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from functions.gateway.errors import ErrorAnswer, OverQuota
 from functions.gateway.intake.json_body import JsonObject
 
 BYTES_PER_TOKEN = 4  # English under a 50k-word BPE
-_LEAST_BYTES_PER_TOKEN = 2  # of a body, whatever is in it: a token id and its comma
-_TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template_kwargs")  # what templates put into prompts
-_AROUND = ("instructions", "tools", "chat_template_kwargs")  # what /v1/responses puts before its input
+_LEAST_BYTES_PER_TOKEN = 2  # lower bound for any body: a token id and its comma
+_TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template_kwargs")  # fields that templates add to prompts
+_AROUND = ("instructions", "tools", "chat_template_kwargs")  # fields that /v1/responses puts before its input
 _NOT_TEXT = frozenset(
     {"type", "source", "image_url", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url"}
 )
@@ -32,19 +32,20 @@ PromptField = Literal["messages", "prompt", "input"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFields:
-    """How a route says what to answer, and how long."""
+    """Fields of a route that limit an answer's length, and the field of its prompt."""
 
     prompt: PromptField
-    names: tuple[str, ...]  # the one that the engine heeds first
-    default_tokens: int | None = None  # where none of them is given; None: to the end of the context window
-    has_choices: bool = False  # `n` answers may be asked for
+    names: tuple[str, ...]  # the engine uses the first one that is set
+    default_tokens: int | None = None  # output length if none is set; None: to the end of the context window
+    has_choices: bool = False  # a request may ask for `n` answers
 
 
 def hold_to_caps(
     parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
-    """Bound the output that `parsed` asks for in `field`, the one in force; raises OverQuota (400) where it asks for
-    more than the tier allows."""
+    """Limit the output length in `field`, the one in force; raises OverQuota (400) if the request exceeds the tier's
+    caps.
+    """
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
@@ -61,7 +62,7 @@ def hold_to_caps(
 
 
 def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
-    """The field that says how long the answer may be, of those that a route has; it may be absent."""
+    """Return the field that limits the answer's length, of those that a route has; it may be absent."""
     for name in names:
         if parsed.get(name) is not None:
             return name
@@ -71,7 +72,7 @@ def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
 def _prompt_matters(
     request: LengthRequest, granted: int | OverCap | None, body_bytes: int, context_cap: int | None, window_tokens: int
 ) -> bool:
-    """Whether prompt and output together might pass a context cap that the engine does not see."""
+    """Return True if prompt and output together might exceed a context cap that the engine does not know."""
     if context_cap is None or context_cap >= window_tokens or isinstance(granted, OverCap):
         return False
     requested = request.output_tokens if request.output_tokens is not None else request.engine_default_tokens
@@ -80,12 +81,12 @@ def _prompt_matters(
 
 
 def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
-    """About how many tokens the prompt is; of several prompts, the longest."""
+    """Estimate the tokens of the prompt; of several prompts, of the longest."""
     if field == "input":
         return (text_bytes(parsed["input"]) + text_bytes([parsed.get(name) for name in _AROUND])) // BYTES_PER_TOKEN
     if field == "messages":
         template_bytes = sum(len(orjson.dumps(parsed[name])) for name in _TEMPLATE_FIELDS if parsed.get(name))
-        system_bytes = text_bytes(parsed.get("system"))  # Anthropic's, beside the messages
+        system_bytes = text_bytes(parsed.get("system"))  # Anthropic's field, separate from the messages
         return (system_bytes + template_bytes + sum(map(_message_bytes, parsed["messages"]))) // BYTES_PER_TOKEN
     prompt, suffix_tokens = parsed["prompt"], _prompt_tokens(parsed.get("suffix") or "")
     if type(prompt) is str or type(prompt[0]) is int:
@@ -94,9 +95,9 @@ def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
 
 
 def text_bytes(value: Any) -> int:
-    """Of all text in a value of any shape; images and sounds are the engine's to count. A token id counts as one.
+    """Count the bytes of all text in a value of any shape. Images and sounds are left to the engine.
 
-    Its depth and size are bounded where the body is parsed.
+    A token id counts as one token. The parser bounds depth and size.
     """
     if type(value) is str:
         return len(value.encode())
@@ -112,7 +113,7 @@ def _prompt_tokens(prompt: str | list[int]) -> int:
 
 
 def _message_bytes(message: dict[str, Any]) -> int:
-    """Of its text and its tool calls; images and sounds are the engine's to count."""
+    """Count the bytes of a message's text and tool calls. Images and sounds are left to the engine."""
     more = {name: value for name, value in message.items() if name not in ("role", "content")}
     more_bytes = len(orjson.dumps(more)) if more else 0
     content: str | list[dict[str, Any]] = message.get("content") or ""

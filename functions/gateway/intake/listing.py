@@ -1,11 +1,11 @@
-"""`GET /v1/models`: what a key may call, and in which state it is. Plain values; the routes are in `http.asgi`.
+"""`GET /v1/models`: the models that a key may call, and their state. Plain values; the routes are in `http.asgi`.
 
-A tenant may have ten thousand models, and what is said of them takes 4 MB: so each model's own part is written once and
-kept until the model changes, what depends on the tenant once a call, and readiness is looked up in the index that
-decisions read. Measured with 10,000 models over 512 replicas: 10 ms a call, in place of 1,100.
+A tenant may have ten thousand models, whose description takes 4 MB. So each model's tenant-independent part is
+serialised once and reused until the model changes. The tenant's part is computed once per call, and readiness is read
+from the index that decisions use. Measured with 10,000 models over 512 replicas: 10 ms a call instead of 1,100.
 
-Whoever asks again within a second is told the same, unless the snapshot is another: nothing in a listing is so new that
-a second matters. A page is cut from the same. How often a tenant may ask is bounded besides (`tenant_limits`).
+A tenant that asks again within a second gets the same listing, unless the snapshot has changed; pages are cut from
+it. The rate of a tenant's calls is also limited (`tenant_limits`).
 """
 
 from array import array
@@ -27,14 +27,14 @@ MOST_ON_PAGE = 1000
 
 
 class Page(NamedTuple):
-    """As Anthropic's SDK asks for one."""
+    """Page of a listing, as Anthropic's SDK requests it."""
 
     limit: int
     after_id: str = ""
 
 
 def page_of(query: Mapping[str, str]) -> Page | None:
-    """What the query asks for; None: all of it. Raises Refused (400)."""
+    """Return the page that the query requests; None: all models. Raises Refused (400)."""
     if "limit" not in query:
         return None
     text = query["limit"]
@@ -44,11 +44,12 @@ def page_of(query: Mapping[str, str]) -> Page | None:
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
-    """What of a model is the same for everybody, as JSON without its end."""
+    """Tenant-independent part of a model, as JSON without its end."""
 
     entry: ModelEntry
     begins: bytes
-    stable: EngineName | None  # whose holders are ready; None: nobody's. A base model's are all ready replicas
+    # replicas that hold it are ready; None: none are. For a base model all ready replicas count
+    stable: EngineName | None
 
 
 _BEGINS, _ENDS, _HAS_MORE = b'{"object":"list","data":[', b'],"has_more":false}', b'],"has_more":true}'
@@ -56,14 +57,14 @@ _BEGINS, _ENDS, _HAS_MORE = b'{"object":"list","data":[', b'],"has_more":false}'
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All that a tenant may call, as JSON, and where in it each model is."""
+    """All models that a tenant may call, as JSON, with the position of each model."""
 
     content: bytes
     ids: tuple[ModelId, ...]
-    ends: "array[int]"  # of each model's part, without the comma behind it
+    ends: "array[int]"  # end of each model's part, without the comma after it
 
     def page(self, page: Page) -> bytes:
-        """Empty behind an id that is none of them."""
+        """Return one page; an unknown `after_id` gives an empty page."""
         begin = 0
         if page.after_id:
             begin = self.ids.index(ModelId(page.after_id)) + 1 if page.after_id in self.ids else len(self.ids)
@@ -78,16 +79,17 @@ class Listed:
 
 
 class Listing:
-    """Owned by one event loop."""
+    """Listings of tenants' models. Owned by one event loop."""
 
     def __init__(self) -> None:
-        self._written: dict[ModelId, _Written] = {}  # of the snapshot's models
+        self._written: dict[ModelId, _Written] = {}  # by model of the snapshot
 
     def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId) -> Listed:
-        """All that the tenant may call."""
+        """Return all models that the tenant may call."""
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
-        usable: dict[PoolName, tuple[tuple[PoolName, ...], bytes]] = {}  # its own pools of a model, and what it is told
+        # the tenant's pools of a model, and its tenant-specific JSON
+        usable: dict[PoolName, tuple[tuple[PoolName, ...], bytes]] = {}
         counts: dict[tuple[int, bool], bytes] = {}
         pieces, ids, ends, end = [], [], array("Q"), len(_BEGINS) - 1
         for model in catalogue.callable_models(tenant):
@@ -116,7 +118,7 @@ class Listing:
 
 
 def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, requested: str) -> dict[str, Any] | None:
-    """One model by id, with or without a selector; None where this tenant has no such model."""
+    """Describe one model by id, with or without a selector; return None if the tenant has no such model."""
     resolved = catalogue.resolve(tenant, requested)
     if resolved is None:
         return None
@@ -159,13 +161,13 @@ def _for_tenant(catalogue: Catalogue, pool: PoolName, quota: QuotaEntry | None) 
         "created_at": datetime.fromtimestamp(created_unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "task": catalogue.pools[pool].task,
         "context_window": window_tokens,
-        "max_model_len": window_tokens,  # as vLLM names it
+        "max_model_len": window_tokens,  # vLLM's name of the same figure
         "tier": _tier(quota),
     }
 
 
 def _rollout(model: ModelEntry, channel: str, versions: dict[str, VersionEntry]) -> dict[str, Any]:
-    """The version that a part of the channel's requests gets already; nothing where all get the same."""
+    """Return the version that part of the channel's requests already get; empty without a rollout."""
     split = next((split for split in model.splits if split.channel == channel), None)
     if split is None:
         return {}
@@ -174,13 +176,13 @@ def _rollout(model: ModelEntry, channel: str, versions: dict[str, VersionEntry])
 
 
 def _context_window(window_tokens: int, quota: QuotaEntry | None) -> int:
-    """What this tenant may fill of it."""
+    """Return the part of the context window that this tenant may use."""
     cap_tokens = quota.limits.max_context_tokens if quota is not None else None
     return window_tokens if cap_tokens is None else min(window_tokens, cap_tokens)
 
 
 def _tier(quota: QuotaEntry | None) -> dict[str, Any] | None:
-    """Its name and the limits that it has; what is not in it is not limited."""
+    """Return the tier's name and limits; absent limits are unlimited."""
     if quota is None:
         return None
     limits = msgspec.structs.asdict(quota.limits)
@@ -193,7 +195,7 @@ def _stable(model: ModelEntry) -> EngineName | None:
 
 
 def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, ...], stable: EngineName | None) -> int:
-    """Of the stable version: replicas that could answer now, of all the pools that the tenant may use."""
+    """Count replicas that could answer for the stable version now, in all pools that the tenant may use."""
     ready = 0
     for pool in pools:
         index = fleet.index(pool)
@@ -202,18 +204,18 @@ def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, 
 
 
 def _is_asleep(catalogue: Catalogue, fleet: FleetView, pools: tuple[PoolName, ...]) -> bool:
-    """Whether all of them are at zero, so that a request starts one and waits."""
+    """Return True if all pools are at zero, so that a request starts one and waits."""
     return all(not fleet.index(pool).ready for pool in pools) and any(pool in catalogue.may_sleep for pool in pools)
 
 
 def _capacity(replicas_ready: int, asleep: bool) -> dict[str, Any]:
-    """`asleep` is said only where it is so."""
+    """Describe the capacity; `asleep` is present only if true."""
     capacity = {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
     return capacity | {"asleep": True} if asleep else capacity
 
 
 KEPT_S = 1.0
-KEPT_BYTES = 32 * 1024 * 1024  # of all tenants': eight of the largest
+KEPT_BYTES = 32 * 1024 * 1024  # for all tenants: eight of the largest listings
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +226,17 @@ class _Kept:
 
 
 class ListedLately:
-    """Owned by one event loop."""
+    """Cache of recent listings. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float], kept_bytes: int = KEPT_BYTES) -> None:
         self._clock = clock
         self._kept_bytes = kept_bytes
         self._listing = Listing()
-        self._lately: dict[TenantId, _Kept] = {}  # the oldest first
+        self._lately: dict[TenantId, _Kept] = {}  # oldest first
         self._held_bytes = 0
 
     def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId, page: Page | None = None) -> bytes:
-        """All that the tenant may call, or a page of it, as JSON."""
+        """Return all models that the tenant may call, or one page of them, as JSON."""
         listed = self._listed(catalogue, fleet, tenant)
         return listed.content if page is None else listed.page(page)
 

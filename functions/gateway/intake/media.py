@@ -1,22 +1,22 @@
-"""References to images, sounds and files in a request: an engine would fetch them, from inside.
+"""References to images, sounds and files in a request, which an engine would fetch from inside the network.
 
-`data:` URLs carry their bytes and count against the body. Others are fetched by the engine, and a name of a tenant's
-own may resolve to whatever he likes by then: the gateway cannot know, since nothing on the hot path waits for a
-resolver and the engine resolves again. So `https:` URLs pass for the hosts that the operator names
-(`Limits.media_hosts`, none by default), and even then no address that is not of the public internet, nor a name that
-only resolves inside. Engines are started so that they follow no redirect from there (VLLM_MEDIA_URL_ALLOW_REDIRECTS).
+`data:` URLs contain their bytes and count against the body. Engines fetch other URLs. A host name of a tenant may
+resolve to any address by then: the gateway cannot check, because the hot path waits for no resolver and the engine
+resolves again. So `https:` URLs are accepted only for hosts that the operator names (`Limits.media_hosts`, none by
+default). Addresses outside the public internet, and names that only resolve inside, are rejected even then. Engines
+are started so that they follow no redirect (VLLM_MEDIA_URL_ALLOW_REDIRECTS).
 
-A part may also bring an id of its caller's (`uuid`). An engine keeps what it made of a picture under that id, and looks
-there before it looks at the picture; a prefix cache's salt does not reach these caches. As its caller wrote it, an id
-would show one tenant what another sent under it, or under the hash that a picture without an id is kept by, and let it
-put another picture there. So
+A part may also have an id of its caller's (`uuid`). An engine caches a processed picture under that id, and looks it
+up before it reads the picture; a prefix cache's salt does not separate these caches. An unchanged id would let one
+tenant see another's picture with the same id, or with the hash that identifies a picture without an id, and let it
+replace that picture. So
 
-    engine's id = HMAC(pepper, tenant, caller's id)     also for tenants that share a prefix cache: that is checked by
-                                                        its content, these are not
+    engine's id = HMAC(pepper, tenant, caller's id)     also for tenants that share a prefix cache: that is verified by
+                                                        its content, these caches are not
 
-and a part that only has an id is refused: the next request may go to a replica that has never seen the picture.
+and a part with only an id is rejected: the next request may be sent to a replica that has never seen the picture.
 
-Neighbours: `content` asks for every content part, `intake` for the ids once the caller is known;
+Neighbours: `content` calls this for every content part, `intake` for the ids once the caller is known;
 `functions.artifacts.ingest.addresses` knows the public internet.
 """
 
@@ -33,7 +33,7 @@ from functions.gateway.intake.json_body import JsonObject
 
 _POINTERS = ("image_url", "audio_url", "video_url", "file_url", "source", "url", "image", "audio", "video", "file")
 _MEDIA = frozenset((*_POINTERS, "input_image", "input_file", "document", "uuid"))
-# Where engines look for what an id stands for, in this order; the first one there counts, also where it is null.
+# Fields in which engines look up the media of an id, in this order; the first one present counts, even if it is null.
 _NAMED_BY_ID = (
     *("image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"),
     *("audio_url", "input_audio", "video_url"),
@@ -49,11 +49,11 @@ _WITH_PARTS = frozenset(
 )
 _INSIDE = (".local", ".internal", ".localhost", ".svc", ".cluster.local", ".home.arpa", ".lan")
 _URL_MAX_CHARS = 2_048
-_DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of what a body may be
+_DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of a body's limit
 
 
 def media_problem(part: dict[str, Any]) -> str | None:
-    """What is wrong with where a content part points, or None. Parts of text cost one look at a set."""
+    """Return what is wrong with a content part's reference, or None. A text part costs one set lookup."""
     kind = part.get("type")
     if type(kind) is not str and kind is not None:
         return "the type of a part must be a string"
@@ -88,7 +88,7 @@ def _is_there(media: Any) -> bool:
 
 
 def url_problem(url: Any) -> str | None:
-    """What is wrong with a URL that an engine would fetch, or None."""
+    """Return what is wrong with a URL that an engine would fetch, or None."""
     if type(url) is not str:
         return "must have a url that is a string"
     if url[:5].lower() == "data:":
@@ -100,7 +100,7 @@ def url_problem(url: Any) -> str | None:
         host = (parts.hostname or "").rstrip(".")
     except ValueError:
         return "is not a URL"
-    # A `%` in a host is a letter in disguise to some readers: 127.0.0.%31.
+    # Some parsers decode a `%` in a host: 127.0.0.%31.
     if parts.scheme != "https" or not host or "@" in parts.netloc or "%" in parts.netloc or "\\" in url:
         return "must be an https: or data: URL, without user name or % in its host"
     return None if _is_outside(host) else "points at an address that is not of the public internet"
@@ -113,12 +113,12 @@ def _is_outside(host: str) -> bool:
         return is_allowed(ip_address(host))
     except ValueError:
         last = host.rsplit(".", 1)[-1]
-        looks_numeric = last.isdigit() or last.startswith("0x")  # 127.1 and 0x7f.1 are addresses to many resolvers
+        looks_numeric = last.isdigit() or last.startswith("0x")  # many resolvers read 127.1 and 0x7f.1 as addresses
         return not looks_numeric and not host.endswith(_INSIDE)
 
 
 def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
-    """What is wrong with the host that a part points at, where the operator has named some; its URLs were checked."""
+    """Return an error if a part's host is not one of `hosts`, or None. The part's URLs were checked before."""
     for name in _POINTERS:
         value = part.get(name)
         url = value.get("url") if type(value) is dict else value
@@ -134,9 +134,9 @@ def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
 
 
 def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozenset[str]) -> None:
-    """Replace each id in a body whose fields were checked: in parts, and in all that is made of parts.
+    """Replace each media id in a body whose fields were checked, at every depth.
 
-    Raises Refused (400) where a part points at a host that is not among `hosts`.
+    Raises Refused (400) if a part refers to a host that is not among `hosts`.
     """
     for part in _parts(body):
         if _MEDIA.isdisjoint(part):
@@ -149,7 +149,7 @@ def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozen
 
 
 def _parts(body: JsonObject) -> list[dict[str, Any]]:
-    """Messages, items, documents, outputs of tools; then what is in them."""
+    """Return messages, items, documents and tool outputs, and all parts in them."""
     within: list[Any] = []
     parts: list[dict[str, Any]] = []
     for name, value in body.items():
@@ -157,9 +157,9 @@ def _parts(body: JsonObject) -> list[dict[str, Any]]:
             continue
         if type(value) is dict:
             within.append(value)
-        elif type(value) is list and value and type(value[0]) is not int:  # token ids, of which there may be many
+        elif type(value) is list and value and type(value[0]) is not int:  # token ids, which may be many
             within += value
-    for part in within:  # which grows
+    for part in within:  # the list grows during the loop
         if type(part) is not dict:
             continue
         parts.append(part)
@@ -173,7 +173,7 @@ def _parts(body: JsonObject) -> list[dict[str, Any]]:
 
 
 def _keyed(uuid: Any, pepper: bytes, tenant: TenantId) -> str | None:
-    if type(uuid) is not str:  # of what is no content part, and nothing reads it
+    if type(uuid) is not str:  # not in a content part, so no engine reads it
         return None
     named = b"\0".join((b"media-id", tenant.encode(), uuid.encode()))
     return hmac.digest(pepper, named, hashlib.sha256).hex()[:_HEX_DIGITS]

@@ -1,4 +1,4 @@
-"""Model of a request: by its id, by a classifier's choice of pool, or its rollout's control version."""
+"""Model of a request: by its id, by a classifier's choice of pool, or the control version of its rollout."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ _BYTES_PER_TOKEN = 4
 
 
 def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
-    """The model, or the base model of whichever pool suits the request; raises Refused (400, 404)."""
+    """Return the requested model, or the base model of a classifier's pool; raises Refused (400, 404)."""
     requested = parsed.get("model")
     if type(requested) is not str or not requested:
         raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
@@ -35,14 +35,16 @@ def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes
 
 
 def wrong_task(model: ResolvedModel, route: Route) -> Refused:
-    """An engine answers a route that its model is not made for with 404, as if there were no such model."""
+    """Return the error for a route that does not fit the model; an engine would answer 404 as if the model did not
+    exist.
+    """
     usable = ", ".join(routes_for(model.task))
     message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
     return bad_request(message, param="model", code="wrong_model_type")
 
 
 def as_control(admitted: Admitted, splits: Splits) -> Admitted:
-    """The same request on the control version of its rollout: no replica has the candidate."""
+    """Return the request for the control version of its rollout, because no replica has the candidate."""
     if admitted.split is None:
         return admitted
     control = admitted.split.control
@@ -56,7 +58,9 @@ def as_control(admitted: Admitted, splits: Splits) -> Admitted:
 def _classified(
     catalogue: Catalogue, tenant: TenantId, requested: str, parsed: JsonObject, body_bytes: int
 ) -> ResolvedModel | None:
-    """The base model that is to answer; None where no classifier has that name, or none of its pools may be called."""
+    """Return the base model that a classifier chooses, or None if there is no such classifier or no pool may be
+    called.
+    """
     entry = catalogue.classifiers.get(requested)
     if entry is None:
         return None

@@ -1,9 +1,9 @@
-"""The engine routes that the gateway offers: what each takes, where it goes, which models it fits, how it speaks.
+"""Engine routes that the gateway offers: fields, engine path, model tasks and dialect of each.
 
-A row here and a field table are all that a route is; admission, routing and relaying are the same for every one. Only
-the hot ones have the fast lane.
+A row here and a field table define a route; admission, routing and relaying are the same for all. Only the hot routes
+have the fast lane.
 
-Neighbours: `field_tables` has the tables, `dialects` what answers look like, `intake` admits.
+Neighbours: `field_tables` has the tables, `dialects` the formats of answers; `intake` admits.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from functions.gateway.request.dialects import ANTHROPIC, OPENAI, POOLING, RESPO
 _GENERATE: frozenset[Task] = frozenset({"generate"})
 _EMBED: frozenset[Task] = frozenset({"embed"})
 _CLASSIFY: frozenset[Task] = frozenset({"classify"})
-_SCORE: frozenset[Task] = frozenset({"score", "embed"})  # of two embeddings, engines answer the cosine
+_SCORE: frozenset[Task] = frozenset({"score", "embed"})  # for two embeddings, engines return the cosine
 _ANY: frozenset[Task] = frozenset({"generate", "embed", "classify", "score"})
 
 
@@ -31,14 +31,14 @@ class Route:
     path: str
     upstream_path: bytes
     table: Callable[[Limits], FieldTable]
-    required: tuple[tuple[str, ...], ...]  # of each group, one field must be there
+    required: tuple[tuple[str, ...], ...]  # one field of each group is required
     streams: bool
     output: OutputFields | None  # None: nothing is generated
-    tasks: frozenset[Task] = _GENERATE  # of models that answer it
+    tasks: frozenset[Task] = _GENERATE  # tasks of models that answer it
     dialect: Dialect = OPENAI
-    stream_options: bool = True  # usage of a stream must be asked for
-    prepare: Callable[[JsonObject], None] | None = None  # last touches to a checked body
-    is_read: bool = True  # a model reads it, rather than a tokenizer: tokens are used
+    stream_options: bool = True  # usage of a stream must be requested
+    prepare: Callable[[JsonObject], None] | None = None  # last changes to a checked body
+    is_read: bool = True  # a model reads the request and uses tokens; False: only a tokenizer does
 
 
 CHAT_OUTPUT = OutputFields("messages", ("max_completion_tokens", "max_tokens"), has_choices=True)
@@ -167,10 +167,10 @@ _DIALECTS = {route.path: route.dialect for route in ROUTES}
 
 
 def dialect_of(path: str) -> Dialect:
-    """How errors are worded at a path; OpenAI's where no route is."""
+    """Return the dialect of errors at a path; OpenAI's if there is no route."""
     return _DIALECTS.get(path, OPENAI)
 
 
 def routes_for(task: Task) -> tuple[str, ...]:
-    """The paths that models of this task answer, for people."""
+    """Return the paths that models of this task answer, for error messages."""
     return tuple(route.path for route in ROUTES if task in route.tasks and route.tasks != _ANY)
