@@ -1,14 +1,14 @@
-"""Batches: files of requests, answered in their own time on the batch band, whatever becomes of the gateway meanwhile.
+"""Batches: files of requests that are answered later, in the batch class, even if the gateway fails meanwhile.
 
-    routes        what clients say and see (`shown`)
-    service       what all parts share; made once, where a store is configured
-    log           what is true of a batch: numbered records in S3, each written once
-    conductor     takes up batches that nobody works on; a `run` each
-    run           validate, answer, put together; a heartbeat while it lives, stops when it is cancelled or overtaken
-    line_sender   one line as a request like any other, at the batch's pace (`pacer`)
-    parts         answers become durable
-    composing     parts become files
-    collecting    what is old goes
+    routes        the API that clients see (`shown`)
+    service       what all parts share; made once if a store is configured
+    log           a batch's state: numbered records in S3, each written once
+    conductor     claims batches without an owner; one `run` each
+    run           validate, answer, compose; sends a heartbeat, and stops if the batch is cancelled or overtaken
+    line_sender   sends one line as an ordinary request, at the batch's pace (`pacer`)
+    parts         makes answers durable
+    composing     composes output files of parts
+    collecting    deletes old objects
 
 The decisions are in `functions.decisions.batch`.
 """

@@ -1,10 +1,9 @@
-"""Garbage collection: files and batches past their retention, orphaned parts and bytes.
+"""Garbage collection: files and batches past their retention, and orphaned parts and contents.
 
-Any gateway may do it, and several may at once: deleting is the same however often it is done. What an open batch reads
-or writes is left alone, whatever its age. Ages are told by the store's clock alone, of which an object
-tells that is written for that. Where the clock here says another time, by more than an hour, one of the two is wrong,
-nobody knows which, and nothing goes: a clock that is a month ahead must not take everybody's files.
-(test_where_clocks_disagree_nothing_goes)
+Several gateways may collect at the same time, because deletions are idempotent. Files that an open batch reads or
+writes are never deleted. Ages are measured by the store's clock alone, which is read from an object that is written
+for this purpose. If that clock and this gateway's differ by more than an hour, one of them is wrong and nothing is
+deleted: a clock that is a month ahead must not delete all files. (test_where_clocks_disagree_nothing_goes)
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from functions.gateway.batch.shared import BatchServices
 _log = logging.getLogger(__name__)
 _DAY_S = 24 * 3600.0
 _PARTS_S = MAX_WINDOW_S + _DAY_S  # no batch is open for longer
-_CLOCKS_APART_S = 3600.0  # of ages counted in days; clocks that are set at all differ by seconds
+_CLOCKS_APART_S = 3600.0  # ages are counted in days; synchronised clocks differ by seconds
 
 
 class Collecting:
@@ -31,13 +30,13 @@ class Collecting:
         self._store = shared.store
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Collect periodically until cancelled."""
         while True:
             await asyncio.sleep(self._shared.limits.collect_s * (0.5 + self._shared.uniform()))
             await self.collect()
 
     async def collect(self) -> int:
-        """How many objects went: none where the store's clock and this one's disagree."""
+        """Delete old objects and return their number: 0 if the store's clock and this gateway's disagree."""
         now_unix_s = await self._store_says_unix_s()
         apart_s = now_unix_s - self._shared.services.wall_clock()
         if abs(apart_s) > _CLOCKS_APART_S:
@@ -49,11 +48,12 @@ class Collecting:
         return await self.collect_at(now_unix_s)
 
     async def collect_at(self, now_unix_s: float) -> int:
-        """How many objects went, by this time of the store's."""
+        """Delete objects that are old at this time of the store's clock, and return their number."""
         retention_s = self._shared.limits.file_retention_s
         open_ids, read_ids = await self._in_use()
         gone = await self._delete("parts/", now_unix_s - _PARTS_S, open_ids)
-        gone += await self._delete("batches/", now_unix_s - retention_s - MAX_WINDOW_S, open_ids)  # after their files
+        # after the files that they name
+        gone += await self._delete("batches/", now_unix_s - retention_s - MAX_WINDOW_S, open_ids)
         gone += await self._delete("records/", now_unix_s - retention_s, read_ids)
         gone += await self._delete_unrecorded(now_unix_s - _DAY_S)
         gone += await self._store.call(abort_stale, self._store.raw, now_unix_s - _DAY_S)
@@ -68,7 +68,7 @@ class Collecting:
         return found[0].modified_unix_s
 
     async def _in_use(self) -> tuple[set[str], set[str]]:
-        """Open batches, and what they read and are about to write."""
+        """Return the ids of open batches, and of the files that they read or are about to write."""
         log, open_ids, read_ids = self._shared.log, set[str](), set[str]()
         for one in await log.all_open():
             open_ids.add(one.id)
@@ -81,7 +81,7 @@ class Collecting:
         return open_ids, read_ids
 
     async def _read_by_marker(self, one: OpenBatch, error: LogBroken) -> set[str]:
-        """What a batch reads whose record is none. What it wrote is younger than any file that goes."""
+        """Return the input file of a batch whose record cannot be read. Its outputs are too young to be deleted."""
         _log.warning("the log of batch %s cannot be read: %s", one.id, error)
         try:
             progress = await self._shared.log.progress(one.tenant, one.id)
@@ -98,7 +98,7 @@ class Collecting:
         return gone
 
     async def _delete_unrecorded(self, before_unix_s: float) -> int:
-        """Bytes whose file was deleted, or never came to be."""
+        """Delete contents whose file was deleted or never completed."""
         gone = 0
         async for page in self._older("contents/", before_unix_s):
             for one in page:

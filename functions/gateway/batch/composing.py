@@ -1,11 +1,13 @@
-"""Output files of a batch, composed of its parts: answers, and failures. Each line once; then the parts may go.
+"""Composition of a batch's output and error files from its parts. Each line is written once; then parts may be
+deleted.
 
-Both are written as they are read, a few MiB of each in memory. Whoever is killed in between leaves nothing that counts:
-the next one writes files of its own, which count once the record of the batch's end names them, and clears away what
-was written before. Whoever is only held up finds its parts gone, or the log gone on, and writes nothing.
+Both files are written while the parts are read, with a few MiB of each in memory. A process that is killed
+meanwhile leaves nothing that counts. The next owner writes files of its own, which count once the batch's final
+record names them, and deletes the earlier ones. A process that was only delayed finds its parts deleted or the log
+advanced, and writes nothing.
 
-A line that has no result when all were asked (a part was lost, or the input file reads otherwise than it did) is not
-passed over: it stands in the error file.
+A line without a result after all lines were sent (a part was lost, or the input file reads differently now) is
+reported in the error file.
 """
 
 import logging
@@ -46,7 +48,7 @@ class Composed:
 
 
 class Composing:
-    """Of one batch; `run` once."""
+    """Composes the files of one batch; call `run` once."""
 
     def __init__(
         self, store: FileStore, shelf: Shelf, record: BatchRecord, max_line_bytes: int, metrics: BatchMetrics
@@ -60,7 +62,9 @@ class Composing:
         self._errors = shelf.begin(record.tenant, record.error_file_id)
 
     async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
-        """`check_holder` raises where the batch is another's by now. Raises PartMissing; then nothing was kept."""
+        """Compose the files. `check_holder` raises if another gateway owns the batch. PartMissing: no file was
+        recorded.
+        """
         done = Done()
         try:
             for key in parts.keys:
@@ -85,7 +89,7 @@ class Composing:
         await self._store.call(self._errors.write, bytes(failures))
 
     async def _tell_rest(self, done: Done) -> int:
-        """A line in the error file for each that has no result; how many."""
+        """Write a line to the error file for each line without a result, and return their number."""
         record, told = self._record, 0
         why = _EXPIRED if record.ends_as == "expired" else _LOST
         try:
@@ -121,13 +125,13 @@ class Composing:
 
 
 async def forget_files(store: FileStore, tenant: str, file_ids: list[str]) -> None:
-    """Records before bytes, as whoever deletes a file does. What is not there is as good as deleted."""
+    """Delete records before contents, as every deletion of a file does. A missing object counts as deleted."""
     await store.delete([names.record_key(tenant, one) for one in file_ids])
     await store.delete([names.content_key(tenant, one) for one in file_ids])
 
 
 def _line(raw: RawLine, endpoint: str) -> Line:
-    """One that can be read no longer (it could once, or there would be no batch) is known by its number alone."""
+    """Return the line of an unreadable text with its number only. It was readable when the batch was validated."""
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:

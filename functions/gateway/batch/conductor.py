@@ -1,8 +1,8 @@
-"""Scheduling of batches on a gateway: those made here at once, and those whose owner is gone, wherever they were made.
+"""Scheduling of batches on a gateway: batches made here immediately, and abandoned batches of any gateway.
 
-A gateway that is killed leaves its batches as they were; any other, or itself when it is back, finds their markers
-unchanged and claims them, one of several that try. A store that cannot be read says nothing about anybody. A batch
-whose log cannot be read, or whose endpoint this release does not have, is passed over and holds up no other.
+A killed gateway leaves its batches unchanged. Any gateway, or the same one after its restart, finds their markers
+unchanged and claims them; one of several succeeds. If the store cannot be read, no batch counts as abandoned. A batch
+whose log cannot be read, or whose endpoint this release does not have, is skipped and does not delay others.
 """
 
 import asyncio
@@ -22,12 +22,13 @@ from functions.gateway.intake.routes import CHAT, COMPLETIONS, EMBEDDINGS, RESPO
 _log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, Route] = {route.path: route for route in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE)}
 _LEAVE_S = 10.0
-_PASSED_OVER_S = 60.0  # what cannot be taken up is looked at again after that
-_UNBEGUN_S = 3600.0  # a first record may come that long after its marker; no request waits so long for the store
+_PASSED_OVER_S = 60.0  # time until a skipped batch is checked again
+# a first record may follow its marker after this time at most; no request waits so long for the store
+_UNBEGUN_S = 3600.0
 
 
 class Conductor:
-    """Owned by one event loop."""
+    """Claims and runs batches on this gateway. Owned by one event loop."""
 
     def __init__(self, shared: BatchServices) -> None:
         self._shared = shared
@@ -35,15 +36,17 @@ class Conductor:
         self._markers = Markers()
         self._runs: dict[str, BatchRun] = {}
         self._told: dict[str, OpenBatch] = {}
-        self._passed_over: dict[str, float] = {}  # by id: until when
-        self._why_passed_over: dict[str, str] = {}  # by id: as it was said
-        self._unbegun: dict[str, tuple[float, float]] = {}  # by id: touched, and since when seen so, without a record
+        self._passed_over: dict[str, float] = {}  # by id: skipped until then
+        self._why_passed_over: dict[str, str] = {}  # by id: the reason that was logged
+        self._unbegun: dict[str, tuple[float, float]] = {}  # by id: last touch, and since when it has had no record
         self._wake = asyncio.Event()
         self._all_left = asyncio.Event()
         self._is_leaving = False
 
     async def run(self) -> None:
-        """Until cancelled. Raises StoreUnavailable where the store cannot be read: then it starts anew."""
+        """Scan for batches until cancelled. Raises StoreUnavailable if the store cannot be read; then
+        it is restarted.
+        """
         while not self._is_leaving:
             await self._look()
             with contextlib.suppress(TimeoutError):
@@ -52,7 +55,7 @@ class Conductor:
             self._wake.clear()
 
     def said(self, record: BatchRecord) -> None:
-        """A batch was made or cancelled here: no need to wait for a look."""
+        """Notify the conductor of a batch that was made or cancelled here, so that it need not wait for a scan."""
         run = self._runs.get(record.id)
         if run is not None:
             run.look()
@@ -61,7 +64,7 @@ class Conductor:
             self._wake.set()
 
     async def leave(self) -> None:
-        """The process is to end: take up nothing, and let what runs stop where another can go on."""
+        """Claim no more batches, and stop runs so that another gateway can continue them: the process will end."""
         self._is_leaving = True
         for run in self._runs.values():
             run.leave()
@@ -92,13 +95,13 @@ class Conductor:
         abandoned = idle.keys()
         open_now = idle | {one.id: one for one in told.values() if one.id in still_open and one.id not in idle}
         if self._shared.services.state.catalogue is None:
-            return  # no line could be judged
+            return  # no line could be validated
         waiting = [one for one in open_now.values() if one.id not in self._runs and one.id not in self._passed_over]
         mine = [run.tenant for run in self._runs.values()]
         for one in choose(waiting, mine, limits.running - len(self._runs), limits.running_per_tenant):
             if self._is_leaving:
                 return
-            self._told.pop(one.id, None)  # what is said of it from now on is news
+            self._told.pop(one.id, None)  # a later notice about it is new
             try:
                 await self._try(one, is_abandoned=one.id in abandoned)
             except StoreUnavailable:
@@ -113,11 +116,11 @@ class Conductor:
         self._unbegun = {one: seen for one, seen in self._unbegun.items() if one in still_open}
 
     async def _try(self, found: OpenBatch, *, is_abandoned: bool) -> None:
-        """Take it up. What is wrong with its log is said, and is no other batch's affair."""
+        """Claim a batch. A problem with its log is logged and does not affect other batches."""
         try:
             await self._take(found, is_abandoned=is_abandoned)
         except Overtaken:
-            return  # another was faster
+            return  # another gateway was faster
         except (LogBroken, IllegalMove) as error:
             self._pass_over(found, str(error))
 
@@ -127,11 +130,11 @@ class Conductor:
         if latest is None:
             await self._wait_for_its_record(found)
             return
-        if latest.is_over:  # its end was not seen to the last
+        if latest.is_over:  # its last owner ended before deleting the marker
             await log.forget(found.tenant, found.id)
             return
         if latest.owner and not is_abandoned:
-            return  # made here, but by now somebody works on it
+            return  # made here, but owned by now
         route = ENDPOINTS.get(latest.endpoint)
         if route is None:
             self._pass_over(found, f"this release has no endpoint {latest.endpoint}")
@@ -141,21 +144,27 @@ class Conductor:
         claim = batch_moves.claimed(latest, self._owner, now_s)
         await log.append(claim)
         if self._is_leaving:
-            return  # nobody touches its marker from now on: another goes on
+            return  # its marker is not touched from now on, so another gateway will continue
         self._shared.metrics.taken()
         self._begin(claim, route)
 
     async def _show_that_it_is_held(self, latest: BatchRecord) -> None:
-        """Before it is claimed: at a store that takes records and no marker, every looker would take the other's claim
-        for abandoned at once, until the batch had none left. Raises StoreUnavailable, and none is used up."""
+        """Touch the marker before the batch is claimed. Raises StoreUnavailable, and no claim is used up.
+
+        If a store accepted records but no markers, each gateway would see the others' claims as abandoned
+        immediately, until the batch had no claims left.
+        """
         log = self._shared.log
         progress = None
-        with contextlib.suppress(LogBroken):  # then it says how far the record knows
+        with contextlib.suppress(LogBroken):  # then the progress is what the record says
             progress = await log.progress(latest.tenant, latest.id)
         await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
 
     async def _wait_for_its_record(self, found: OpenBatch) -> None:
-        """Whoever makes it may still be writing that. A marker that stays alone is given up, on our own clock."""
+        """Skip a batch without a first record, which its creator may still be writing.
+
+        The marker is deleted after _UNBEGUN_S without a touch, by this gateway's clock.
+        """
         now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
@@ -167,7 +176,7 @@ class Conductor:
         self._pass_over(found, "it has a marker and no record yet")
 
     def _pass_over(self, found: OpenBatch, why: str) -> None:
-        if self._why_passed_over.get(found.id) != why:  # said once: it is looked at again for as long as it is open
+        if self._why_passed_over.get(found.id) != why:  # logged once; the batch is checked again while it is open
             self._why_passed_over[found.id] = why
             _log.warning("batch %s is left, and looked at again every %.0f s: %s", found.id, _PASSED_OVER_S, why)
         self._passed_over[found.id] = self._shared.services.clock() + _PASSED_OVER_S
@@ -181,6 +190,6 @@ class Conductor:
             await run.run()
         finally:
             del self._runs[claim.id]
-            self._wake.set()  # a place is free
+            self._wake.set()  # a slot is free
             if self._is_leaving and not self._runs:
                 self._all_left.set()

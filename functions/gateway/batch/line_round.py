@@ -1,10 +1,10 @@
-"""One pass through a batch's input file: every line without a durable result is sent.
+"""One pass through a batch's input file: sends every line without a durable result.
 
-No more lines are held at a time than memory bears, and no more are undurable than a kill may cost (`undurable_lines`).
-A pass ends when all of its lines are answered, or when the run stops it: then those under way are aborted, and all that
-was answered becomes durable.
+The number of lines under way is limited by memory, and by how many results a kill may cost (`undurable_lines`). A
+pass ends when all of its lines are answered or when the run stops it. Then lines under way are aborted, and all
+received answers become durable.
 
-Neighbours: `run` makes one pass after another until no line is left; `line_sender` sends one; `parts` keeps results.
+Neighbours: `run` makes passes until no line is left; `line_sender` sends one line; `parts` stores results.
 """
 
 import asyncio
@@ -22,15 +22,18 @@ from functions.gateway.batch.shared import BatchServices
 from functions.gateway.batch.validation import line_bytes
 
 _LOOK_S = 0.05
-_TASKS_PER_SLOT = 2  # lines that wait for their turn beside those in flight
+_TASKS_PER_SLOT = 2  # lines waiting for a slot per line in flight
 
 
 class Stopped(Exception):
-    """No further line is sent: the batch is cancelled, its time is over, or its gateway leaves."""
+    """No further line is sent: the batch is cancelled, its time is over, or its gateway is leaving."""
 
 
 class LineRound:
-    """`run` once. `check_time` raises Stopped; without `may_begin` what is under way may end, and nothing begins."""
+    """One pass; call `run` once.
+
+    `check_time` raises Stopped. While `may_begin` returns False, lines under way may end, but no line starts.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class LineRound:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> bool:
-        """Whether it came to its end."""
+        """Send all lines; return True if the pass completed."""
         self._parts.go_on()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._parts.keep_writing())
@@ -90,7 +93,7 @@ class LineRound:
         task.add_done_callback(self._under_way.discard)
 
     async def _until_headroom(self, size_bytes: int) -> None:
-        """A line more may be held, and sent, without more being lost to a kill than was said."""
+        """Wait until another line may be held and sent within the limits of memory and undurable lines."""
         limits = self._shared.limits
         while True:
             self._check_time()
@@ -113,7 +116,10 @@ class LineRound:
 
 
 def _request(raw: RawLine, endpoint: str) -> LineRequest | None:
-    """What was parsed is let go of before anybody waits. None: it could be read once, and is reported at the end."""
+    """Return the line to send, or None if it is unreadable, which is reported at the end.
+
+    The parsed object is dropped before the line waits, to save memory.
+    """
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""One line of a batch as a request like any other: admitted, counted, queued, routed and traced; asked again when told
-to wait.
+"""One line of a batch as an ordinary request: admitted, counted, queued, routed, traced, and resent after a 429 or
+503.
 
-It is asked in the name of the key that made the batch, on the batch band whatever its body says. Nothing of it streams.
+It is sent in the name of the key that made the batch, in the batch class regardless of its body, and never
+streams.
 """
 
 import asyncio
@@ -27,12 +28,14 @@ from functions.gateway.services import RequestHandler
 _log = logging.getLogger(__name__)
 _DURATION = re.compile(rb"([0-9.]+)(ms|s|m|h)")
 _UNIT_S = {b"ms": 0.001, b"s": 1.0, b"m": 60.0, b"h": 3600.0}
-_HOST = b"batch.shoal.internal"  # a request has one; nobody is asked there
+_HOST = b"batch.shoal.internal"  # requests need a host; this one is never resolved
 
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """A line while it waits: its body as bytes, since one of small numbers takes ten times as much when parsed."""
+    """A waiting line. Its body is stored as bytes, because a parsed body of small numbers takes ten times as much
+    memory.
+    """
 
     ordinal: int
     custom_id: str
@@ -41,13 +44,13 @@ class LineRequest:
 
 @dataclass(slots=True)
 class LineSender:
-    """Of one run."""
+    """Sender of one run's lines."""
 
     clock: Callable[[], float]
     handle: RequestHandler
     route: Route
     batch_id: str
-    claim: int  # how often the batch has changed hands: a line may be asked again by who takes it over
+    claim: int  # number of claims; a later owner may send a line again
     credential: str
     pace: BatchPace
     pacer: LinePacer
@@ -55,7 +58,7 @@ class LineSender:
     uniform: Callable[[], float]
 
     async def ask(self, line: LineRequest) -> LineResult:
-        """Its result, however long that takes; cancelled, the engine is told at once."""
+        """Send a line until it has a result, and return it. Cancellation aborts the engine's request immediately."""
         try:
             return await self._ask(line)
         except Exception:
@@ -99,11 +102,11 @@ class LineSender:
             await sink.ended()
         finally:
             if answering is not None:
-                answering.client_left()  # does nothing where it has ended
+                answering.client_left()  # no effect after the end
         return sink
 
     def _heed_limits(self, headers: Headers, now_s: float) -> None:
-        """A part of each limit is the tenant's own calls'."""
+        """Update the pace by the tenant's remaining limits, of which a part is left to the tenant's own calls."""
         said = dict(headers)
         for what in (b"requests", b"tokens"):
             limit, left, reset = (
@@ -123,7 +126,7 @@ class LineSender:
 def result_text(
     batch_id: str, line: Line | LineRequest, response: dict[str, Any] | None, error: dict[str, str] | None
 ) -> bytes:
-    """A line of an output or error file."""
+    """Return a line of an output or error file."""
     named = {"id": f"{batch_id.replace('batch_', 'batch_req_')}_{line.ordinal + 1}", "custom_id": line.custom_id}
     return orjson.dumps({**named, "response": response, "error": error})
 
@@ -137,7 +140,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
 
 
 def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
-    """Prompt, cached and completion tokens, in either spelling."""
+    """Return prompt, cached and completion tokens, in either spelling."""
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return 0, 0, 0
@@ -149,7 +152,7 @@ def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def seconds_of(duration: bytes) -> float:
-    """What `refusals.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
+    """Return the seconds of a duration that `refusals.duration` formatted: `1ms`, `6.5s`, `1m2s`."""
     return sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION.findall(duration))
 
 

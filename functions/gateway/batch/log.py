@@ -1,8 +1,8 @@
-"""Log of a batch: numbered records in the store, of which the last counts.
+"""Log of a batch: numbered records in the store, of which the last one counts.
 
-A record is written only where its number is free: of two gateways that move a batch at once, one is told that it was
-overtaken and looks again. That is all the agreement there is, and it needs no clock. Beside the log lies a marker for
-as long as the batch is open; whoever works on it touches the marker, and writes there how far it is.
+A record is written only if its number is free: if two gateways append at the same time, one gets Overtaken and reads
+the log again. This is the whole agreement protocol, and it needs no clock. Next to the log is a marker while the
+batch is open; the owner touches it and writes its progress there.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from functions.gateway.batch.files.store import FileStore
 
 _log = logging.getLogger(__name__)
 _RECORD_MAX_BYTES = 256 * 1024  # a hundred problems and sixteen pairs of metadata are 60 KB
-_RECORDS_MAX = 1000  # moves and claims of one batch are bounded far below
+_RECORDS_MAX = 1000  # moves and claims of one batch have far lower limits
 LISTED_MAX = 20_000  # records of one tenant
 
 _Kind = TypeVar("_Kind")
 
 
 class Overtaken(Exception):
-    """Somebody else moved the batch first; `latest` is what is true now."""
+    """Another process moved the batch first; `latest` is the current record."""
 
     def __init__(self, latest: BatchRecord) -> None:
         super().__init__(f"{latest.id} is {latest.status} by record {latest.number}")
@@ -35,21 +35,23 @@ class Overtaken(Exception):
 
 
 class LogBroken(Exception):
-    """A record's number is taken and the record is not there, or it is none that this release can read. Look again
-    later; the others are as they were."""
+    """A record is missing although its number is taken, or this release cannot read it.
+
+    Try again later; other batches are not affected.
+    """
 
 
 class TooManyOpen(Exception):
-    """The tenant may have no more batches that are not over: wait for one, or cancel one."""
+    """The tenant has too many batches that are not over: wait for one, or cancel one."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """A first record may be there, or be there later: write another in its place, or find that it came first."""
+    """A first record may exist or appear later. Write another record with its number, or find that it came first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """What a marker holds."""
+    """Content of a marker."""
 
     input_file_id: str
     lines: int = 0
@@ -61,9 +63,11 @@ class BatchLog:
         self._store = store
 
     async def open(self, record: BatchRecord, most: int | None = None) -> None:
-        """The first record. Its marker comes before it: a batch without one would never be worked on. And once more
-        after it: a record that took long may have been given up, marker and all. Raises OutcomeUnknown, and TooManyOpen
-        where the tenant has more than `most` with it: then there is none of it.
+        """Write the first record, with its marker before and touched again after it.
+
+        A batch without a marker would never be run, and the marker of a slow first record may have been deleted
+        meanwhile. Raises OutcomeUnknown, or TooManyOpen if the tenant has more than `most` open batches including
+        this one; then no record is written.
         """
         await self.touch(record, BatchProgress(record.input_file_id))
         if most is not None:
@@ -78,8 +82,11 @@ class BatchLog:
             _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
 
     async def _count(self, record: BatchRecord, most: int) -> None:
-        """By markers, its own among them, so that of several gateways which make one at once none counts too few. All
-        of them may count too many: then each is refused, though one would fit."""
+        """Check the number of open batches by their markers, including this one's.
+
+        Gateways that make batches at the same time never count too few. They may all count too many; then each
+        rejects, although one batch would fit.
+        """
         try:
             if len(await self.all_open(record.tenant)) <= most:
                 return
@@ -91,26 +98,26 @@ class BatchLog:
         raise TooManyOpen(f"{record.tenant} has more than {most} batches that are not over")
 
     async def latest(self, tenant: str, batch_id: str) -> BatchRecord | None:
-        """None where there is no such batch of this tenant's."""
+        """Return the latest record, or None if the tenant has no such batch."""
         if not names.is_id("batch", batch_id):
             return None
         found = await self._store.found(names.log_prefix(tenant, batch_id), _RECORDS_MAX)
         return await self._read(found[-1].key, BatchRecord) if found else None
 
     async def append(self, record: BatchRecord) -> None:
-        """Raises Overtaken where the number is taken."""
+        """Write a record; raises Overtaken if its number is taken."""
         key, document = names.log_key(record.tenant, record.id, record.number), msgspec.json.encode(record)
         if await self._store.put_new(key, document):
             return
         if await self._document(key) == document:
-            return  # it was written, and the store's answer to that was lost
+            return  # it was written, and only the store's answer was lost
         latest = await self.latest(record.tenant, record.id)
         if latest is None:
             raise LogBroken(record.id)
         raise Overtaken(latest)
 
     async def follows(self, record: BatchRecord) -> BatchRecord | None:
-        """The latest record, where one came after this."""
+        """Return the latest record if one was written after this one."""
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
 
@@ -121,15 +128,18 @@ class BatchLog:
         return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
-        """It is over: nobody need look at it."""
+        """Delete the marker of a batch that is over."""
         await self.forget(record.tenant, record.id)
 
     async def forget(self, tenant: str, batch_id: str) -> None:
         await self._store.delete([names.marker_key(tenant, batch_id)])
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
-        """All there are, since whoever is cut off would never be worked on, and what it reads would be collected. There
-        are as many as tenants may have at a time (`BatchLimits.open_per_tenant`), a thousand to a call of the store."""
+        """Return all open batches.
+
+        A truncated list would leave batches without an owner, and files that they read would be deleted. The number
+        is limited by `BatchLimits.open_per_tenant`, and each call of the store lists a thousand.
+        """
         batches: list[OpenBatch] = []
         async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):
             found = [
@@ -139,7 +149,7 @@ class BatchLog:
         return batches
 
     async def ids(self, tenant: str) -> list[str]:
-        """All of a tenant's batches, the oldest first."""
+        """Return the ids of all of a tenant's batches, oldest first."""
         found = await self._store.found(names.log_prefix(tenant), LISTED_MAX)
         return list(dict.fromkeys(one.key.split("/")[2] for one in found))
 
@@ -158,6 +168,6 @@ class BatchLog:
 
 
 def _tenant_and_batch(key: str) -> tuple[str, str]:
-    """Tenant and batch of a marker."""
+    """Return tenant and batch id of a marker's key."""
     _, tenant, batch_id = key.split("/", 2)
     return tenant, batch_id

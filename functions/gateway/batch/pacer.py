@@ -1,20 +1,19 @@
-"""Pacer of a batch's lines: the batch's pace, the tenant's concurrency and the gateway's slots agree.
+"""Pacer of a batch's lines: combines the batch's pace, the tenant's concurrency and the gateway's slots.
 
-Beside a line in flight there is room for its answer, as large as the largest that came to this batch: 32 answers of
-32 MiB would be a GiB. The first few come before that is known, at most as many as a batch begins with. Each answer
-takes 2% off what is expected: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after 168.
-(test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
+Memory is reserved for the answer of each line in flight, as large as the largest answer of this batch so far: 32
+answers of 32 MiB would be a GiB. The first few lines start before that is known, at most as many as a batch begins
+with. Each answer lowers the expected size by 2 %: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after
+168. (test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
 
-Half of what a tenant may have under way at a time, over all gateways, is left to its own calls. A batch runs on one
-gateway, so that of many gateways no more have lines of a tenant than it has open batches (as the last look saw them):
+Half of a tenant's concurrent requests, over all gateways, are left to its own calls. A batch runs on one gateway, so
+at most as many gateways send lines of a tenant as it has open batches (by the last scan):
 
     lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // min(gateways, its open batches))
 
-Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): of 64, eight
-gateways have 32 for one batch, 16 each for two, and four each for eight or more.
+Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): with a
+limit of 64 and eight gateways, one batch gets 32 lines, each of two gets 16, and each of eight or more gets four.
 
-Lines take their turn in the order in which they asked for it; the one in front looks again whenever a line ends, and
-ten times a second.
+Lines start in order of arrival. The first one checks again whenever a line ends, and ten times a second.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _STAYS_RATIO = 0.98
 
 
 class LinePacer:
-    """Of one run."""
+    """Pacer of one run."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class LinePacer:
         open_batches: Counter[str],
         clock: Callable[[], float],
     ) -> None:
-        """`open_batches`: of each tenant, at all gateways."""
+        """`open_batches`: number of open batches by tenant, at all gateways."""
         self._services = services
         self._tenant = tenant
         self._pace = pace
@@ -59,12 +58,12 @@ class LinePacer:
         self.in_flight = 0
 
     def was_answered(self, size_bytes: int) -> None:
-        """Of a line that has its turn."""
+        """Record the size of an answer to a line in flight."""
         self._largest_bytes = max(size_bytes, int(self._largest_bytes * _STAYS_RATIO))
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[None]:
-        """Begins when a line may be asked; ends when it was answered."""
+        """Wait until a line may be sent, and hold its slot until it is answered."""
         async with self._front:
             while not self._may():
                 self._ended.clear()

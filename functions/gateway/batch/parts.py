@@ -1,7 +1,7 @@
-"""Result parts on their way to the store: answers count as done only once they are durable.
+"""Result parts: answers count as done only once they are durable in the store.
 
-A part is written when it is full or its oldest answer has waited for long enough. Where the store is gone, the same
-part is tried until it is back; meanwhile answers gather here up to a bound, and no further line begins.
+A part is written when it is full or its oldest answer has waited long enough. While the store is unreachable, the
+same part is retried; answers accumulate up to a limit, and no further line starts.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.telemetry.repeats import Repeats, kind_of
 
 _log = logging.getLogger(__name__)
-PART_MAX_BYTES = 128 * 1024 * 1024  # one answer may be 32 MiB, and longer as JSON within JSON
+PART_MAX_BYTES = 128 * 1024 * 1024  # one answer may be 32 MiB, and is longer as JSON within JSON
 _TICK_S = 0.25
 _AGAIN_S = 1.0
 
 
 class PartMissing(StoreUnavailable):
-    """A part that was there is not: the batch may be over elsewhere. Look at its log, recall, and begin again."""
+    """A part has disappeared: the batch may be over elsewhere. Check its log, recall the parts, and start again."""
 
 
 class ResultParts:
-    """Of one run. `claim` is the number of the record by which it holds the batch."""
+    """Parts of one run. `claim` is the number of the record with which the run claimed the batch."""
 
     def __init__(self, store: FileStore, record: BatchRecord, limits: BatchLimits, clock: Callable[[], float]) -> None:
         self._store = store
@@ -44,10 +44,10 @@ class ResultParts:
         self._writing = 0
         self._is_stopped = False
         self.done = Done()
-        self.keys: list[str] = []  # what a file is composed of, in the order that decides whose answer counts
+        self.keys: list[str] = []  # parts to compose, in the order that decides which of two answers counts
 
     async def recall(self) -> None:
-        """What earlier holders left, and this one. What cannot be read counts for nothing."""
+        """Load the parts of earlier owners and of this one. Unreadable parts are ignored."""
         self.keys, self.done = [], Done()
         async for page in self._store.pages(names.parts_prefix(self._record.tenant, self._record.id)):
             for one in page:
@@ -61,7 +61,7 @@ class ResultParts:
                     pass
 
     async def read(self, key: str) -> list[LineResult]:
-        """Raises PartMissing."""
+        """Return the results of a part; raises PartMissing."""
         found = await self._store.read(key, PART_MAX_BYTES)
         if found is None:
             raise PartMissing(f"there is no {key}")
@@ -86,7 +86,7 @@ class ResultParts:
         return self._waiting_bytes >= self._limits.undurable_bytes
 
     async def keep_writing(self) -> None:
-        """What is due; after `stop` all that is there, and then no more."""
+        """Write parts as they become due. After `stop`, write the rest and return."""
         while not self._is_stopped or self._waiting:
             if self._is_stopped or self._is_due():
                 await self.write()
@@ -97,11 +97,11 @@ class ResultParts:
         self._is_stopped = True
 
     def go_on(self) -> None:
-        """Lines are asked once more: `keep_writing` follows."""
+        """Allow another round of lines; `keep_writing` must follow."""
         self._is_stopped = False
 
     async def write(self) -> None:
-        """One part of what waits; comes back once it is durable."""
+        """Write one part of the waiting answers; return once it is durable."""
         results = self._next()
         self._waiting = self._waiting[len(results) :]
         self._waiting_bytes = sum(len(one.text) for one in self._waiting)
@@ -124,7 +124,7 @@ class ResultParts:
         self._writing -= len(results)
 
     def _next(self) -> list[LineResult]:
-        """As many as fit a part, and at least one."""
+        """Return as many results as fit a part, and at least one."""
         size_bytes, most = 0, self._waiting[: self._limits.part_lines]
         for index, one in enumerate(most):
             size_bytes += len(one.text)

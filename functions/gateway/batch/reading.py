@@ -1,4 +1,4 @@
-"""Lines of an input file, as its blocks come from the store; an outage of the store is waited out."""
+"""Lines of an input file, read block by block from the store; waits while the store is unreachable."""
 
 import asyncio
 import logging
@@ -12,11 +12,13 @@ from functions.telemetry.repeats import Repeats, kind_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
-_CUT_BYTES = 8 * 1024  # cut at a time: of line ends alone, 8192 of them, about 3 ms
+_CUT_BYTES = 8 * 1024  # bytes cut at a time: 8192 line ends take about 3 ms
 
 
 async def lines_of(store: FileStore, tenant: str, file_id: str, max_line_bytes: int) -> AsyncIterator[RawLine]:
-    """ArtifactMissing where the file was deleted. Gives way to the loop whatever the blocks hold."""
+    """Yield the lines of a file, and yield to the event loop regularly. Raises ArtifactMissing if the file was
+    deleted.
+    """
     cutter, read_bytes, is_whole, repeats = LineCutter(max_line_bytes), 0, False, Repeats()
     while not is_whole:
         try:

@@ -1,4 +1,4 @@
-"""`/v1/batches` as OpenAI has it."""
+"""OpenAI's `/v1/batches`."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from functions.gateway.http.headers import check_json_body
 from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.json_body import parse_object
 
-# A batch as OpenAI has it.
+# Batch objects of OpenAI's API.
 
 
 _STAMPED: tuple[Status, ...] = (
@@ -39,7 +39,7 @@ _STAMPED: tuple[Status, ...] = (
 
 
 def shown(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
-    """`progress`: how far it is, while it is not over."""
+    """Return the batch as OpenAI's API shows it; `progress` is given while it is not over."""
     tally = record.tally if record.is_over or progress is None else progress.tally
     return {
         "id": record.id,
@@ -69,7 +69,7 @@ def _usage(tally: Tally) -> dict[str, Any]:
         "input_tokens": tally.prompt_tokens,
         "input_tokens_details": {"cached_tokens": tally.cached_tokens},
         "output_tokens": tally.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},  # engines count them with the others
+        "output_tokens_details": {"reasoning_tokens": 0},  # engines count them as output tokens
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
     }
 
@@ -82,7 +82,7 @@ _CANCEL_TRIES = 5
 _METADATA_PAIRS, _METADATA_KEY_CHARS, _METADATA_VALUE_CHARS = 16, 64, 512
 _LEFT = 499
 _log = logging.getLogger(__name__)
-_KEPT_MAX = 2000  # batches of one tenant, those that are over included
+_KEPT_MAX = 2000  # batches of one tenant, including those that are over
 
 
 class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client asks for."""
+    """Body of a request to create a batch."""
 
     input_file_id: str
     endpoint: str
@@ -101,7 +101,7 @@ class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add_routes(batches: Batches, app: FastAPI) -> None:
-    """And those of files, which batches read and write."""
+    """Add the routes of batches and of files."""
     services = batches.services
     files.add_routes(batches, app)
 
@@ -117,7 +117,7 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
         except ClientDisconnect:
-            return Response(status_code=_LEFT)  # nobody reads it
+            return Response(status_code=_LEFT)  # the client has left
 
     @app.get("/v1/batches")
     async def listing(
@@ -176,15 +176,17 @@ async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchR
     )
     try:
         opened = await _opened(batches, record)
-    except TooManyOpen as error:  # another gateway made some meanwhile
+    except TooManyOpen as error:  # another gateway made some in the meantime
         raise _too_many_open(limits.open_per_tenant) from error
     batches.conductor.said(opened)
     return opened
 
 
 async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
-    """The store may fail and have written, now or later: then the client, told to try again, would have two batches.
-    So a second record competes for the first one's number. One of them is the batch, whichever comes first.
+    """Write the first record of a batch so that a retry by the client makes no second batch.
+
+    If the store fails, the record may still have been written, or appear later. Then a second record competes for the
+    first one's number, and the one that is written first is the batch.
     """
     try:
         await batches.log.open(record, batches.limits.open_per_tenant)
@@ -201,7 +203,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
 
 
 def _check(asked: BatchForm) -> int:
-    """The window's seconds; raises Refused (400)."""
+    """Check the form and return the seconds of its window; raises Refused (400)."""
     if asked.endpoint not in ENDPOINTS:
         raise bad_request(f"'endpoint' is one of {', '.join(ENDPOINTS)}.", param="endpoint")
     seconds = window_s(asked.completion_window)
@@ -234,14 +236,14 @@ async def _page(batches: Batches, tenant: str, after: str | None, limit: int) ->
 
 
 async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any] | None:
-    """None where its record is none: the others are listed all the same."""
+    """Return a batch for the list, or None if its record cannot be read or it was deleted."""
     try:
         return await _shown(batches, tenant, batch_id)
     except LogBroken as error:
         _log.warning("the log of batch %s cannot be read: %s", batch_id, error)
         return None
     except Refused:
-        return None  # it went meanwhile
+        return None  # deleted in the meantime
 
 
 async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
@@ -259,7 +261,7 @@ async def _found(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
 
 
 async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
-    """Whoever works on it is told by the log; several who cancel say the same."""
+    """Cancel a batch. The log notifies its owner, and cancelling twice has no further effect."""
     record = await _found(batches, tenant, batch_id)
     for _ in range(_CANCEL_TRIES):
         if record.status in ("cancelling", "cancelled"):

@@ -1,13 +1,13 @@
-"""Run of one batch by this process, until it is over or another process owns it.
+"""Run of one batch by this process, until the batch is over or another process owns it.
 
-    claimed -> validated -> every line asked -> put together -> over
+    claimed -> validated -> every line sent -> composed -> over
                   |             |
-                  '-------------'--> cancelled, or its time is over: what is there is put together
+                  '-------------'--> cancelled or expired: available results are composed
 
-While it runs it touches the batch's marker, so that nobody takes the batch for abandoned, and looks whether somebody
-wrote a record after its own: a request to cancel is heeded, another owner makes it stop at once and write no more. It
-may be killed at any line: whoever goes on finds the log and the parts. What is asked again then is what was not yet
-durable, at most `undurable_lines`.
+During the run it touches the batch's marker, so that others do not consider the batch abandoned. It also checks for
+records after its own: after a request to cancel it stops sending, and after another owner's claim it stops
+immediately and writes no more. If it is killed at any line, the next owner finds the log and the parts. Only results
+that were not durable are requested again, at most `undurable_lines`.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from functions.telemetry.repeats import kind_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
-_REFUSED_AGAIN_S = 30.0  # the store is there and takes no write: until somebody has looked at it
-_ROUNDS = 3  # through the input file, where lines are left without result
+_REFUSED_AGAIN_S = 30.0  # the store is reachable but rejects writes: an operator must act
+_ROUNDS = 3  # passes through the input file while lines have no result
 _LEAVE_S = 5.0
 
 _Got = TypeVar("_Got")
 
 
 class BatchRun:
-    """`record` is its own claim. `run` once; it raises nothing that a later claim would not mend."""
+    """`record` is the claim of this run. Call `run` once; after an exception a later claim can continue."""
 
     def __init__(self, shared: BatchServices, record: BatchRecord, route: Route) -> None:
         self._shared = shared
@@ -80,7 +80,7 @@ class BatchRun:
                 await self._work()
                 for task in beside:
                     task.cancel()
-            if self._record.is_over:  # and nobody touches its marker any more
+            if self._record.is_over:  # the heartbeat has stopped, so the marker is not touched again
                 await self._patiently(self._close)
         except* (Overtaken, LogBroken) as overtaken:
             _log.warning("batch %s goes on elsewhere: %s", self._record.id, overtaken.exceptions[0])
@@ -88,17 +88,19 @@ class BatchRun:
                 await self._take_back()
 
     def leave(self) -> None:
-        """The process is to end: what is in flight may end within a few seconds, what is answered becomes durable."""
+        """Stop within a few seconds because the process will end: lines in flight may end, and answers
+        become durable.
+        """
         if self._is_leaving:
             return
         self._is_leaving = True
         self._leave_by_s = self._services.clock() + _LEAVE_S
 
     def look(self) -> None:
-        """Something may have been said of it: do not wait for the next look."""
+        """Check the log without waiting for the next interval: the batch may have changed."""
         self._is_looked_for.set()
 
-    # from one status to the next
+    # transitions between statuses
 
     async def _work(self) -> None:
         await self._patiently(self._recall)
@@ -109,7 +111,7 @@ class BatchRun:
         if self._record.status in ("finalizing", "cancelling"):
             await self._patiently(self._put_together)
         if not self._record.is_over:
-            return  # left for another to go on
+            return  # another gateway will continue
         self._shared.metrics.ended(self._record.status)
         _log.info("batch %s is %s", self._record.id, self._record.status)
 
@@ -124,7 +126,7 @@ class BatchRun:
         await self._shared.log.close(self._record)
 
     async def _take_back(self) -> None:
-        """Files of this claim's, should it have come to that: nobody will name them."""
+        """Delete output files of this claim, if any were written: no record will name them."""
         record = self._record
         if record.status not in ("finalizing", "cancelling"):
             return
@@ -145,7 +147,7 @@ class BatchRun:
         return Validation(self._services, self._shared.store, self._record, self._route)
 
     async def _ask_all(self) -> None:
-        """Every line that has no durable result; then, or when it is stopped, all that was answered is durable."""
+        """Send every line without a durable result; return after all received answers are durable."""
         record = self._record
         ends_as: Status = "completed"
         try:
@@ -174,7 +176,7 @@ class BatchRun:
         try:
             composed = await composing.run(self._parts, self._services.wall_clock(), self._look)
         except PartMissing:
-            await self._look()  # where another ended the batch, that is why
+            await self._look()  # raises if another process ended the batch, which explains the missing part
             await self._parts.recall()
             raise
         await self._move(
@@ -207,7 +209,7 @@ class BatchRun:
             may_begin=lambda: not self._is_leaving,
         )
 
-    # what is said to others, and by them
+    # communication with other processes
 
     async def _heartbeat(self) -> None:
         while True:
@@ -221,11 +223,11 @@ class BatchRun:
             self._has_update.clear()
 
     async def _progress(self) -> BatchProgress:
-        """Until it is known what is done: as far as the holder before said."""
+        """Return the progress for the marker. Until the parts are recalled, it is the previous owner's."""
         record = self._record
         before = None
         if not self._is_recalled:
-            with contextlib.suppress(LogBroken):  # then it says how far we know
+            with contextlib.suppress(LogBroken):  # then this run's own progress is used
                 before = await self._shared.log.progress(record.tenant, record.id)
         return before or BatchProgress(record.input_file_id, record.lines, self._parts.done.tally)
 
@@ -247,7 +249,7 @@ class BatchRun:
                 self._heed(latest)
 
     def _heed(self, latest: BatchRecord) -> None:
-        """Somebody wrote after us: a request to cancel leaves the batch ours."""
+        """Apply a record that another process wrote. After a request to cancel, this run remains the owner."""
         if latest.owner != self._record.owner or latest.claims != self._record.claims:
             raise Overtaken(latest)
         self._record = latest
@@ -255,7 +257,7 @@ class BatchRun:
             self._is_cancelled = True
 
     async def _move(self, move: Callable[[BatchRecord], BatchRecord], expected: str) -> None:
-        """To the next record; nothing where it is no longer at the status that was expected."""
+        """Append the next record; do nothing if the batch no longer has the expected status."""
 
         async def moved() -> None:
             async with self._moving:
@@ -272,7 +274,7 @@ class BatchRun:
         await self._patiently(moved)
 
     async def _patiently(self, work: Callable[[], Awaitable[_Got]]) -> _Got:
-        """Again until the store is there."""
+        """Call `work` again until the store is available."""
         while True:
             try:
                 return await work()
@@ -281,7 +283,7 @@ class BatchRun:
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
     def _tell(self, what: str, error: Exception) -> None:
-        """Once of each kind, by whichever batch meets it first."""
+        """Log each kind of error once, for the first batch that meets it."""
         if self._shared.repeats.is_new(f"{what} {kind_of(error)}", self._services.clock()):
             _log.warning("batch %s: %s: %s; others that meet the same say nothing", self._record.id, what, error)
 

@@ -1,4 +1,4 @@
-"""Files and batches as one optional service of a gateway: made once, where a store is configured."""
+"""Files and batches as an optional service of a gateway, made once if a store is configured."""
 
 import random
 from functools import partial
@@ -20,8 +20,10 @@ from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
 
 class Batches:
-    """What clients ask for and what batches need go to the store by threads of their own: a client's listings keep no
-    owner from touching its markers.
+    """Service of files and batches.
+
+    Clients' requests and running batches use the store with separate threads, so that listings never delay an owner
+    that must touch its markers.
     """
 
     def __init__(self, services: Services, handle: RequestHandler, store: S3Store, limits: BatchLimits) -> None:
@@ -31,8 +33,8 @@ class Batches:
         self.shelf = Shelf(self.store, limits.file_retention_s, services.wall_clock)
         self.log = BatchLog(self.store)
         self.uploads = UploadSlots(limits.uploads_at_once, limits.uploads_per_tenant)
-        # Who counts and then makes one is not overtaken between; what several gateways make at once is counted by their
-        # markers (`BatchLog.open`).
+        # Counting a tenant's batches and making one is serialised here. Across gateways, `BatchLog.open` counts by
+        # markers.
         self.creations = TenantSlots(
             1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
         )
@@ -56,7 +58,7 @@ class Batches:
         )
         self.conductor = Conductor(shared)
         self._collecting = Collecting(shared)
-        self._unfit = ""  # why the store cannot keep two gateways from one batch; "" while it can, or is not known
+        self._unfit = ""  # reason why the store cannot exclude two owners of one batch; "" if it can, or if unknown
 
     def start(self) -> None:
         tasks = self.services.tasks
@@ -64,17 +66,17 @@ class Batches:
         tasks.forever("old files", self._collecting.run, expected=(StoreUnavailable,))
 
     async def close(self) -> None:
-        """What runs stops where another gateway can go on; may be called again, to wait for that."""
+        """Stop runs so that another gateway can continue; a second call waits for that."""
         await self.conductor.leave()
 
     async def reader_of(self, tenant: str, file_id: str) -> str | None:
-        """The open batch that reads this file."""
+        """Return the open batch that reads this file."""
         for one in await self.log.all_open(tenant):
             try:
                 if await self._reads(tenant, one.id, file_id):
                     return one.id
             except LogBroken:
-                return one.id  # nobody knows what it reads
+                return one.id  # its input file is unknown
         return None
 
     async def _reads(self, tenant: str, batch_id: str, file_id: str) -> bool:
@@ -82,21 +84,21 @@ class Batches:
         if progress is None or progress.input_file_id != file_id:
             return False
         latest = await self.log.latest(tenant, batch_id)
-        return latest is not None and not latest.is_over  # else its marker is about to go
+        return latest is not None and not latest.is_over  # else its marker is about to be deleted
 
     def close_store(self) -> None:
-        """After everything that uses it: what still waits for a thread is dropped, connections are closed."""
+        """Close the store after everything that uses it; waiting calls are dropped."""
         self._owners_store.close()
         self.store.close()
 
     def check_store(self) -> None:
-        """Raises Refused (503) where batches are not run."""
+        """Raise Refused (503) if batches are not run here."""
         if self._unfit:
             message = "Batches are not run here: their store cannot keep two gateways apart. Ask the operator."
             raise Refused(unavailable(message, "batches_not_offered", None))
 
     async def _conduct(self) -> None:
-        """Claims are conditional writes: where the store has none, a batch would be run by each gateway that looks."""
+        """Run the conductor if the store has conditional writes: without them, every gateway would run each batch."""
         await self.store.ensure_bucket()
         self._unfit = await self.store.call(lacking, self.store.raw)
         if self._unfit:
@@ -110,6 +112,6 @@ def _many(most: int) -> Refused:
 
 
 def _many_listings(most: int) -> Refused:
-    """Of files or batches: each may read a thousand records."""
+    """Return the error for too many listings of files or batches; each may read a thousand records."""
     message = f"{most} listings of yours are under way. Wait for one to end."
     return Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))

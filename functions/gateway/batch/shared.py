@@ -1,6 +1,6 @@
-"""What all of a gateway's batches share: services, bounds, the store, and their metrics.
+"""Shared parts of a gateway's batches: services, limits, the store, and metrics.
 
-Metrics have statuses and outcomes only, no tenant and no id.
+Metrics have statuses and outcomes as labels, but no tenant and no id.
 """
 
 import collections
@@ -48,17 +48,17 @@ class BatchMetrics:
 @dataclass(frozen=True, slots=True)
 class BatchServices:
     services: Services
-    handle: RequestHandler  # of the requests that lines are
+    handle: RequestHandler  # handles the request of each line
     limits: BatchLimits
     store: FileStore
     shelf: Shelf
     log: BatchLog
     slots: TenantShares  # lines in flight
     bodies: TenantShares  # bytes of lines that wait for their answer
-    answers: TenantShares  # bytes that those in flight may get
+    answers: TenantShares  # bytes reserved for answers of lines in flight
     metrics: BatchMetrics
     uniform: Callable[[], float]  # in [0, 1)
     open_batches: collections.Counter[str] = field(
         default_factory=collections.Counter
-    )  # of each tenant, at all gateways: at the last look
-    repeats: Repeats = field(default_factory=Repeats)  # of a store that fails, which every batch meets
+    )  # by tenant, at all gateways, as of the last scan
+    repeats: Repeats = field(default_factory=Repeats)  # errors of the store that were logged

@@ -1,7 +1,7 @@
-"""Validation of an input file: each line as it would be judged as a request, before any is sent.
+"""Validation of an input file: each line is checked like a request before any is sent.
 
-Everything that is wrong is told with its line, up to a bound; one wrong line and nothing of the file is asked. What a
-line needs at the time that it is asked (a quota, a place, a model that still exists) is not looked at here.
+All problems are reported with their lines, up to a limit; one wrong line prevents all requests of the file.
+Conditions at the time of sending (quota, capacity, a model that still exists) are not checked here.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from functions.gateway.intake.json_body import parse_object
 from functions.gateway.intake.routes import Route
 from functions.gateway.services import Services
 
-_LINE_AROUND_BYTES = 4096  # what a line has beside the body that it carries
+_LINE_AROUND_BYTES = 4096  # bytes of a line around its body
 _YIELD_EVERY = 16  # lines: about a millisecond
 
 
 class Validation:
-    """Of one batch; `run` once."""
+    """Validation of one batch; call `run` once."""
 
     def __init__(self, services: Services, store: FileStore, record: BatchRecord, route: Route) -> None:
-        """Raises Refused (503) where the gateway has no snapshot yet."""
+        """Raise Refused (503) if the gateway has no snapshot yet."""
         if services.state.catalogue is None:
             raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
         self._services = services
         self._catalogue = services.state.catalogue
         tenant, key_id = TenantId(record.tenant), KeyId(record.key_id)
-        # A key that is gone by now is told line by line, when they are asked.
+        # If the key is already gone, each line reports that when it is sent.
         self._caller = caller_of(services.state.catalogue, tenant, key_id, services.wall_clock())
         self._store = store
         self._record = record
@@ -48,7 +48,7 @@ class Validation:
         self.lines = 0
 
     async def run(self) -> tuple[LineProblem, ...]:
-        """What is wrong; nothing where the file is in order, and has `lines` requests."""
+        """Return the problems; none if the file is valid and has `lines` requests."""
         record = self._record
         try:
             async for line in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):

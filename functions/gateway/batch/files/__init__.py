@@ -1,5 +1,5 @@
-"""Tenants' files: what a batch reads and what it leaves. Kept in S3, below a prefix of each tenant's own.
+"""Tenants' files: inputs and outputs of batches, stored in S3 below a prefix for each tenant.
 
-`names` makes ids and keys, `shelf` keeps and lists, `upload` reads a form as it streams, `routes` speak OpenAI's
-dialect of it.
+`names` makes ids and keys, `shelf` stores and lists files, `upload` parses a form as it streams, and `routes` has
+OpenAI's API.
 """

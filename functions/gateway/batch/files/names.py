@@ -1,16 +1,16 @@
-"""Ids of files and batches, and where they lie in the bucket.
+"""Ids of files and batches, and their keys in the bucket.
 
-    file-<11 hex: ms since 1970><21 hex: chance>     ids sort by age, and 84 bits of chance are not guessed
-    records/<tenant>/<file id>                       what a file is; it exists when this does
+    file-<11 hex: ms since 1970><21 hex: random>     ids sort by age; 84 random bits cannot be guessed
+    records/<tenant>/<file id>                       metadata; the file exists if this object does
     contents/<tenant>/<file id>                      its bytes
-    batches/<tenant>/<batch id>/<number>             what a batch is (`batches.log`)
+    batches/<tenant>/<batch id>/<number>             a batch's records (`batches.log`)
     parts/<tenant>/<batch id>/<claim>-<n>            its results while it runs
     open/<tenant>/<batch id>                         a marker of each batch that is not over
-    clock                                            written to learn the store's time (`batches.collecting`)
+    clock                                            written to read the store's time (`batches.collecting`)
 
-No text of a client's is ever a part of a key: an id is used only where it has an id's form, and a tenant's name comes
-from its key's entry in the snapshot, where names cannot hold a slash. A foreign id leads nowhere, since the tenant
-before it is the caller's own.
+No key contains text of a client: an id is used only if it has an id's form. A tenant's name comes from its key's
+entry in the snapshot, where names cannot contain a slash. An id of another tenant finds nothing, because the key
+always has the caller's own tenant.
 """
 
 import re

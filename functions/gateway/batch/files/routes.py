@@ -1,4 +1,4 @@
-"""`/v1/files` as OpenAI has it, for the files of batches."""
+"""OpenAI's `/v1/files` for the files of batches."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -34,7 +34,7 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
         _, caller = identify_lookup(services, request)
-        if purpose is not None and purpose not in KEPT_PURPOSES:  # no file has it, and none has to be read to know
+        if purpose is not None and purpose not in KEPT_PURPOSES:  # no stored file has it, so none need be read
             return as_list([], has_more=False)
         most, ascending = min(limit, PAGE_MAX), order == "asc"
         try:
@@ -97,7 +97,7 @@ async def _create(batches: Batches, request: Request) -> Response:
     except StoreUnavailable as error:
         raise refused(error) from error
     except ClientLeft:
-        return Response(status_code=_LEFT)  # nobody reads it
+        return Response(status_code=_LEFT)  # the client has left
     return JSONResponse(record.shown())
 
 
@@ -112,7 +112,9 @@ async def _found(batches: Batches, tenant: str, file_id: str) -> FileRecord:
 
 
 async def _content(batches: Batches, tenant: str, record: FileRecord) -> Response:
-    """Its first block before the head, so that a store that is gone is an error and no broken answer."""
+    """Return a file's content. The first block is read before the head, so that a lost store is
+    reported as an error.
+    """
     blocks = batches.shelf.content(tenant, record.id)
     try:
         first = await anext(blocks, b"")
@@ -130,7 +132,7 @@ async def _content(batches: Batches, tenant: str, record: FileRecord) -> Respons
 
 
 async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A store that goes away half-way cuts the connection: the client sees fewer bytes than were announced."""
+    """Yield all blocks. If the store fails, the connection is cut: the client gets fewer bytes than announced."""
     yield first
     async for block in rest:
         yield block

@@ -1,7 +1,7 @@
-"""Files of a tenant: written whole, found by id or listed newest first, deleted; never changed.
+"""Files of a tenant: written completely, found by id or listed newest first, deleted; never changed.
 
-A file is there once its record is, which is written after its bytes. Deleting goes the other way round, so that what
-is listed can be read. A killed gateway leaves bytes without a record, which `collecting` finds.
+A file exists once its record does, which is written after its bytes. Deletion removes the record first, so that every
+listed file can be read. A killed gateway leaves bytes without a record, which `collecting` finds.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from functions.gateway.batch.files.store import FileStore
 
 _RECORD_MAX_BYTES = 16 * 1024
 _READS_AT_ONCE = 8
-MAX_LISTED = 10_000  # keys of one tenant that a listing looks at
+MAX_LISTED = 10_000  # keys of one tenant that a listing reads at most
 PAGE_DEFAULT, PAGE_MAX = 100, 1000
 KEPT_PURPOSES = ("batch", "batch_output")
 
@@ -30,7 +30,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     purpose: str  # one of KEPT_PURPOSES
 
     def shown(self) -> dict[str, Any]:
-        """As OpenAI has it."""
+        """Return the file as OpenAI's API shows it."""
         return {
             "id": self.id,
             "object": "file",
@@ -63,7 +63,9 @@ class Shelf:
         now_unix_s: float,
         expiry_s: int | None = None,
     ) -> FileRecord:
-        """Its bytes are written: from now on it is there, for as long as files are kept, or for its owner's less."""
+        """Record a file whose bytes are written: it exists from now on, until the retention or the owner's shorter
+        expiry.
+        """
         now_s, kept_s = int(now_unix_s), int(self._retention_s)
         expires_s = now_s + (kept_s if expiry_s is None else min(kept_s, expiry_s))
         record = FileRecord(file_id, size_bytes, now_s, expires_s, filename, purpose)
@@ -71,7 +73,10 @@ class Shelf:
         return record
 
     async def find(self, tenant: str, file_id: str) -> FileRecord | None:
-        """None once it has expired, though its bytes go with the next collection after all files' retention."""
+        """Return a file's record, or None if it is missing or expired.
+
+        An expired file's bytes are deleted by the first collection after the retention of all files.
+        """
         if not names.is_id("file", file_id):
             return None
         found = await self._store.read(names.record_key(tenant, file_id), _RECORD_MAX_BYTES)
@@ -84,7 +89,7 @@ class Shelf:
     async def page(
         self, tenant: str, *, after: str | None, limit: int, purpose: str | None, ascending: bool
     ) -> tuple[list[FileRecord], bool]:
-        """Some of them, and whether more follow."""
+        """Return one page of files, and True if more follow."""
         keys = await self._store.found(names.record_key(tenant, ""), MAX_LISTED)
         ids = sorted((one.key.rsplit("/", 1)[1] for one in keys), reverse=not ascending)
         if after is not None:

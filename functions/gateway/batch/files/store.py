@@ -1,7 +1,7 @@
-"""Object store for an event loop: each call in one of a few threads, and an outage is a 503.
+"""Object store for an event loop: each call runs in one of a few threads, and an outage becomes a 503.
 
-Threads are each one's own: a store that hangs holds sixteen of them and nobody else's. A gateway has two of these,
-one for clients and one for those who work on batches.
+Each instance has threads of its own, so that a store that hangs holds sixteen threads and no others. A gateway has
+two instances, one for clients' requests and one for running batches.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from functions.gateway import errors
 from functions.gateway.errors import Refused
 
 THREADS = 16
-BLOCK_BYTES = 256 * 1024  # what is read at a time: cutting it into lines holds the loop for under 10 ms
+BLOCK_BYTES = 256 * 1024  # read per call: cutting it into lines holds the loop for under 10 ms
 _RETRY_AFTER_S = 2
 
 _Given = ParamSpec("_Given")
@@ -25,7 +25,9 @@ _Got = TypeVar("_Got")
 
 
 class FileStore:
-    """Calls raise StoreUnavailable where the store cannot be reached; `refusing` makes a 503 of it."""
+    """Asynchronous calls to the store. They raise StoreUnavailable if it cannot be reached; `refused` makes a 503 of
+    it.
+    """
 
     def __init__(self, store: S3Store) -> None:
         self._store = store
@@ -39,7 +41,7 @@ class FileStore:
         await self.call(self._store.ensure_bucket)
 
     async def read(self, key: str, max_bytes: int) -> bytes | None:
-        """A whole small object; None where there is none."""
+        """Return a whole small object, or None if it is missing."""
         try:
             return await self.call(self._store.read_small, key, max_bytes)
         except ArtifactMissing:
@@ -58,23 +60,23 @@ class FileStore:
         await self.call(self._store.delete, keys)
 
     async def found(self, prefix: str, most: int) -> list[StoredObject]:
-        """The first `most` of them."""
+        """Return the first `most` objects below the prefix."""
         return await self.call(lambda: list(islice(self._store.list(prefix), most)))
 
     async def pages(self, prefix: str, page: int = 1000) -> AsyncIterator[list[StoredObject]]:
-        """All of them, some at a time."""
+        """Yield all objects below the prefix in pages."""
         found: Iterator[StoredObject] = self._store.list(prefix)
         while some := await self.call(lambda: list(islice(found, page))):
             yield some
 
     async def blocks(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """An object's bytes by ranges: whoever is slow to use them holds no connection. Missing: ArtifactMissing."""
+        """Yield an object's bytes by ranges, so that a slow reader holds no connection. Raises ArtifactMissing."""
         while block := await self.call(read_range, self._store, key, start, BLOCK_BYTES):
             start += len(block)
             yield block
 
     def writer(self, key: str) -> LargeWriter:
-        """Its calls block: use `call`."""
+        """Return a writer whose calls block: run them with `call`."""
         return LargeWriter(self._store, key)
 
     @property

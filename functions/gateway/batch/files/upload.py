@@ -1,14 +1,15 @@
-"""Upload of one file from a form to the store: a few MiB of it in memory at any time, however large it is.
+"""Upload of one file from a form to the store, with a few MiB of it in memory at any time.
 
-The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
-and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.
+The client is paused while a part is written (its next bytes are not requested), so that a slow store slows the client
+and does not fill the gateway's memory. A file over the limit is rejected as soon as its announced or its counted
+bytes exceed it.
 
-Places are few, so nobody holds one for little, and nobody the last ones twice:
+Slots are few, so a slow upload may not hold one, and one tenant may not hold the last ones:
 
-    a tenant's second place     only where two stay free behind it: of 8, four tenants hold 7, and a fifth has the last
-    a client's bytes            32 KiB for each second that it was waited for, once that is over 30 s; else 408, where
-                                fewer than two places are free and more of the file is to come. While the store writes,
-                                nobody waits for it (test_who_sends_a_byte_now_and_then_is_refused)
+    a tenant's second slot      only if two stay free after it: of 8, four tenants hold 7, and a fifth has the last
+    a client's bytes            at least 32 KiB for each second of waiting for the client, once that exceeds 30 s; else
+                                408 if fewer than two slots are free and more of the file is expected. Time in which
+                                the store writes does not count (test_who_sends_a_byte_now_and_then_is_refused)
 """
 
 import asyncio
@@ -33,14 +34,14 @@ _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 class UploadForm(MultipartForm):
-    """Form of a batch's file: one part "file" whose bytes pass on, and a few small fields.
+    """Form with a batch's file: one part "file" whose bytes are passed on, and a few small fields.
 
-    Feed it blocks; what `feed` returns are bytes of the file. Then `end`.
+    Call `feed` with blocks; it returns bytes of the file. Then call `end`.
     """
 
     def __init__(self, content_type: str) -> None:
         super().__init__(boundary_of(content_type))
-        self.filename: str | None = None  # None: no file came yet
+        self.filename: str | None = None  # None: no file part yet
         self._pieces: list[bytes] = []
 
     def feed(self, block: bytes) -> list[bytes]:
@@ -62,18 +63,18 @@ class UploadForm(MultipartForm):
         self._pieces.append(piece)
 
 
-_WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
-_FORM_BYTES = 64 * 1024  # around the file
-_SILENCE_S = 30.0  # between two blocks
-_LEAST_BYTES_PER_S = 32 * 1024  # an eighth of what a file of 200 MB needs to be whole in time
+_WRITE_BYTES = 1024 * 1024  # size of one write by the writer's thread
+_FORM_BYTES = 64 * 1024  # the form around the file
+_SILENCE_S = 30.0  # timeout between two blocks
+_LEAST_BYTES_PER_S = 32 * 1024  # an eighth of what a file of 200 MB needs to arrive in time
 _LEAST_AFTER_S = 30.0
-_SHORT_PLACES = 2  # fewer that are free
+_SHORT_PLACES = 2  # fewer free slots than this are short
 _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
 
 class UploadSlots(TenantShares):
-    """How many may come at a time. Owned by one event loop."""
+    """Slots for concurrent uploads. Owned by one event loop."""
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
         super().__init__(most, most_per_tenant)
@@ -107,7 +108,9 @@ async def receive(
     places: UploadSlots,
     clock: Callable[[], float],
 ) -> UploadForm:
-    """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
+    """Write the form's file to the store and return the form with checked fields. No file is recorded
+    if this raises.
+    """
     if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
         raise too_large(max_bytes)
     try:
@@ -138,7 +141,7 @@ def check_fields(form: UploadForm) -> None:
 
 
 def own_expiry_s(form: UploadForm) -> int | None:
-    """After how many seconds its owner wants it gone, where the form says so; raises Refused (400)."""
+    """Return the number of seconds after which the owner wants the file deleted, if set; raises Refused (400)."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return None
@@ -147,7 +150,7 @@ def own_expiry_s(form: UploadForm) -> int | None:
 
 
 def checked_expiry_s(anchor: object, seconds: int | None, param: str) -> int:
-    """As OpenAI bounds it; raises Refused (400)."""
+    """Return the expiry within OpenAI's bounds; raises Refused (400)."""
     if anchor != "created_at" or seconds is None or not EXPIRY_MIN_S <= seconds <= EXPIRY_MAX_S:
         message = f"'{param}' has the anchor created_at, and seconds from {EXPIRY_MIN_S} to {EXPIRY_MAX_S}."
         raise bad_request(message, param=param)
