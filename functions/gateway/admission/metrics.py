@@ -1,7 +1,7 @@
-"""Metrics of the admission queues: waiting times of requests, and what waits now.
+"""Metrics of the admission queues: waiting times and the current content of each queue.
 
-Most requests do not wait: for them a count is kept and nothing is computed (a histogram's observe() costs 1 us). The
-histogram is put together when somebody asks for it.
+Most requests do not wait. For them only a count is incremented, because a histogram's observe() costs 1 us. The
+histogram is computed on a scrape.
 """
 
 from bisect import bisect_left
@@ -19,12 +19,12 @@ BUCKETS_S = (0.0, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 class WaitTimes:
-    """One room's, by band."""
+    """Waiting times in one pool's queue, by band."""
 
     __slots__ = ("_buckets", "_sums_s", "passed")
 
     def __init__(self) -> None:
-        self.passed = [0] * len(BANDS)  # without waiting
+        self.passed = [0] * len(BANDS)  # requests that did not wait
         self._buckets = [[0] * (len(BUCKETS_S) + 1) for _ in BANDS]
         self._sums_s = [0.0] * len(BANDS)
 
@@ -33,7 +33,7 @@ class WaitTimes:
         self._sums_s[band] += seconds
 
     def histogram(self, band: int) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, and the sum."""
+        """Return cumulative counts by upper bound, and the sum."""
         cumulated, found = self.passed[band], []
         for bound_s, count in zip((*BUCKETS_S, float("inf")), self._buckets[band], strict=True):
             cumulated += count
@@ -61,7 +61,7 @@ class QueuesCollector(Collector):
 
 
 class LadderCollector(Collector):
-    """The overload ladder's rungs, pool by pool: whether each is in force, and how much it carries."""
+    """Steps of each pool's overload ladder: whether each is active, and its strength."""
 
     def __init__(self, ladders: Callable[[], Mapping[PoolName, Rungs]]) -> None:
         self._ladders = ladders
@@ -75,7 +75,7 @@ class LadderCollector(Collector):
             labels=labels,
         )
         for pool, rungs in self._ladders().items():
-            for rung in RUNGS[:2]:  # the others are the controller's
+            for rung in RUNGS[:2]:  # the controller reports the other steps
                 on.add_metric([pool, rung], float(rung in rungs.on))
                 strength.add_metric([pool, rung], rungs.strength(rung))
         yield from (on, strength)

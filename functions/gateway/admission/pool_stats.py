@@ -1,15 +1,15 @@
 """Activity of each pool at this gateway over the last half minute, for autoscaling.
 
-Counted in slots of a few seconds, of which the latest make the window: adding is a look into two dicts, and once a
-second the slots are added up (`heartbeats`). A pool without requests for a while is still in them, with zeros: that is
-knowledge too.
+Events are counted in slots of a few seconds, and the latest slots form the window. Adding an event costs two dict
+look-ups. The slots are summed once a second (`heartbeats`). A pool without recent requests is still reported, with
+zeros.
 
-The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
-queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
-A prefill pool has no queue here: its wait is the mean of what the last prompts had ahead of them at its replicas, as
-they were predicted, those that went elsewhere for it included (test_the_wait_of_a_prefill_pool_is_its_prompts).
-Worked example (test_the_expected_wait): 6,000 tokens wait, 2 replicas work off 1,000 a second each: 3 s. Where the
-oldest has been waiting for 4 s, it is 4 s. Beyond an hour all waits are the same.
+The expected wait is that of a new request that is not batch, because batch requests wait by design. It is the queued
+cost ahead divided by the pool's drain rate, if that is known, and at least the time that the oldest request has
+waited. A prefill pool has no queue here. Its wait is the mean predicted wait of the last prompts at its replicas,
+including prompts that therefore went elsewhere (test_the_wait_of_a_prefill_pool_is_its_prompts). Worked example
+(test_the_expected_wait): 6,000 tokens wait and 2 replicas drain 1,000 a second each: 3 s. If the oldest request has
+waited for 4 s, the wait is 4 s. The expected wait is at most one hour.
 """
 
 from collections import deque
@@ -33,12 +33,12 @@ SLOTS = 6
 MAX_POOLS = 4096
 _LEAST_WINDOW_S = 1.0
 _MOST_WAIT_S = 3600.0
-_FOREGROUND = 2  # bands: interactive and near-real-time
+_FOREGROUND = 2  # number of foreground bands: interactive and near-real-time
 
 
 @dataclass(slots=True)
 class _Slot:
-    number: int  # of the slots since the clock began
+    number: int  # number of the slot since the clock's zero
     arrivals: int = 0
     arriving_tokens: int = 0
     deferrable_tokens: int = 0
@@ -47,12 +47,12 @@ class _Slot:
     degraded: int = 0
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     gaps: QuantileSketch = field(default_factory=QuantileSketch)
-    prompts: int = 0  # for a prefill pool to read, that are not batch
-    prompts_wait_s: float = 0.0  # of all of them together
+    prompts: int = 0  # prompts for a prefill pool, without batch
+    prompts_wait_s: float = 0.0  # sum of their predicted waits
 
 
 class PoolActivity:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Counts of recent events per pool. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -61,7 +61,8 @@ class PoolActivity:
         self._sequence = 0
 
     def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False, requests: int = 1) -> None:
-        """`deferrable`: of the batch band, which may wait for minutes. Less than 0: takes back what was counted."""
+        """Count arrived requests. `deferrable` requests are batch and may wait for minutes. Negative numbers undo a
+        count."""
         slot = self._slot(pool)
         slot.arrivals += requests
         slot.arriving_tokens += tokens
@@ -69,9 +70,10 @@ class PoolActivity:
             slot.deferrable_tokens += tokens
 
     def shed(self, admitted: Admitted, reason: str, degraded: Degraded | None) -> None:
-        """Nobody answers it. It counts where it was refused, and in the pool that it was asked of, which could not.
+        """Count a rejected request in the pool that rejected it, and in the requested pool if that is another one.
 
-        `reason` is a label of shoal_shed_total."""
+        `reason` is a label of shoal_shed_total.
+        """
         self._shed(admitted.model.pool, reason, admitted.service_class)
         if degraded is not None and (asked := degraded.requested.model.pool) != admitted.model.pool:
             self._shed(asked, degraded.why, admitted.service_class)
@@ -82,14 +84,14 @@ class PoolActivity:
         slot.overflow += is_overflow(reason, is_batch=service_class == "batch")
 
     def degraded(self, pool: PoolName) -> None:
-        """Another pool answers what was asked of this one."""
+        """Count a request that another pool answers instead of this one."""
         self._slot(pool).degraded += 1
 
-    # of prefill pools, which are asked by no request but by `request.split`
+    # prefill pools, which are used only by `request.split`
 
     def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
-        """That the pool is to read for another one. `wait_s`: until its turn would come. Not `is_read`: the other one
-        reads it for that."""
+        """Count a prompt for a prefill pool. `wait_s` is its predicted wait; without `is_read` the other pool
+        computes it."""
         pool, is_batch = asking.model.pool, asking.service_class == "batch"
         self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
         if not is_batch:
@@ -100,12 +102,12 @@ class PoolActivity:
             self.degraded(pool)
 
     def prompt_read(self, asking: Admitted, took_s: float) -> None:
-        """That is its one token: as long as this it has kept a first token waiting."""
+        """Record the time that a prefill took as its time to first token."""
         if asking.service_class == "interactive":
             self._slot(asking.model.pool).ttft.add(took_s * 1000)
 
     def prompt_lost(self, asking: Admitted) -> None:
-        """It was to be read there, and that came to nothing."""
+        """Count a prefill that came to nothing."""
         self.degraded(asking.model.pool)
 
     def ended(self, ended: Ended) -> None:
@@ -126,9 +128,10 @@ class PoolActivity:
         rooms: Mapping[PoolName, Admission],
         ladders: Mapping[PoolName, Rungs] = _NO_LADDERS,
     ) -> list[PoolHeartbeat]:
-        """What is to be said now of these pools and of those that were asked for, in as many messages as that takes.
+        """Return the heartbeats for these pools and for other recently requested ones, split into messages.
 
-        `sender` is the gateway's id and its process's incarnation."""
+        `sender` is the gateway's id and its process's incarnation.
+        """
         now_s = self._clock()
         self._know(set(pools), now_s)
         self._sequence += 1
@@ -136,14 +139,14 @@ class PoolActivity:
         parts = [told[at : at + MAX_POOLS_PER_HEARTBEAT] for at in range(0, len(told), MAX_POOLS_PER_HEARTBEAT)]
         return [PoolHeartbeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
 
-    # inside
+    # internals
 
     def _slot(self, pool: PoolName) -> _Slot:
         number = int(self._clock() // SLOT_S)
         slots = self._slots.get(pool)
         if slots is None:
             if len(self._slots) >= MAX_POOLS:
-                return _Slot(number)  # counted for nobody
+                return _Slot(number)  # a throwaway slot: the table of pools is full
             slots = self._slots[pool] = deque(maxlen=SLOTS)
         if not slots or slots[-1].number != number:
             slots.append(_Slot(number))
@@ -175,7 +178,7 @@ class PoolActivity:
         )
 
     def _know(self, pools: set[PoolName], now_s: float) -> None:
-        """Those of the snapshot are told of always, others while they were asked for lately."""
+        """Always report the snapshot's pools, and others only while they have recent requests."""
         first = int(now_s // SLOT_S) - SLOTS + 1
         for pool, slots in list(self._slots.items()):
             if pool not in pools and not any(slot.number >= first for slot in slots):
@@ -195,7 +198,7 @@ def _queued_tokens(admission: Admission | None, bands: int | None) -> int:
 
 
 def expected_wait_s(admission: Admission, now_s: float) -> float:
-    """For one more request that is not batch; see the prologue."""
+    """Return the expected wait of one more request that is not batch; see the module's docstring."""
     foreground = admission.queues[:_FOREGROUND]
     oldest_s = [since_s for queue in foreground if (since_s := queue.oldest_arrived_s()) is not None]
     waited_s = max((now_s - since_s for since_s in oldest_s), default=0.0)

@@ -1,14 +1,15 @@
-"""Admission queues of a gateway, one a pool: requests wait there for capacity.
+"""Admission queues of a gateway, one per pool, in which requests wait for capacity.
 
-    submit -> dispatched() at once, or later, or turned_away(answer, reason)
-           -> first_token() when that comes; ended() when it is over, and released() when it goes to another pool:
-              one that still waits is withdrawn, and of one that was dispatched the slot is the next one's
+    submit -> dispatched() at once or later, or turned_away(answer, reason)
+           -> first_token() with the first token; ended() at the end, or released() when the request moves to another
+              pool: a waiting request is withdrawn, and the slot of a dispatched one becomes free
 
-`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever capacity may have
-come, and counts what `metrics` shows. No request is dispatched from inside another's end: the loop does that next, so
-that neither can fail for the other's sake, and a thousand refusals are no recursion.
+`functions.decisions.admission.queue` decides. This module makes tickets for exchanges, asks for a new decision
+whenever capacity may be available, and counts for `metrics`. A request is never dispatched from inside another
+request's end but by the event loop afterwards. An exception in one then cannot affect the other, and a thousand
+rejections do not recurse.
 
-Requests that compute nothing (tokenize) pass by. Retries do too: a request keeps its slot until it ends.
+Requests that compute nothing (tokenize) bypass the queue. Retries do too: a request keeps its slot until it ends.
 """
 
 import asyncio
@@ -34,35 +35,35 @@ from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, Ended, Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}
-_FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine
-_IDLE_S = 600.0  # a queue without a request for so long is closed
+_FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these need no step of the engine
+_IDLE_S = 600.0  # a queue without requests for this long is removed
 
 
 class PoolTicket(Ticket, eq=False, kw_only=True):
-    """A request's, which knows whose it is; its request lets go of it at the end."""
+    """Ticket of a request, with references to the request and its queue. The request drops its ticket at its end."""
 
     pool_queue: "_PoolQueue"
     request: "QueuedRequest | None"
 
 
 class QueuedRequest(Protocol):
-    """An exchange, as the queues see it."""
+    """The part of an exchange that the queues use."""
 
     admitted: Admitted
     catalogue: Catalogue
     timeline: Timeline
     usage: Usage | None
-    ticket: PoolTicket | None  # from when it is submitted until it leaves the pool
+    ticket: PoolTicket | None  # set from submission until the request leaves the pool
 
     def dispatched(self) -> None:
-        """There is capacity: route it."""
+        """Route the request, because there is capacity."""
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
-        """There is none, nor will there be in time. `reason` is a label of shoal_shed_total."""
+        """Handle the rejection: there is no capacity in time. `reason` is a label of shoal_shed_total."""
 
 
 class _PoolQueue:
-    """One pool's."""
+    """Admission queue of one pool."""
 
     __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
 
@@ -71,11 +72,11 @@ class _PoolQueue:
         self.ladder = ladder
         self.waits = WaitTimes()
         self.last_s = now_s
-        self.serving = False  # the loop has been asked to see who is next
+        self.serving = False  # `_serve` is scheduled on the event loop
         self.obey(catalogue, pool)
 
     def obey(self, catalogue: Catalogue, pool: PoolName) -> None:
-        """Another snapshot: its policy holds for whoever comes from now on."""
+        """Apply another snapshot's policy to the requests that arrive from now on."""
         self.catalogue = catalogue
         self._weights: dict[TenantId, float] = {}
         self.admission.obey(catalogue.admission_for(pool))
@@ -89,7 +90,7 @@ class _PoolQueue:
 
 
 class AdmissionQueues:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Admission queues of all pools. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(
         self, clock: Callable[[], float], fleet: FleetView, new_ladder: Callable[[], QueueLadder] = QueueLadder
@@ -102,7 +103,7 @@ class AdmissionQueues:
         self.pools = PoolActivity(clock)
 
     def submit(self, exchange: QueuedRequest) -> None:
-        """Dispatch it now, keep it until there is capacity, or turn it away."""
+        """Dispatch the request now, enqueue it until there is capacity, or reject it."""
         admitted = exchange.admitted
         if admitted.route.output is None and admitted.route.path in _FREE:
             exchange.dispatched()
@@ -124,7 +125,7 @@ class AdmissionQueues:
             self._turn_away(exchange, verdict)
 
     def first_token(self, exchange: QueuedRequest) -> None:
-        """Its first token has come."""
+        """Record the first token of a request."""
         ticket = exchange.ticket
         if ticket is not None:
             pool_queue = ticket.pool_queue
@@ -133,7 +134,7 @@ class AdmissionQueues:
                 self._serve_soon(pool_queue)
 
     def defer(self, exchange: QueuedRequest) -> None:
-        """It waits for its adapter: the prompts that engines read meanwhile are others'."""
+        """Release prefill capacity while the request waits for its adapter or a prefill."""
         ticket = exchange.ticket
         if ticket is not None:
             pool_queue = ticket.pool_queue
@@ -142,21 +143,22 @@ class AdmissionQueues:
                 self._serve_soon(pool_queue)
 
     def ended(self, ended: Ended) -> None:
-        """A request has ended, however it ended."""
+        """Release the ticket of a request that has ended."""
         if ended.ticket is not None:
             self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
         self.pools.ended(ended)
 
     def released(self, exchange: QueuedRequest, cost: int | None) -> None:
-        """It leaves this pool. `cost` is what it took (`cost_tokens`), None: as much as was expected."""
+        """Release the ticket of a request that leaves this pool. `cost` is its cost in `cost_tokens`; None is the
+        expected cost."""
         ticket, exchange.ticket = exchange.ticket, None
         if ticket is not None:
             self._release(ticket, exchange.usage, cost)
 
     def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
-        """It waits no more, or its slot is free."""
+        """Withdraw a waiting ticket, or free a dispatched one's slot."""
         pool_queue = ticket.pool_queue
-        ticket.request = None  # the queue may keep a withdrawn ticket for a while, and must not keep a body with it
+        ticket.request = None  # the queue may hold a withdrawn ticket for a while, but must not hold its body
         if ticket.state == WAITING:
             pool_queue.admission.withdraw(ticket)
             self._serve_soon(pool_queue)
@@ -166,7 +168,8 @@ class AdmissionQueues:
             self._serve_soon(pool_queue)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second: who has waited for too long, and what the fleet's heartbeats have changed."""
+        """Reject requests that have waited too long and apply capacity changes from heartbeats. Called a few times a
+        second."""
         for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             pool_queue.admission.look(ready, now_s)
@@ -181,19 +184,19 @@ class AdmissionQueues:
             ):
                 del self._pool_queues[pool]
 
-    # the overload ladder
+    # overload ladder
 
     def shift_ratio(self, pool: PoolName) -> float:
-        """The share of the pool's requests that its ladder sends to other pools at this moment."""
+        """Return the share of the pool's requests that its overload ladder currently sends to other pools."""
         pool_queue = self._pool_queues.get(pool)
         return pool_queue.ladder.shift_ratio(pool_queue.admission) if pool_queue is not None else 0.0
 
     def shifted(self, admitted: Admitted) -> None:
-        """It was asked of its pool, and another one gets it: it counts as offered all the same."""
+        """Count a request as offered to its own pool although another pool receives it."""
         self._offered(admitted, 1)
 
     def returned(self, admitted: Admitted) -> None:
-        """That did not do, and it is submitted to its own pool: where it counts, and not twice."""
+        """Undo the count of `shifted`, because the request is now submitted to its own pool."""
         self._offered(admitted, -1)
 
     def _offered(self, admitted: Admitted, requests: int) -> None:
@@ -207,16 +210,16 @@ class AdmissionQueues:
             self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
 
     def is_overloaded(self, pool: PoolName) -> bool:
-        """Whether any rung of its ladder is in force."""
+        """Return True if any step of the pool's overload ladder is active."""
         pool_queue = self._pool_queues.get(pool)
         return pool_queue is not None and bool(pool_queue.ladder.rungs.on)
 
     def ladders(self) -> dict[PoolName, Rungs]:
-        """What is in force in each pool that anybody has asked for lately."""
+        """Return the active ladder steps of each recently requested pool."""
         return {pool: pool_queue.ladder.rungs for pool, pool_queue in list(self._pool_queues.items())}
 
     def _shiftable_ratio(self, pool: PoolName, pool_queue: _PoolQueue) -> float:
-        """Of what comes for the pool, what other pools of its model and its fallbacks would take."""
+        """Return the share of the pool's requests that other pools of its model and its fallbacks could serve."""
         catalogue = pool_queue.catalogue
         adjacent = catalogue.takes_over(pool)
         steps = catalogue.routing_for(pool).fallback
@@ -230,7 +233,7 @@ class AdmissionQueues:
         return sum(pool_queue.admission.waiting for pool_queue in self._pool_queues.values())
 
     def figures(self) -> list[tuple[PoolName, Admission, WaitTimes]]:
-        """For the metrics."""
+        """Return the queues and waiting times for the metrics."""
         return [(pool, pool_queue.admission, pool_queue.waits) for pool, pool_queue in list(self._pool_queues.items())]
 
     def _pool_queue(self, exchange: QueuedRequest, now_s: float) -> _PoolQueue:
@@ -240,7 +243,7 @@ class AdmissionQueues:
             pool_queue = self._pool_queues[pool] = _PoolQueue(catalogue, pool, now_s, self._new_ladder())
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             pool_queue.admission.look(ready, now_s)
-        elif catalogue.epoch >= pool_queue.catalogue.epoch:  # an older one: the request began before a swap
+        elif catalogue.epoch >= pool_queue.catalogue.epoch:  # not an older snapshot, which a request may still use
             pool_queue.obey(catalogue, pool)
         return pool_queue
 
@@ -280,7 +283,7 @@ class AdmissionQueues:
             asyncio.get_running_loop().call_soon(self._serve, pool_queue)
 
     def _serve(self, pool_queue: _PoolQueue) -> None:
-        """Dispatch those for which there is capacity now."""
+        """Dispatch the requests for which there is capacity now."""
         pool_queue.serving = False
         now_s = self._clock()
         while (ticket := pool_queue.admission.next(now_s)) is not None:

@@ -1,8 +1,8 @@
-"""The ASGI application: every route that is not hot, and the hot ones for connections off the fast lane.
+"""ASGI application: all routes off the fast lane, and the engine routes for connections that cannot use it.
 
-Around all of them an `Envelope`, pure ASGI and outermost, so that nothing (a handler's exception, an unknown path) can
-answer in another shape than OpenAI's: a request id, well-formed headers and path, errors as JSON. Optional parts bring
-their own routes (`RouteProvider`).
+`Envelope` is the outermost layer, in pure ASGI. It ensures that every answer (also after a handler's exception or for
+an unknown path) has a request id, well-formed headers and errors in the shape of the route's API. Optional parts add
+their routes with a `RouteProvider`.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from functions.gateway.request import replies
 from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
-# What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
-# SDKs send `acme%2Fbot`.
+# Paths that another server could read differently have no route. Only a model's id may be percent-encoded: SDKs send
+# `acme%2Fbot`.
 _ENCODED_BELOW = b"/v1/models/"
-_ANTHROPICS = "/v1/messages"  # whose SDK reads the request's id under a name of its own
-# The same routes as clients of vLLM, Jina, Cohere and load balancers spell them.
+_ANTHROPICS = "/v1/messages"  # Anthropic's SDK reads the request id from another header
+# Aliases of routes that clients of vLLM, Jina, Cohere and load balancers use.
 _ALSO = {
     **{f"/{name}": f"/v1/{name}" for name in ("rerank", "score", "classify", "tokenize", "detokenize")},
     "/v2/rerank": "/v1/rerank",
@@ -56,8 +56,8 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # no websockets here: returning without accepting refuses them
-        if scope["http_version"] == "1.0":  # which knows no Host; load balancers probe so unless told otherwise
+            return  # no websockets: returning without accepting rejects them
+        if scope["http_version"] == "1.0":  # HTTP/1.0 has no Host header; load balancers probe with it by default
             scope["headers"] = _with_host(scope["headers"])
         if (path := _ALSO.get(scope["path"])) is not None and scope.get("raw_path") in (None, scope["path"].encode()):
             scope.update(path=path, raw_path=path.encode())
@@ -87,7 +87,7 @@ class Envelope:
         except Exception:
             _log.exception("request %s failed", request_id)
             if started:
-                raise  # an answer is under way: the server must cut it, not append to it
+                raise  # an answer has started: the server must cut it, not append to it
             await self._refuse(send, scope["path"], request_id, errors.internal_error(), readable)
 
     def _check(self, scope: Scope) -> None:
@@ -116,18 +116,18 @@ def _with_host(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return headers if any(name == b"host" for name, _ in headers) else [*headers, (b"host", b"")]
 
 
-RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
+RouteProvider = Callable[[FastAPI], None]  # function that adds the routes of an optional part
 
 
 def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
-    """The application, inside its envelope, with the routes of optional parts."""
+    """Return the application inside its envelope, with the routes of optional parts."""
     app = FastAPI(title="shoal gateway", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
         app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
     _add_health(app, gateway)
     for add_routes in parts:
         add_routes(app)
-    _add_models(app, gateway.services)  # last: a model's id is a path that would take the others'
+    _add_models(app, gateway.services)  # last, because a model id is a path and would match the other routes
     _add_document(app, gateway.services)
     _add_error_shapes(app)
     return Envelope(app, gateway.services)
@@ -135,17 +135,18 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/health", include_in_schema=False)
-    @app.get("/health")  # as vLLM has it, for tools that know only that
+    @app.get("/health")  # vLLM's path, for tools that know only that
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process lives and its loop turns."""
+        """Report that the process is alive and its event loop runs."""
         return {"status": "ok"}
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Requests can be answered: there is a snapshot (the answer names it) and a ready replica, and no drain."""
+        """Report ready if there is a snapshot (named in the answer) and a ready replica, and the gateway does not
+        drain."""
         reason = gateway.not_ready_reason()
         content: dict[str, Any] = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
         catalogue = gateway.services.state.catalogue
@@ -166,7 +167,7 @@ def _add_models(app: FastAPI, services: Services) -> None:
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> Any:
-        if not model:  # a slash too many
+        if not model:  # trailing slash
             return await models(request)
         catalogue, caller = identify_lookup(services, request)
         found = describe_model(catalogue, services.fleet, caller.tenant, model)
@@ -176,7 +177,7 @@ def _add_models(app: FastAPI, services: Services) -> None:
 
 
 def _add_document(app: FastAPI, services: Services) -> None:
-    """For everyone who can reach this gateway; made once, in a thread, when somebody first asks."""
+    """Add the OpenAPI document, readable without a key and built once in a thread at the first request."""
     written: list[bytes] = []
 
     @app.get(document.PATH, include_in_schema=False)
@@ -200,7 +201,7 @@ def _add_error_shapes(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        """Our shape here; the exception goes on to the envelope, which logs it."""
+        """Return an internal error. The envelope receives the exception too and logs it."""
         return _response(request, errors.internal_error(), {})
 
     @app.exception_handler(RequestValidationError)
@@ -213,7 +214,7 @@ def _add_error_shapes(app: FastAPI) -> None:
 
 
 def _misshapen(error: RequestValidationError) -> ErrorAnswer:
-    """Which parameter is wrong, and how: `'limit': input should be greater than or equal to 1.`"""
+    """Return the error for the first invalid parameter: `'limit': input should be greater than or equal to 1.`"""
     found = next(iter(error.errors()), None)
     name = str(found["loc"][-1])[:64] if found is not None and found.get("loc") else ""
     if found is None or not name:

@@ -1,10 +1,11 @@
-"""Cross-origin requests: which pages of other origins a browser may let call the gateway, and what these may read.
+"""Cross-origin requests: origins whose pages may call the gateway from a browser, and headers that they may read.
 
-Nobody's by default: a page that calls with a key shows it to whoever opens the page. Where an installation names
-origins (`SHOAL_GATEWAY_CORS_ORIGINS`), preflights are answered here without a key, and answers say that they may be
-read, refusals too, with the headers that clients need. Cookies are not involved: callers show a key.
+No origin is allowed by default, because a page that calls with a key exposes the key to its visitors. If an
+installation sets origins (`SHOAL_GATEWAY_CORS_ORIGINS`), preflights are answered without a key. Answers, including
+rejections, then allow the page to read them and the headers that clients need. Cookies are not used: callers send a
+key.
 
-Neighbours: `asgi` asks it of every request; the fast lane hands over connections whose requests name an origin.
+`asgi` applies it to every request; the fast lane hands over connections whose requests have an Origin header.
 """
 
 import re
@@ -17,7 +18,7 @@ _ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:]+\]|[a-z0-9.-]+)(?::\d{1,5})?")
 ORIGINS_MAX = 100
 _METHODS = b"GET, POST, PUT, DELETE, HEAD, OPTIONS"
 _ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,1024}")
-_REMEMBERED_S = b"7200"  # what browsers keep at most
+_REMEMBERED_S = b"7200"  # the longest time that browsers accept
 _EXPOSED = (
     b"x-request-id, request-id, retry-after, retry-after-ms, server-timing, traceresponse, x-shoal-model, "
     b"x-shoal-digest, content-disposition, x-shoal-prefill, "
@@ -29,14 +30,14 @@ _EXPOSED = (
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Those that may; none: nothing is said of origins at all."""
+    """Allowed origins. If there are none, answers have no CORS headers."""
 
     named: frozenset[bytes] = frozenset()
     every: bool = False
 
     @classmethod
     def of(cls, text: str) -> "Origins":
-        """From a setting: origins with commas between, or `*`. ValueError says what is wrong with it."""
+        """Parse a setting: origins separated by commas, or `*`. Raise ValueError with the problem."""
         names = [name.strip().rstrip("/").lower() for name in text.split(",") if name.strip()]
         if len(names) > ORIGINS_MAX:
             raise ValueError(f"{len(names)} origins; at most {ORIGINS_MAX}")
@@ -49,7 +50,8 @@ class Origins:
         return self.every or bool(self.named)
 
     def answer_headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """What an answer says besides. A cache has to know that it depends on the origin, whichever asked."""
+        """Return the CORS headers of an answer. `vary` is always present, because a cache must know that answers
+        depend on the origin."""
         if not self:
             return []
         origin = _value(request, b"origin")
@@ -57,7 +59,8 @@ class Origins:
         return [(b"vary", b"origin"), *([*allowed, (b"access-control-expose-headers", _EXPOSED)] if allowed else [])]
 
     def preflight(self, method: str, request: Headers) -> Headers | None:
-        """The answer's headers; None where this is no preflight, or one of an origin that may not."""
+        """Return the headers of the answer to a preflight, or None if this is not a preflight or the origin is not
+        allowed."""
         if method != "OPTIONS" or not self or _value(request, b"access-control-request-method") is None:
             return None
         allowed = self._allowed(_value(request, b"origin"))

@@ -1,9 +1,9 @@
-"""Handover of the listening sockets to a new gateway process: a restart without a refused connection.
+"""Handover of the listening sockets to a new gateway process: a restart without a rejected connection.
 
-The new process asks the old one, on a unix socket, for its listeners (SCM_RIGHTS): both then hold the same sockets and
-the same queue of connections that wait to be accepted. Once the new one accepts, it says so; the old one stops
-accepting, finishes its streams and exits. Nothing is closed and bound again in between, so there is no moment in which
-a connection finds nobody.
+The new process requests the listeners from the old one over a unix socket (SCM_RIGHTS). Both then have the same
+sockets and the same queue of connections to accept. When the new process accepts connections, it notifies the old
+one, which stops accepting, finishes its streams and exits. The sockets are never closed and bound again, so every
+connection finds a listener.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ _ASK = b"listeners?"
 _SERVING = b"serving"
 _MAX_SOCKETS = 8
 _TIMEOUT_S = 5.0
-_BECOME_READY_S = 60.0  # after this a successor that says nothing must not keep the next one from asking
+_BECOME_READY_S = 60.0  # timeout for a successor to become ready, so that a silent one does not block the next
 
 
 class Handover:
-    """The old side: gives the listeners away, then drains when told."""
+    """The old process's side: passes on the listeners, and drains when notified."""
 
     def __init__(self, path: Path, listeners: list[socket.socket], drain: Callable[[], None]) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class Handover:
         self._door: socket.socket | None = None
 
     def open(self) -> None:
-        """Listen for a successor. Replaces the predecessor's door, which has served its purpose."""
+        """Listen for a successor, replacing the predecessor's socket."""
         self._path.unlink(missing_ok=True)
         door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         door.setblocking(False)
@@ -40,7 +40,7 @@ class Handover:
         self._door = door
 
     async def serve(self) -> None:
-        """Answer successors, one after the other, until the task is cancelled."""
+        """Serve successors one after the other until the task is cancelled."""
         loop = asyncio.get_running_loop()
         while self._door is not None:
             successor, _ = await loop.sock_accept(self._door)
@@ -48,7 +48,8 @@ class Handover:
                 await self._give(successor)
 
     def close(self) -> None:
-        """Close the door and our copies of the listeners: while one is open, the kernel takes connections for it."""
+        """Close the socket and our copies of the listeners: while one is open, the kernel accepts connections
+        for it."""
         door, self._door = self._door, None
         if door is not None:
             door.close()
@@ -62,7 +63,7 @@ class Handover:
                 if await loop.sock_recv(successor, len(_ASK)) != _ASK:
                     return
                 socket.send_fds(successor, [b"listeners"], [listener.fileno() for listener in self._listeners])
-            # The successor may take its time to become ready, or fail: until it says that it serves, we do.
+            # The successor may need time to become ready, or fail: until it reports that it serves, this process does.
             async with asyncio.timeout(_BECOME_READY_S):
                 word = await loop.sock_recv(successor, len(_SERVING))
             if word == _SERVING:
@@ -73,7 +74,7 @@ class Handover:
 
 
 class Inheritance:
-    """The new side: listeners taken over, and the word to the predecessor once they are served."""
+    """The new process's side: the listeners received, and the notice to the predecessor once they are served."""
 
     def __init__(self, channel: socket.socket, listeners: list[socket.socket]) -> None:
         self._channel = channel
@@ -88,7 +89,7 @@ class Inheritance:
 
 
 def inherit(path: Path, expected: int) -> Inheritance | None:
-    """Ask a running gateway for its listeners; None where there is none, or it has another number of them."""
+    """Request the listeners of a running gateway. Return None if there is none, or if it has another number of them."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.settimeout(_TIMEOUT_S)
     try:

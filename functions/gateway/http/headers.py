@@ -1,7 +1,7 @@
-"""Headers of a request: what is refused, and the few that mean something here.
+"""Headers of a request: those that cause a rejection, and the few that have a meaning.
 
-A tenant is never taken from a header; headers of ours that only the platform may set never reach an engine, since
-nothing of the client's headers does: the upstream request carries headers of the gateway's own making.
+A tenant is never read from a header. No header of the client reaches an engine, so clients cannot set the platform's
+internal headers: the upstream request has only headers that the gateway writes.
 """
 
 import os
@@ -40,12 +40,12 @@ _ONCE = frozenset(
 _READ = frozenset(
     {b"authorization", b"x-api-key", b"x-shoal-class", b"x-shoal-deadline-ms", b"x-session-id", b"traceparent"}
 )
-# W3C Trace Context; ids of zeros and version ff are none.
+# W3C Trace Context; ids of zeros and version ff are invalid.
 _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2}).*", re.DOTALL
 )
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
-# What nearly all requests carry, as clients spell it: found in one look-up; lowering and matching take 0.3 us each.
+# Usual header names as clients spell them, found in one look-up; lowering and matching take 0.3 us each.
 _USUAL = (
     *_ONCE,
     *(b"accept", b"accept-encoding", b"accept-language", b"cache-control", b"connection", b"origin", b"referer"),
@@ -58,15 +58,15 @@ _SPELLINGS = {spelling: name for name in _USUAL for spelling in (name, name.titl
 
 
 class TraceContext(msgspec.Struct, frozen=True, gc=False):
-    """A request's place in a trace: the caller's, or one that begins here."""
+    """Trace position of a request: the caller's, or of a trace that begins here."""
 
     trace_id: str
-    span_id: str  # of the gateway's span; empty: it leaves none
-    parent_span_id: str  # the caller's; empty: it sent none
-    traceparent: bytes  # for whoever is called next
+    span_id: str  # the gateway's span; empty: not recorded
+    parent_span_id: str  # the caller's span; empty: none sent
+    traceparent: bytes  # header for downstream calls
 
 
-NO_TRACE = TraceContext("", "", "", b"00-%032d-%016d-00" % (0, 0))  # which nobody takes for one
+NO_TRACE = TraceContext("", "", "", b"00-%032d-%016d-00" % (0, 0))  # an invalid traceparent, which receivers ignore
 
 
 @dataclass(slots=True)
@@ -79,12 +79,12 @@ class RequestHeaders:
     trace: TraceContext = NO_TRACE
 
     def is_late(self, since_s: float) -> bool:
-        """Whether the caller's own deadline has passed, so long after the request began to arrive."""
+        """Return True if the caller's deadline has passed, `since_s` after the request began to arrive."""
         return self.deadline_ms is not None and since_s * 1000.0 >= self.deadline_ms
 
 
 def request_id_of(headers: RawHeaders) -> str:
-    """The caller's request id where it is well-formed, else one made here: an error answer carries it too."""
+    """Return the caller's request id if it is well-formed, else a new one. Error answers contain it too."""
     for name, value in headers:
         if len(name) == 12 and name.lower() == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return value.decode()
@@ -92,16 +92,16 @@ def request_id_of(headers: RawHeaders) -> str:
 
 
 def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> RequestHeaders:
-    """The meaning of well-formed headers; raises Refused for the others."""
+    """Return the meaning of the headers. Raise Refused if they are malformed."""
     found = RequestHeaders(request_id=request_id)
     api_key: str | None = None
-    parent: re.Match[bytes] | None = None  # a malformed `traceparent` is none (W3C: ignore it)
+    parent: re.Match[bytes] | None = None  # a malformed `traceparent` is ignored (W3C)
     for name, value in check_headers(headers, limits):
         if name not in _READ:
             continue
         if name == b"authorization":
             found.authorization = value.decode("latin-1")
-        elif name == b"x-api-key":  # Anthropic's SDK sends the key so
+        elif name == b"x-api-key":  # Anthropic's SDK sends the key in this header
             api_key = "Bearer " + value.decode("latin-1")
         elif name == b"x-shoal-class":
             found.service_class = _service_class(value)
@@ -118,9 +118,9 @@ def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> Reques
 
 
 def _trace(parent: re.Match[bytes] | None, request_id: str, sampled: int) -> TraceContext:
-    """`sampled`: of 2^32 traces that begin here, so many leave spans; of others' the caller has decided.
+    """Return the trace context. `sampled` of 2^32 traces that begin here are recorded; for others the caller decides.
 
-    A request id that was made here is a trace id too: one thing less to look for.
+    A request id that was made here serves as the trace id too.
     """
     if parent is not None:
         trace_id, caller, flags = parent[1].decode(), parent[2].decode(), parent[3]
@@ -136,14 +136,15 @@ def _trace(parent: re.Match[bytes] | None, request_id: str, sampled: int) -> Tra
 
 
 def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, bytes]]:
-    """The headers with lower-case names, refused where they are too many, ill-formed, or given twice."""
+    """Return the headers with lower-case names. Raise Refused if there are too many, or if one is malformed or
+    duplicated."""
     if len(headers) > limits.header_count:
         raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
     seen: set[bytes] = set()
     checked: RawHeaders = []
     for raw_name, value in headers:
         name = _SPELLINGS.get(raw_name) or _name(raw_name)
-        if b"_" in name:  # proxies and CGI take it for a `-`: nothing is read from it
+        if b"_" in name:  # proxies and CGI confuse it with `-`, so the header is ignored
             continue
         if name in _ONCE:
             if name in seen:
@@ -163,7 +164,7 @@ def _name(raw_name: bytes) -> bytes:
 
 
 def check_json_body(headers: RawHeaders) -> None:
-    """A JSON body, not encoded; raises Refused (415) otherwise."""
+    """Raise Refused (415) if the body is not declared as plain JSON without content encoding."""
     content_type = b""
     for name, value in headers:
         if len(name) == 12 and name.lower() == b"content-type":
@@ -177,14 +178,14 @@ def check_json_body(headers: RawHeaders) -> None:
 
 
 def announced_bytes(headers: RawHeaders) -> int | None:
-    """The body's length as its head gives it; None for a chunked body."""
+    """Return the body's length according to its head, or None for a chunked body."""
     length: int | None = 0
     for name, value in headers:
         if len(name) == 17 and name.lower() == b"transfer-encoding":
             return None
         if (
             len(name) == 14 and name.lower() == b"content-length" and value.isdigit() and len(value) <= 20
-        ):  # the parser has refused the rest
+        ):  # the parser has rejected other values
             length = int(value)
     return length
 
@@ -197,9 +198,10 @@ def _service_class(value: bytes) -> ServiceClass:
 
 
 def _session(value: bytes, limits: Limits) -> str | None:
-    """Any text: it is only ever hashed. None where it is empty.
+    """Return the session id, or None if it is empty. Any text is allowed, because it is only hashed.
 
-    In UTF-8, as a body's `session_id` is, so that both name one session; what is no UTF-8 is Latin-1.
+    It is decoded as UTF-8, like `session_id` in a body, so that both name the same session. Invalid UTF-8 is decoded
+    as Latin-1.
     """
     try:
         session = value.decode()

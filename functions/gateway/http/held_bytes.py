@@ -1,28 +1,28 @@
-"""Memory bound on bodies and answers, all connections of the process together, until they are written to a socket.
+"""Memory limit for bodies and answers of all connections together, until they are written to a socket.
 
-Each body and each answer has a bound of its own (`Limits.body_bytes`, `answer_bytes`) and a time; 9,500 connections
-with such a body each would still be 37 GB, and 70 clients that read 32 MB slowly 2 GB. So what is large shares
+Each body and answer has its own limit (`Limits.body_bytes`, `answer_bytes`) and timeout. Still, 9,500 connections
+with such a body each would need 37 GB, and 70 slow readers of 32 MB 2 GB. Large bodies and answers therefore share
 `Limits.uploads_bytes`:
 
-    the first 64 KiB of each         free: nothing is counted, and what is small is never refused for what is large
-    a body beyond                    as it comes, 64 KiB at a time, until its engine has it, or its request has ended
-    a larger length was announced    refused with its head where there is no room for the first of these steps
-    an answer beyond                 as it comes, 64 KiB at a time: refused, and paid for, where there is no room
-    what a client has not read       whatever it is: it is written already, and counts until it is read
-    a tenant has at most             as much as it leaves free: held by it <= limit - held by all
+    the first 64 KiB of each         free and not counted, so that large transfers never cause small ones to be rejected
+    a body beyond that               counted in steps of 64 KiB as it arrives, until an engine has it or it ends
+    a larger announced length        rejected with its head if there is no room for the first step
+    an answer beyond that            counted in steps of 64 KiB as it arrives: rejected, and charged, without room
+    what a client has not read       counted until it is read, although it is already written
+    share of one tenant              at most as much as it leaves free: held by it <= limit - held by all
 
-An announced length takes nothing: of a burst most bodies are whole before the last begin, and whoever announces and
-sends nothing must keep nobody out (test_what_is_announced_takes_no_room_before_it_comes).
+An announced length reserves nothing. In a burst most bodies are complete before the last begin, and a client that
+announces a body without sending it must not block others (test_what_is_announced_takes_no_room_before_it_comes).
 
-Worked example (test_a_tenant_has_at_most_as_much_as_it_leaves_free): of 256 MiB one tenant gets 128, a second one that
-comes then 64, a third 32: whoever comes first leaves room for the next. Together with what is free, 9,500 connections
-hold 256 MiB + 9,500 x 64 KiB = 850 MiB at most (`memory` has the whole sum).
+Worked example (test_a_tenant_has_at_most_as_much_as_it_leaves_free): of 256 MiB the first tenant gets 128, a second
+one then 64, a third 32. Together with the free part, 9,500 connections hold at most 256 MiB + 9,500 x 64 KiB = 850
+MiB (`memory` has the whole sum).
 
-Where there is no room, clients that read more slowly than `Limits.slow_reader_bytes_per_s` are closed first, the
-largest first: they hold what others need. Whoever reads slowly keeps its request's place among its tenant's, too.
+If there is no room, clients that read more slowly than `Limits.slow_reader_bytes_per_s` are disconnected first, the
+largest first. A slow reader also counts among its tenant's concurrent requests.
 
-Who sends more than the free bytes is known: `Gateway.precheck` has seen a key. Files (`/v1/files`) go on to the store
-as they come, a few at a time, and are not among these.
+Clients that send more than the free bytes are authenticated: `Gateway.precheck` has checked a key. Files
+(`/v1/files`) are streamed to the store, a few at a time, and are not counted here.
 """
 
 import logging
@@ -38,16 +38,16 @@ from functions.gateway.limits import Limits
 from functions.gateway.tenant_limits import TenantShares
 from functions.http.guard import Reader
 
-FREE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
+FREE_BYTES = 64 * 1024  # below this, reading an unauthenticated body costs less than checking twice
 _STEP_BYTES = 64 * 1024
-_AFTER_S = 2.0  # a body of 4 MiB on a line of 16 Mbit/s
-_GRACE_S = 2.0  # in which a reader's rate is no rate yet
+_AFTER_S = 2.0  # time for a body of 4 MiB at 16 Mbit/s
+_GRACE_S = 2.0  # time before a reader's rate is meaningful
 
 _log = logging.getLogger(__name__)
 
 
 class Hold:
-    """One body or answer on its way. Ends once, at the latest with its connection."""
+    """Memory reserved for one body or answer in transit. It ends once, at the latest with its connection."""
 
     __slots__ = ("_held", "_refusal", "bound_bytes", "held_bytes", "tenant")
 
@@ -56,7 +56,7 @@ class Hold:
         self._refusal = refusal
         self.tenant = tenant
         self.held_bytes = 0
-        self.bound_bytes = FREE_BYTES  # up to here it may come without a call
+        self.bound_bytes = FREE_BYTES  # size up to which no further reservation is needed
 
     def __enter__(self) -> "Hold":
         return self
@@ -67,13 +67,14 @@ class Hold:
         self.end()
 
     def came(self, size_bytes: int) -> None:
-        """So much of it is here, which is more than `bound_bytes`; raises Refused (503) where there is no room."""
+        """Reserve memory for `size_bytes`, which is more than `bound_bytes`. Raise Refused (503) if there is no
+        room."""
         taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
         self._held.take(self.tenant, taken_bytes - self.held_bytes, self._refusal)
         self.held_bytes = self.bound_bytes = taken_bytes
 
     def end(self) -> None:
-        """Nobody needs it any more, or it will never be whole."""
+        """Release the memory."""
         held_bytes, self.held_bytes = self.held_bytes, 0
         if held_bytes:
             self._held.give_back(self.tenant, held_bytes)
@@ -81,17 +82,17 @@ class Hold:
 
 @dataclass(slots=True)
 class _Unread:
-    """What waits for one reader."""
+    """Bytes that wait for one reader."""
 
     tenant: TenantId
     at_first_bytes: int
-    held_bytes: int  # as it was last looked at
+    held_bytes: int  # unread bytes at the last update
     since_s: float
-    leave: Callable[[], None]  # its place among its tenant's requests
+    leave: Callable[[], None]  # releases its slot among the tenant's requests
 
 
 class HeldBytes:
-    """Owned by one event loop."""
+    """Memory held by large bodies and answers. Owned by one event loop."""
 
     def __init__(
         self,
@@ -102,7 +103,8 @@ class HeldBytes:
         on_cut: Callable[[], None],
         occupy: Callable[[TenantId], Callable[[], None]],
     ) -> None:
-        """`on_refused` gets a metric label; `occupy` takes a place among a tenant's requests, and gives its release."""
+        """Start empty. `on_refused` receives a metric label; `occupy` takes a slot among a tenant's requests and
+        returns its release."""
         self._limit_bytes = limits.uploads_bytes
         self._least_bytes_per_s = limits.slow_reader_bytes_per_s
         self._clock = clock
@@ -116,11 +118,11 @@ class HeldBytes:
 
     @property
     def unread_bytes(self) -> int:
-        """Of these, what clients have not read."""
+        """Held bytes that clients have not read."""
         return sum(unread.held_bytes for unread in self._unread.values())
 
     def body(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Hold:
-        """Before a body is read; raises Refused (503)."""
+        """Return the hold for a body that is about to be read. Raise Refused (503) without room."""
 
         def refusal() -> ErrorAnswer:
             self._on_refused("uploads_full")
@@ -131,11 +133,11 @@ class HeldBytes:
         return Hold(self, tenant, refusal)
 
     def copy(self, tenant: TenantId) -> Hold:
-        """Before a body that is here is copied; where there is no room the request goes on without."""
+        """Return the hold for a copy of a body. Without room the request continues without the copy."""
         return Hold(self, tenant, lambda: _no_room_for_body(""))
 
     def answer(self, tenant: TenantId, request_id: str) -> Hold:
-        """Before an answer is collected."""
+        """Return the hold for an answer that is about to be collected."""
 
         def refusal() -> ErrorAnswer:
             self._on_refused("answers_full")
@@ -150,10 +152,11 @@ class HeldBytes:
     def give_back(self, tenant: TenantId, size_bytes: int) -> None:
         self._shares.give_back(tenant, size_bytes)
 
-    # clients that read
+    # readers
 
     def waits(self, reader: Reader, tenant: TenantId) -> None:
-        """So much was written that it waits for its client; until `gone`, once or more often."""
+        """Count what is written and waits for this reader until `gone`. Repeated calls and small amounts are
+        ignored."""
         size_bytes = reader.unread_bytes
         if size_bytes <= FREE_BYTES or reader in self._unread:
             return
@@ -161,13 +164,13 @@ class HeldBytes:
         self._unread[reader] = _Unread(tenant, size_bytes, size_bytes, self._clock(), self._occupy(tenant))
 
     def gone(self, reader: Reader) -> None:
-        """It has read all, or has left. Does nothing where it did not wait."""
+        """Release the reader's bytes because it has read them or has left. Does nothing for an unknown reader."""
         unread = self._unread.pop(reader, None)
         if unread is not None:
             self._shares.give_back(unread.tenant, unread.held_bytes)
             unread.leave()
 
-    # inside
+    # internals
 
     def _check(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
         if not self._has_room(tenant, size_bytes):
@@ -190,7 +193,7 @@ class HeldBytes:
                 self._shares.give_back(unread.tenant, read_bytes)
 
     def _slow(self) -> list[Reader]:
-        """Those below the least rate, the largest first."""
+        """Return the readers below the lowest allowed rate, the largest first."""
         now_s = self._clock()
         found = []
         for reader, unread in self._unread.items():

@@ -1,15 +1,15 @@
-"""Fast lane to clients: one connection, its hot requests served here, all others handed to uvicorn.
+"""Fast lane to clients: one connection whose hot requests are served here; all others are handed to uvicorn.
 
-uvicorn is given this class as its `http=` protocol. httptools parses; a POST to a hot route is collected, admitted and
-spliced to an engine without an ASGI call in between. At the first request for anything else the connection moves to
-uvicorn's own protocol and stays there, hot routes included (`plain.py` answers those).
+uvicorn uses this class as its `http=` protocol. httptools parses. A POST to a hot route is collected, admitted and
+connected to an engine without any ASGI call. The first request for anything else moves the connection to uvicorn's
+own protocol, where it stays, also for hot routes (`plain.py` serves those).
 
     idle -> head -> body -> busy -> idle …          each phase has a deadline, which `check` enforces
                             busy -> flushing -> idle    the client has not read its answer yet
                             busy -> closing         after the last answer of a connection
-    head | body -> linger -> closing                after an early refusal
+    head | body -> linger -> closing                after an early rejection
 
-A client that half-closes has left, as one that closes: the engine is told at once.
+A half-close counts as a disconnect: the engine's work is aborted immediately.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _header_line = b": ".join
 _NEVER_S = float("inf")
-_UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
+_UNREAD_BYTES = 16 * 1024  # above this, reading from the engine pauses; uvloop's default is four times as much
 
 
 class _NotHot(Exception):
-    """Stops the parser: this connection is uvicorn's from here on."""
+    """Stops the parser: uvicorn serves this connection from here on."""
 
 
 class LaneProtocol(asyncio.Protocol):
@@ -69,29 +69,30 @@ class LaneProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._loop = _loop
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set in connection_made, before any use
-        self._parser: Any = httptools.HttpRequestParser(self)  # None while a stream runs
+        self._parser: Any = httptools.HttpRequestParser(self)  # None during a stream
         self._exchange: Answering | None = None
-        self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
+        self._raw: bytes | None = b""  # bytes of the current head, for a handover; None once it is a hot route's
         self._phase = "idle"
         self.due_s = gateway.services.clock() + gateway.services.limits.head_s
         self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
         self._url = b""
         self._route: Route = cast(Route, None)  # set with the head, before any use
         self._headers: RawHeaders = []
-        self._body: bytes | bytearray = b""  # no list: a body of one-byte chunks would cost fifty times its size
+        self._body: bytes | bytearray = b""  # not a list: a body of one-byte chunks would need fifty times its size
         self._head_bytes = 0
         self._received_s = 0.0
-        self._unread_bytes = 0  # of answers, when it was last looked
+        self._unread_bytes = 0  # unread bytes of answers at the last check
         self._expects_continue = False
-        self._upload: Hold | None = None  # of a body that is not known to be small, until an engine has it
-        self._tenant: TenantId | None = None  # whose key was shown; None: a stranger's connection
-        self.stands_for: Connection | None = None  # its handshake, which was counted before it
+        self._upload: Hold | None = None  # memory reserved for a body that may be large, until an engine has it
+        self._tenant: TenantId | None = None  # tenant of the key; None: not authenticated
+        self.stands_for: Connection | None = None  # the handshake that was counted in its place
 
-    # what the transport calls
+    # calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.due_s = self._services.clock() + self._services.limits.head_s  # a TLS handshake may have taken as long
+        # A TLS handshake may have used up the first deadline
+        self.due_s = self._services.clock() + self._services.limits.head_s
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         if not self._is_counted():
             self._close_after, self._phase = True, "busy"
@@ -150,10 +151,10 @@ class LaneProtocol(asyncio.Protocol):
             self._transport.resume_reading()
             self._next()
 
-    # what uvicorn and the sweep call
+    # calls of uvicorn and the sweep
 
     def shutdown(self) -> None:
-        """The server drains: finish what is under way, then close."""
+        """Finish the current request, then close, because the server drains."""
         self._close_after = True
         if self._phase == "idle":
             self.due_s = min(self.due_s, self._services.clock() + self._services.http.lame_duck_s)
@@ -172,7 +173,7 @@ class LaneProtocol(asyncio.Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """None while a request is under way whose caller is known. Of a stranger, since some time."""
+        """Time by which connections are ordered for closing; None while an authenticated request is in progress."""
         if self._phase == "idle":
             limits = self._services.limits
             return self.due_s - (limits.keep_alive_s if self._tenant is not None else limits.head_s)
@@ -183,10 +184,10 @@ class LaneProtocol(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Of answers, that wait for the client."""
+        """Bytes of answers that the client has not read."""
         return self._transport.get_write_buffer_size()
 
-    # what the parser calls
+    # calls of the parser
 
     def on_message_begin(self) -> None:
         self._pipelined = self._phase == "busy" or self._completed
@@ -206,11 +207,11 @@ class LaneProtocol(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         limits, headers = self._services.limits, self._headers
-        if self._raw is not None:  # else it is a trailer: what comes behind a body has not passed whoever checks heads
+        if self._raw is not None:  # otherwise it is a trailer, which was not checked and is ignored
             headers.append((name, value))
         if len(headers) > limits.header_count:
             raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
-        self._head_bytes += len(name) + len(value) + 4  # with its colon, space and line end
+        self._head_bytes += len(name) + len(value) + 4  # includes colon, space and line end
         if self._head_bytes > limits.head_bytes:
             raise Refused(self._head_too_large())
         if len(name) == 6 and name.lower() == b"expect":
@@ -220,9 +221,9 @@ class LaneProtocol(asyncio.Protocol):
         route = _HOT.get(self._url)
         if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
             raise _NotHot
-        if self._heeds_origins and names_origin(self._headers):  # a browser's: what it may read is said elsewhere
+        if self._heeds_origins and names_origin(self._headers):  # a browser's request: CORS headers are added by `asgi`
             raise _NotHot
-        if self._parser.should_upgrade():  # it comes again, without
+        if self._parser.should_upgrade():  # the head is parsed again, without the upgrade
             return
         self._route = route
         self._raw = None
@@ -237,7 +238,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         if not self._body:
-            self._body = body  # most come in one piece, which needs no copy
+            self._body = body  # most bodies arrive in one piece, which needs no copy
         elif type(self._body) is bytes:
             self._body = bytearray(self._body) + body
         else:
@@ -248,17 +249,17 @@ class LaneProtocol(asyncio.Protocol):
             self._upload.came(len(self._body))
 
     def on_message_complete(self) -> None:
-        if self._raw is not None:  # the parser says so of a head with an upgrade
+        if self._raw is not None:  # the parser also calls this for a head with an upgrade
             return
         if not self._parser.should_keep_alive():
             self._close_after = True
         self._completed = True
-        self._phase, self.due_s = "busy", _NEVER_S  # its exchange has times of its own
+        self._phase, self.due_s = "busy", _NEVER_S  # the exchange has its own timeouts
         body = bytes(self._body)
         self._body = self._url = b""
-        headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
+        headers, self._headers = self._headers, []  # a long stream holds no data of its request
         exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
-        del body  # the exchange keeps what it needs of it
+        del body  # the exchange holds what it needs of the body
         if exchange is None:
             return
         if self._tenant is not exchange.tenant:
@@ -266,14 +267,14 @@ class LaneProtocol(asyncio.Protocol):
         if not exchange.ended:
             self._exchange = exchange
 
-    # what the exchange calls: this is its Sink
+    # calls of the exchange: the connection is its Sink
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         self._transport.write(self._head(status, headers, b"content-length: %d\r\n" % len(body)) + body)
         self._answered()
 
     def begin(self, headers: Headers, first: bytes) -> None:
-        self._parser = None  # 1.5 KiB; the next request gets a new one
+        self._parser = None  # frees 1.5 KiB; the next request gets a new parser
         if self._upload is not None:
             self._end_upload()
         head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
@@ -289,14 +290,14 @@ class LaneProtocol(asyncio.Protocol):
     def cut(self) -> None:
         self._transport.abort()
 
-    # inside
+    # internals
 
     def _parser_stopped(self, error: Exception) -> None:
         cause = error.__context__
         if isinstance(cause, Refused):
             self._refuse(cause.answer)
         elif isinstance(cause, _NotHot) and self._pipelined:
-            self._close_after = self._refused = True  # answer what came first; what follows must be sent again
+            self._close_after = self._refused = True  # answer the first request; the client must send later ones again
             if self._phase in ("idle", "flushing"):
                 self._close()
         elif isinstance(cause, _NotHot):
@@ -305,14 +306,15 @@ class LaneProtocol(asyncio.Protocol):
             self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
 
     def _without_upgrade(self, rest: bytes) -> None:
-        """An upgrade is ignored (RFC 9110, 7.8): once more from the beginning, by a parser that does not see it."""
+        """Ignore an upgrade (RFC 9110, 7.8): parse the head again with a parser that does not see it."""
         head = head_without_upgrade(b"POST", self._url, "1.1", self._headers)
         self._parser, self._raw = httptools.HttpRequestParser(self), b""
         self.data_received(head + rest)
 
     def _interrupted(self, data: bytes) -> None:
-        """Something follows on the connection while its answer streams: a request that must be sent again."""
-        if data.strip(b"\r\n"):  # empty lines before a request mean nothing
+        """Ignore data that follows while an answer streams, and close after the answer: the client must send it
+        again."""
+        if data.strip(b"\r\n"):  # empty lines before a request are ignored
             self._close_after = self._refused = True
 
     def _hand_over(self) -> None:
@@ -333,10 +335,10 @@ class LaneProtocol(asyncio.Protocol):
             protocol.shutdown()
 
     def _refuse(self, answer: ErrorAnswer) -> None:
-        """Answer and close: what follows on this connection cannot be trusted to be a request."""
+        """Answer and close, because further bytes on this connection may not be a request."""
         self._close_after = True
         self._end_upload()
-        if self._phase == "busy":  # an answer is under way; a second one would corrupt it
+        if self._phase == "busy":  # an answer has started; a second one would corrupt it
             self._transport.abort()
             return
         self._refused = True
@@ -344,7 +346,7 @@ class LaneProtocol(asyncio.Protocol):
         self._gateway.refuse(self, request_id_of(self._headers), answer)
 
     def _end_upload(self) -> None:
-        """An engine has the body, or nobody will."""
+        """Release the body's memory: an engine has the body, or none will get it."""
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.end()
@@ -372,7 +374,7 @@ class LaneProtocol(asyncio.Protocol):
             self._next()
 
     def _flush(self) -> None:
-        """Take no further request before this answer is read: answers that nobody reads would pile up here."""
+        """Accept no further request until this answer is read, so that unread answers cannot accumulate."""
         self._transport.pause_reading()
         self._until_read("flushing")
 
@@ -386,7 +388,7 @@ class LaneProtocol(asyncio.Protocol):
         self._enter("idle", self._services.limits.keep_alive_s)
 
     def _close(self) -> None:
-        """Close once what was written has gone out; whoever does not read it is cut off."""
+        """Close after all written data has gone out. A client that does not read it is cut off."""
         self._until_read("closing")
         self._transport.close()
 
@@ -397,7 +399,7 @@ class LaneProtocol(asyncio.Protocol):
         self._enter(phase, self._services.limits.write_stall_s)
 
     def _cut_unless_read(self, now_s: float) -> None:
-        """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
+        """Cut the connection if too little was read since the last check, else extend its deadline."""
         left_bytes = self.unread_bytes
         if self._unread_bytes - left_bytes < self._services.limits.least_read_bytes:
             self._transport.abort()
@@ -409,7 +411,7 @@ class LaneProtocol(asyncio.Protocol):
         return errors.headers_too_large(f"The head is over {self._services.limits.head_bytes} bytes.")
 
     def _enter(self, phase: str, within_s: float) -> None:
-        """Go to a phase that may last so long."""
+        """Enter a phase that may last `within_s`."""
         self._phase = phase
         self.due_s = self._services.clock() + within_s
 

@@ -1,8 +1,8 @@
-"""The engine routes as plain ASGI, for connections that cannot take the fast lane.
+"""The engine routes as plain ASGI, for connections that cannot use the fast lane.
 
-The same intake and the same exchange as the lane's; only the client side differs. ASGI hides three things that the
-lane sees for itself, so each is watched here: a client that left (only `receive` tells, `send` is silent), one that
-does not read (`send` blocks for ever), and a body that does not come.
+Intake and exchange are those of the lane; only the client side differs. ASGI hides three things that the lane sees
+directly, so this module watches for them: a client that left (only `receive` reports it, `send` does not), a client
+that does not read (`send` blocks forever), and a body that does not arrive.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PAUSE_ABOVE_BYTES = 64 * 1024
 
 
 class ClientLeft(Exception):
-    """The client closed its connection before its request was whole."""
+    """The client closed its connection before its request was complete."""
 
 
 class PlainEndpoint:
@@ -47,7 +47,7 @@ class PlainEndpoint:
             authenticated(scope, sink.body.tenant)
             body = await _read_body(receive, limits, sink.body)
             exchange = gateway.handle(self._route, headers, body, sink, received_s)
-            del body  # the exchange keeps what it needs of it
+            del body  # the exchange holds what it needs of the body
         except Refused as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
@@ -60,11 +60,11 @@ class PlainEndpoint:
 
 
 class PlainSink:
-    """ASGI messages in waiting; asks the exchange to pause when they pile up."""
+    """Queue of ASGI messages that pauses the exchange when it grows too large."""
 
     def __init__(self) -> None:
         self.exchange: Answering | None = None
-        self.body: Hold | None = None  # of the request, until an engine has it
+        self.body: Hold | None = None  # memory of the request's body, until an engine has it
         self._messages: deque[Message] = deque()
         self._queued_bytes = 0
         self._paused = self._closed = False
@@ -99,7 +99,7 @@ class PlainSink:
         self._changed.set()
 
     async def next(self) -> Message | None:
-        """The next message, or None once the sink was cut."""
+        """Return the next message, or None once the sink was cut."""
         while not self._messages and not self._closed:
             self._changed.clear()
             await self._changed.wait()
@@ -148,7 +148,7 @@ async def _answer(sink: PlainSink, exchange: Answering | None, receive: Receive,
         finally:
             watcher.cancel()
             if exchange is not None:
-                exchange.client_left()  # does nothing where the exchange has ended
+                exchange.client_left()  # does nothing if the exchange has ended
 
 
 async def _pump(sink: PlainSink, send: Send, limits: Limits) -> None:
@@ -157,7 +157,7 @@ async def _pump(sink: PlainSink, send: Send, limits: Limits) -> None:
             async with own_stalls.timeout(limits.write_stall_s):
                 await send(message)
         except TimeoutError:
-            return  # returning with the answer unfinished makes the server drop the connection
+            return  # returning with an unfinished answer makes the server drop the connection
         if message["type"] == "http.response.body" and not message["more_body"]:
             return
 

@@ -1,6 +1,6 @@
-"""Sink of an exchange's answer: the fast lane's connection, or an ASGI request.
+"""Receiver of an exchange's answer: the fast lane's connection, or an ASGI request.
 
-Each call carries all that may go out together, so that an answer's head and its first event are one write.
+Each call contains everything that can be sent together, so that an answer's head and its first event are one write.
 """
 
 from typing import Protocol
@@ -8,39 +8,39 @@ from typing import Protocol
 from functions.api.ids import TenantId
 
 Headers = list[tuple[bytes, bytes]]
-MoreHeaders = tuple[tuple[bytes, bytes], ...]  # what is said besides, often nothing
+MoreHeaders = tuple[tuple[bytes, bytes], ...]  # additional headers, often none
 
 
 class Sink(Protocol):
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """The complete answer at once; nothing follows."""
+        """Send a complete answer. Nothing follows."""
 
     def begin(self, headers: Headers, first: bytes) -> None:
-        """A stream's head (200) and its first events."""
+        """Send a stream's head (200) and its first events."""
 
     def more(self, data: bytes) -> None:
-        """Further events."""
+        """Send further events."""
 
     def end(self, last: bytes) -> None:
-        """The last events, maybe none; nothing follows."""
+        """Send the last events, possibly none. Nothing follows."""
 
     def cut(self) -> None:
-        """Drop the client's connection: it does not read, or there is no clean end left."""
+        """Drop the client's connection because it does not read or the answer cannot end cleanly."""
 
 
 class Answering(Protocol):
-    """What a sink is answered by, as far as the client's side has something to say to it."""
+    """The part of an exchange that the client's connection calls."""
 
     ended: bool
 
     @property
     def tenant(self) -> TenantId:
-        """Whose request it is."""
+        """Tenant of the request."""
 
     def client_left(self) -> None:
-        """Nobody reads on; does nothing where it has ended."""
+        """End the request because the client has disconnected. Does nothing if it has ended."""
 
     def pause(self) -> None:
-        """The client reads more slowly than is written."""
+        """Pause because the client reads more slowly than the gateway writes."""
 
     def resume(self) -> None: ...
