@@ -1,1 +1,1 @@
-"""Chat compositions: conversations, server-side tools, other dialects on top of chat."""
+"""Chat compositions: conversations, server tools and summaries on top of chat requests."""

@@ -1,15 +1,16 @@
-"""Conversations of a tenant, kept between requests so that each carries only what is new.
+"""Conversations of a tenant, stored between requests so that each request carries only new messages.
 
-Kept where the tenant says so, for requests with a session id. The name that one lies under is an HMAC of tenant and
-session, and what lies there is sealed (AES-GCM, a key derived from the pepper, the name as associated data): whoever
-reads the bus reads neither who spoke nor what was said, and no value can be put under another name. What cannot be
-opened is no conversation: it begins anew.
+Conversations are stored if the tenant's policy says so, for requests with a session id. The storage key is an HMAC of
+tenant and session. The value is sealed (AES-GCM, a key derived from the pepper, the storage key as associated data).
+So a reader of the bus learns neither tenants nor messages, and cannot move a value to another key. A value that
+cannot be opened counts as no conversation, which starts again.
 
-    kept       what was said, without system messages' repetition: the latest `maxTokens` of turns, whole ones
-    bounded    by tokens (the tenant's), by bytes (ours), by time since the last request; all of a tenant's by bytes
-    shared     by the keys of a tenant, so that a key may be replaced; whoever wants them apart chooses other sessions
+    kept       the messages, with one set of system messages: the latest complete turns within `maxTokens`
+    bounded    by tokens (tenant's limit), bytes (gateway's), time since the last request; per tenant by bytes
+    shared     by all keys of a tenant, so that a key can be replaced; separate conversations need other sessions
 
-Neighbours: `functions.fleet.conversation_store` is the shelf; `composition` loads before a request and saves after it.
+Neighbours: `functions.fleet.conversation_store` is the storage; `composition` loads before a request and saves after
+it.
 """
 
 import hashlib
@@ -36,12 +37,12 @@ from functions.gateway.tenant_limits import TenantSlots
 
 _log = logging.getLogger(__name__)
 _NONCE_BYTES = 12
-_MAX_BYTES = 1024 * 1024  # of one conversation, as JSON
+_MAX_BYTES = 1024 * 1024  # size of one conversation as JSON
 _WARN_EVERY_S = 60.0
-_MAX_MESSAGES = 1000  # half of what a request may have
+_MAX_MESSAGES = 1000  # half of a request's limit
 _SYSTEM = ("system", "developer")
-READ_AT_ONCE = 8  # of a tenant's: a fourth of the connections (`conversation_store.MAX_CONNECTIONS`)
-_READ_WAIT_S = 2.0  # a bus that is well gives a conversation in a millisecond
+READ_AT_ONCE = 8  # by one tenant: a fourth of the connections (`conversation_store.MAX_CONNECTIONS`)
+_READ_WAIT_S = 2.0  # a healthy bus returns a conversation within a millisecond
 
 Message = dict[str, Any]
 Recalled = Literal["began", "recalled", "unreadable", "unavailable"]
@@ -50,27 +51,27 @@ Saved = Literal["kept", "conflict", "too_long", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """As it was when it was read."""
+    """A conversation as it was when it was read."""
 
-    shelf: str  # its tenant's
+    shelf: str  # the tenant's shelf
     name: str
-    sealed: bytes | None  # None: there is none yet
+    sealed: bytes | None  # None: not stored yet
     messages: tuple[Message, ...]
     outcome: Recalled = "recalled"
 
     def continued(self, new: list[Message]) -> list[Message]:
-        """All that is to be said to the model. New system messages replace the old ones."""
+        """Return all messages for the model. New system messages replace the old ones."""
         old = [message for message in self.messages if not _is_system(new[:1]) or message["role"] not in _SYSTEM]
         cut = _system_messages(new)
         return [*new[:cut], *old, *new[cut:]]
 
     def recalled_until(self, new: list[Message]) -> int:
-        """Where in `continued(new)` what was said before ends."""
+        """Return the index in `continued(new)` at which the recalled messages end."""
         return len(self.continued(new)) - len(new) + _system_messages(new)
 
 
 class Conversations:
-    """Owned by one event loop."""
+    """Stored conversations of all tenants. Owned by one event loop."""
 
     def __init__(self, store: ConversationStore, pepper: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -81,7 +82,7 @@ class Conversations:
         self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
 
     async def load(self, tenant: TenantId, session: str) -> Conversation:
-        """What was said; raises Refused (503) where the bus cannot tell."""
+        """Return the session's conversation; raises Refused (503) if the bus is unreachable."""
         shelf, name = self._shelf(tenant), self._name(tenant, session)
         try:
             sealed = await self._store.read(name)
@@ -97,7 +98,7 @@ class Conversations:
         return Conversation(shelf, name, sealed, opened or (), "unreadable" if opened is None else "recalled")
 
     async def forget(self, tenant: TenantId, session: str) -> bool:
-        """Whether there was one; raises Refused (503) where the bus cannot be told."""
+        """Delete the conversation and return True if there was one; raises Refused (503) if the bus is unreachable."""
         try:
             return await self._store.delete(self._shelf(tenant), self._name(tenant, session))
         except BusUnavailable as error:
@@ -105,9 +106,10 @@ class Conversations:
             raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
 
     async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> Saved:
-        """Whether it is kept: not where another request of the session came first, or the bus is gone.
+        """Store the conversation and return the outcome.
 
-        Nor where its last turn alone is over the bounds: then the conversation begins anew, for it never has gaps.
+        It is not stored if another request of the session was faster or the bus is unreachable. If the last turn
+        alone exceeds the limits, the conversation starts again empty, because it must have no gaps.
         """
         latest = _latest(messages, kept.max_tokens)
         document = msgspec.json.encode(latest)
@@ -125,7 +127,7 @@ class Conversations:
         return "kept" if latest else "too_long"
 
     def _warn(self, error: BusUnavailable) -> None:
-        """Once a minute, for it may be so at every turn; a metric counts them all."""
+        """Log at most once a minute, because every turn may fail; a metric counts all failures."""
         now_s = self._clock()
         if self._warned_s is None or now_s - self._warned_s >= _WARN_EVERY_S:
             self._warned_s = now_s
@@ -148,9 +150,9 @@ class Conversations:
 
 
 def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
-    """What is kept of it: whole turns, from the end; nothing where not even the last one fits."""
+    """Return the latest complete turns that fit the limits; empty if not even the last one fits."""
     most = min(max_tokens, _MAX_BYTES // (2 * BYTES_PER_TOKEN))
-    least = most // _MAX_MESSAGES + 1  # each counts as at least that, so that there are never more
+    least = most // _MAX_MESSAGES + 1  # lower limit of a message's tokens, so that the number of messages is bounded
     said = [Said(message["role"], max(least, text_bytes(message) // BYTES_PER_TOKEN)) for message in messages]
     gone = dropped(said, most)
     kept = [message for index, message in enumerate(messages) if index not in gone]
@@ -159,7 +161,7 @@ def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
 
 
 def _system_messages(messages: list[Message]) -> int:
-    """How many lead."""
+    """Return the number of leading system messages."""
     return next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
 
 
@@ -168,10 +170,10 @@ def _is_system(messages: list[Message]) -> bool:
 
 
 def recall_slots(wait_s: float = _READ_WAIT_S) -> TenantSlots:
-    """How many of one tenant's are read at a time: the connections to where they lie are everybody's.
+    """Return the slots for concurrent reads of one tenant, because all tenants share the bus connections.
 
-    Whoever has a slot may be refused for its tenant's quota before anything is read: behind others of its tenant it may
-    have waited until there was none left.
+    After waiting for a slot, a request may be rejected for its tenant's quota before anything is read: earlier
+    requests of the tenant may have used the quota up.
     """
     return TenantSlots(READ_AT_ONCE, wait_s=wait_s, refusal=_many_are_read)
 

@@ -1,5 +1,5 @@
-"""The gateway's OpenAPI document, `GET /openapi.json`: every route, the hot ones included, from what serves them.
+"""The gateway's OpenAPI document, `GET /openapi.json`: every route, generated from the code that serves it.
 
-`document` puts it together, `requests` derives bodies from the field tables, `replies` has the shapes of answers,
+`document` assembles it, `requests` derives bodies from the field tables, `replies` has the schemas of answers, and
 `headers` those of headers.
 """

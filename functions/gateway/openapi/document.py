@@ -1,7 +1,7 @@
-"""The document: what FastAPI knows of its routes, and of every route what admission, engines and answers fix.
+"""The OpenAPI document: FastAPI's routes, completed by the rules of admission, engines and answers.
 
-The hot routes have no FastAPI operation, since the fast lane serves them; here they stand like all others. Nothing
-of the platform's own is in it: this gateway has no internal routes, and metrics have a port of their own.
+The hot routes have no FastAPI operation, because the fast lane serves them; here they are listed like all others. The
+gateway has no internal routes, and metrics have a port of their own, so neither is in the document.
 
 Neighbours: `requests`, `replies` and `headers` have the parts; `functions.gateway.http.asgi` serves the document.
 """
@@ -33,19 +33,19 @@ _ABOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is said of one method of one path."""
+    """Description of one method of one path."""
 
     summary: str
     answer: Schema
     media: str = _JSON
-    event: Schema | None = None  # of a stream
+    event: Schema | None = None  # schema of a stream's event
     body: Schema | None = None
     body_media: str = _JSON
-    keyed: bool = True  # needs a key
+    keyed: bool = True  # True if the operation needs a key
     refusals: tuple[int, ...] = (401, 404, 429, 500)
-    reads: tuple[Header, ...] = (headers.REQUEST_ID,)  # beside the key
-    is_served: bool = False  # by an engine, on a tenant's account
-    statuses: tuple[int, ...] = (200,)  # of what is no refusal
+    reads: tuple[Header, ...] = (headers.REQUEST_ID,)  # headers besides the key
+    is_served: bool = False  # True if an engine serves it and the tenant is charged
+    statuses: tuple[int, ...] = (200,)  # statuses of successful answers
 
 
 _ENGINE_REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
@@ -69,7 +69,7 @@ _MEANINGS = {
     503: "The platform is full or has no capacity yet: try again after `retry-after`",
     504: "The deadline passed",
 }
-# A summary, the answer's schema, and that of one event of a stream.
+# Summary, schema of the answer, and schema of one event of a stream.
 _ENGINE: dict[str, tuple[str, str, str | None]] = {
     "/v1/chat/completions": ("Answer a chat", "ChatCompletion", "ChatCompletionChunk"),
     "/v1/completions": ("Continue a text", "Completion", "Completion"),
@@ -132,8 +132,8 @@ _OTHERS: dict[tuple[str, str], Operation] = {
 }
 
 
-# What the registry answers, by the route that is forwarded (`functions.gateway.registry_routes`): its own document has
-# all of it.
+# Operations that are forwarded to the registry (`functions.gateway.registry_routes`), whose own document has the
+# details.
 _FORWARDED = {
     ("get", "/v1/models/{tenant}/{name}/versions"): "List a model's versions",
     ("put", "/v1/models/{tenant}/{name}/versions/{version}"): "Register a version",
@@ -182,7 +182,7 @@ def _forwarded(method: str, path: str) -> Operation:
 
 
 def document(app: FastAPI, limits: Limits) -> Schema:
-    """OpenAPI 3.1 of all that this application answers; a route that nobody describes raises KeyError."""
+    """Return the OpenAPI 3.1 document of the application; an undescribed route raises KeyError."""
     known = get_openapi(title="shoal gateway", version="1", routes=app.routes)["paths"]
     operations = {("post", route.path): _engine_operation(route, limits) for route in ROUTES}
     for path, methods in known.items():
@@ -253,12 +253,12 @@ def _operation_id(method: str, path: str) -> str:
 
 
 def _parts(path: str) -> list[Schema]:
-    """Of a path whose handler passes its parts on without names of its own."""
+    """Return the parameters of a path whose handler does not name them."""
     return [{"name": name, "in": "path", "required": True, "schema": STRING} for name in _PART.findall(path)]
 
 
 def _plain(parameter: Schema) -> Schema:
-    """Without the titles that FastAPI makes of names."""
+    """Return the parameter without the titles that FastAPI generates."""
     schema = {name: value for name, value in parameter["schema"].items() if name != "title"}
     return parameter | {"schema": schema}
 

@@ -1,7 +1,7 @@
-"""Headers that the gateway reads, and those that it answers with: name, type, meaning.
+"""Headers that the gateway reads or sends: name, type, meaning.
 
-The OpenAPI document and the reference page are made of these tables; `tests/gateway/test_openapi.py` holds them to
-the names that stand in the gateway's code and to what a gateway answers.
+The OpenAPI document and the reference page are generated from these tables. `tests/gateway/test_openapi.py` compares
+them with the names in the gateway's code and with real answers.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Header:
 
     @property
     def component(self) -> str:
-        """Its name in the document's components."""
+        """Return the header's name in the document's components."""
         return self.name.lower()
 
 

@@ -1,6 +1,6 @@
-"""Schemas of answers, as far as the gateway or an engine's contract fixes them. Engines add fields of their own.
+"""Schemas of answers, as the gateway or an engine's contract defines them. Engines add fields of their own.
 
-Held to real answers by `tests/gateway/test_openapi_live.py`.
+`tests/gateway/test_openapi_live.py` compares them with real answers.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _OBJECT: Schema = {"type": "object"}
 
 
 def thing(required: str, **properties: Schema) -> Schema:
-    """An object with these properties, and others; `required` names some of them, by spaces."""
+    """Return an object schema with these and other properties; `required` lists names separated by spaces."""
     return {"type": "object", "required": required.split(), "properties": properties}
 
 

@@ -1,10 +1,11 @@
-"""Schemas of request bodies, derived from the field tables that admission checks them by.
+"""Schemas of request bodies, derived from the field tables that admission uses.
 
-A check is a function that says what is wrong with a value. What it says to a value of no known type names the values
-that it takes ("must be an integer from 1 to 8"), so the schema is read from those words, which stay its description.
-Words that are not known here make a schema without a type: it says less, and nothing false.
+A check is a function that returns what is wrong with a value. Its text for a value of unknown type names the accepted
+values ("must be an integer from 1 to 8"), so the schema is derived from the text, which also becomes the description.
+An unknown text gives a schema without a type, which is incomplete but not wrong.
 
-Neighbours: `functions.gateway.intake.routes` has the tables; `tests/gateway/test_openapi.py` holds schemas to checks.
+Neighbours: `functions.gateway.intake.routes` has the tables; `tests/gateway/test_openapi.py` compares schemas and
+checks.
 """
 
 import re
@@ -18,7 +19,7 @@ from functions.gateway.limits import Limits
 
 Schema = dict[str, Any]
 
-_MANY = 10_000  # more entries, or characters, than any bound allows
+_MANY = 10_000  # more entries, or characters, than any limit allows
 _STRING: Schema = {"type": "string"}
 _TOKEN_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
@@ -33,7 +34,9 @@ _NUMBER = r"-?[\d.e+-]+"
 
 
 def body_schema(route: Route, limits: Limits) -> Schema:
-    """What the route takes: its table's fields by their checks. Of others the pool's policy says what becomes."""
+    """Return the schema of a route's body: its table's fields by their checks. The pool's policy
+    decides about others.
+    """
     must = ["model", *(group[0] for group in route.required if len(group) == 1)]
     properties = {"model": {**_STRING, "description": "`base`, or `tenant/name`, then `:channel` or `@version`."}}
     for name, rule in route.table(limits).rules.items():
@@ -49,7 +52,7 @@ def _check(rule: Check | Strip) -> Check:
 
 
 def field_schema(check: Check) -> Schema:
-    """The values that a check takes, null aside."""
+    """Return the schema of the values that a check accepts, except null."""
     if check is anything:
         return {"anyOf": [{}], "description": "is not looked at"}
     words = check(object()) or ""
@@ -60,7 +63,7 @@ def field_schema(check: Check) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """Null means absent, so every field that need not be there takes it."""
+    """Allow null for an optional field, because null means absent."""
     known = {name: value for name, value in schema.items() if name != "description"}
     if not known or known == {"type": "null"}:
         return schema
@@ -70,7 +73,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _switched_off(check: Check, words: str) -> Schema | None:
-    """A field that is refused with a reason, whatever it says, or unless it says false."""
+    """Return the schema of a field that is always refused, or that accepts only false; None for other fields."""
     if words.startswith("must be"):
         return None
     if check(False) is None:
@@ -81,7 +84,7 @@ def _switched_off(check: Check, words: str) -> Schema | None:
 
 
 def _most(check: Check, entry: Any) -> dict[str, int]:
-    """The bound on an array's entries, as the check names it to an array of too many."""
+    """Return the limit of an array's entries, read from the check's text for an array with too many."""
     found = re.search(r"(?:the most is|1 to) (\d+)", check([entry] * _MANY) or "")
     return {"maxItems": int(found[1])} if found else {}
 

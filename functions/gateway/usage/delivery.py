@@ -1,11 +1,11 @@
-"""Delivery of usage: sums to the spool each second, the spool to the registry every ten.
+"""Delivery of usage: sums are written to the spool every second, and the spool is sent to the registry every ten.
 
-A process that is killed loses what ended since the sums were written last: a second of requests, where the disk takes
-them. A registry that is away is waited for; the two loops are apart, so that nothing else waits with it. A gateway that
-drains delivers all it has, and what that leaves is there for its successor.
+A killed process loses the requests since the last write: one second, if the disk accepts writes. Delivery waits for
+an unreachable registry in a loop of its own, so that nothing else waits. A draining gateway delivers all it has; its
+successor delivers what remains.
 
-Where the disk takes nothing, sums stay in memory, and are lost with the process: `shoal_usage_unspooled_requests` says
-how many.
+If the disk rejects writes, sums stay in memory and are lost with the process: `shoal_usage_unspooled_requests` is
+their number.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ _REFUSED = (400, 413, 422)
 
 
 class NotDelivered(Exception):
-    """The registry does not take usage now; it is kept, and told later."""
+    """The registry does not accept usage now; the usage stays in the spool and is sent later."""
 
 
 class UsageDelivery:
-    """`keep` and `deliver_often` run for ever on the loop; `deliver` blocks, in a thread."""
+    """Writes and delivers usage. `keep` and `deliver_often` loop on the event loop; `deliver` blocks, in a thread."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class UsageDelivery:
         gateway_id: str,
         clock: Callable[[], float],
     ) -> None:
-        """`post` sends a report and gives the answer's status; NotDelivered where there was none."""
+        """`post` sends a report and returns the answer's status; it raises NotDelivered without an answer."""
         self.reports = {"delivered": 0, "refused": 0, "failed": 0}
-        self.waiting_since_s: float | None = None  # monotonic; since when something waits that could not be told
+        self.waiting_since_s: float | None = None  # monotonic; time of the first failed delivery since the last success
         self.spool = spool
         self.sums = sums
         self._post = post
@@ -61,7 +61,7 @@ class UsageDelivery:
             await self.keep_once()
 
     async def keep_once(self) -> None:
-        """What the sums have goes to the disk; where it cannot, back to them."""
+        """Write the sums to disk; if that fails, return them to memory."""
         rows = self.sums.take()
         if not rows:
             return
@@ -76,15 +76,16 @@ class UsageDelivery:
         self._failing = False
 
     async def deliver_often(self) -> None:
-        """Raises NotDelivered."""
+        """Deliver periodically; raises NotDelivered."""
         while True:
             await asyncio.sleep(DELIVER_EVERY_S)
             await asyncio.to_thread(self.deliver)
 
     def deliver(self) -> None:
-        """All that waits, and what processes that are gone have left; NotDelivered."""
+        """Deliver all waiting files, and those of processes that have ended; raises NotDelivered."""
         try:
-            for _ in range(2):  # what is whole already, and then what is open: a process that ends has no other time
+            # complete files first, then the open one, because a process that ends has no later chance
+            for _ in range(2):
                 for pending in self.spool.pending():
                     self._send(pending)
             for left in self.spool.abandoned():
@@ -97,7 +98,7 @@ class UsageDelivery:
         self.waiting_since_s = None
 
     async def close(self) -> None:
-        """The last words of a process that ends."""
+        """Write and deliver the last usage before the process ends."""
         await self.keep_once()
         try:
             async with asyncio.timeout(LAST_DELIVERY_S):
@@ -127,7 +128,7 @@ class UsageDelivery:
 
 
 def registry_post(client: httpx.Client, bearer: Bearer) -> Callable[[bytes], int]:
-    """To the registry whose address and trust the client has."""
+    """Return a function that posts reports to the registry, with the client's address and trust."""
 
     def post(report: bytes) -> int:
         headers = {"authorization": f"Bearer {now(bearer)}", "content-type": "application/json"}
@@ -140,7 +141,7 @@ def registry_post(client: httpx.Client, bearer: Bearer) -> Callable[[bytes], int
 
 
 class UsageCollector(Collector):
-    """No tenant and no model is named."""
+    """Metrics of the delivery, without tenants and models."""
 
     def __init__(self, delivery: UsageDelivery) -> None:
         self._delivery = delivery

@@ -1,18 +1,18 @@
-"""Spool of usage: sums on disk until the registry has counted them, each once.
+"""Spool of usage: sums on disk until the registry has counted them, each exactly once.
 
-    <directory>/<source>/lock               held by the process that writes there, for as long as it lives
-    <directory>/<source>/<sequence>.ndjson  a line for each time that sums were written: a JSON array of rows
+    <directory>/<source>/lock               locked by the process that writes there, while it lives
+    <directory>/<source>/<sequence>.ndjson  one line for each write of sums: a JSON array of rows
 
-The file with the highest number is open and grows; the others are whole. A report is the sum of one file, and has its
-number: sent again after an answer that was lost, or by another process after a kill, it has the same rows and the same
-id, and the registry counts it once. What a process that was killed has left, any other with the same directory delivers
-(`abandoned`): the lock tells that nobody writes there any more, and one deliverer keeps the order.
+The file with the highest number is open and grows; the others are complete. A report is the sum of one file, and has
+its number. If it is sent again after a lost answer, or by another process after a kill, it has the same rows and the
+same id, and the registry counts it once. Another process with the same directory delivers the files of a killed one
+(`abandoned`): the free lock shows that no process writes there any more, and a single deliverer preserves the order.
 
-A line is either whole, and then counted, or has no end, and then never was: the write that was cut off. Where a write
-fails, the file is cut to what was good before anything else is written, and the caller keeps its rows.
+A line is either complete and counted, or has no end and is ignored: its write was interrupted. If a write fails, the
+file is truncated to its valid lines before the next write, and the caller retains its rows.
 
-A file that grows while the registry is away is written anew as its sum, so that it takes as much room as there are
-tenants and models in an hour, not seconds. All together are bounded: beyond it, nothing more is taken.
+A file that grows while the registry is unreachable is rewritten as its sum, so that its size depends on tenants and
+models per hour, not on seconds. The total size is limited; beyond the limit, writes are rejected.
 """
 
 import fcntl
@@ -28,20 +28,20 @@ import msgspec
 
 from functions.fleet.usage_report import REPORT_ROWS, Source, UsageKey, UsageReport, UsageRow, merge
 
-SPOOL_BYTES = 64 * 1024 * 1024  # a row has about 400: 160,000 of an hour, a tenant and a model
-COMPACT_BYTES = 4 * 1024 * 1024  # of lines; as a sum, most are a hundredth of it
-MOST_BYTES = 3 * REPORT_ROWS * 450 + 2 * COMPACT_BYTES  # of the open file, of `sums`, and lines as they are compacted
+SPOOL_BYTES = 64 * 1024 * 1024  # a row has about 400 bytes: 160,000 rows of an hour, a tenant and a model
+COMPACT_BYTES = 4 * 1024 * 1024  # bytes of lines; as a sum, most are a hundredth of it
+MOST_BYTES = 3 * REPORT_ROWS * 450 + 2 * COMPACT_BYTES  # the open file, `sums`, and lines during compaction
 _SUFFIX = ".ndjson"
 _BEGINNING_S = 600.0
 _rows_decoder = msgspec.json.Decoder(list[UsageRow])
 
 
 class SpoolFull(OSError):
-    """As much waits for the registry as may."""
+    """The spool's size limit is reached while usage waits for the registry."""
 
 
 class Pending:
-    """A whole file that the registry has not counted, as far as is known."""
+    """A complete file that the registry has not confirmed yet."""
 
     def __init__(self, path: Path, source: Source, sequence: int) -> None:
         self.path = path
@@ -54,16 +54,16 @@ class Pending:
         return UsageReport(self.source, self.sequence, gateway_id, tuple(rows.values()))
 
     def done(self) -> None:
-        """It is counted."""
+        """Delete the file, because the registry has counted it."""
         self.path.unlink(missing_ok=True)
 
     def refused(self) -> None:
-        """The registry will never take it: kept for people, out of the way."""
+        """Set the file aside for inspection, because the registry will never accept it."""
         self.path.rename(self.path.with_suffix(".refused"))
 
 
 class UsageSpool:
-    """The writing side of one process. Blocks; may be used from several threads. OSError where the disk fails."""
+    """The writing side of one process. Blocks; may be used from several threads. Raises OSError if the disk fails."""
 
     def __init__(self, directory: Path, spool_bytes: int = SPOOL_BYTES, compact_bytes: int = COMPACT_BYTES) -> None:
         self.source: Source = uuid.uuid4().hex
@@ -74,12 +74,12 @@ class UsageSpool:
         self._lock: BinaryIO | None = None
         self._file: BinaryIO | None = None
         self._sequence = 1
-        self._good_bytes = 0  # of the open file
-        self._rows: dict[UsageKey, UsageRow] = {}  # of the open file
+        self._good_bytes = 0  # valid bytes of the open file
+        self._rows: dict[UsageKey, UsageRow] = {}  # rows of the open file
         self._compact_at = compact_bytes
 
     def write(self, rows: list[UsageRow]) -> None:
-        """Return once they are on the disk; OSError, and then none of them count."""
+        """Return once the rows are on disk; after OSError, none of them count."""
         with self._turn:
             file = self._opened()
             line = msgspec.json.encode(rows) + b"\n"
@@ -100,7 +100,7 @@ class UsageSpool:
             merge(self._rows, rows)
 
     def pending(self) -> list[Pending]:
-        """The whole files, in their order; the open one is whole from now on, where there are no others."""
+        """Return the complete files in order. If there are none, the open file is completed and returned."""
         with self._turn:
             whole = self._whole()
             if not whole and self._rows:
@@ -109,7 +109,7 @@ class UsageSpool:
             return whole
 
     def abandoned(self) -> Iterator[list[Pending]]:
-        """What each process that is gone has left; nobody else delivers it meanwhile."""
+        """Yield the files of each process that has ended, locked so that no other process delivers them meanwhile."""
         for directory in sorted(self.directory.glob("*/")):
             if directory == self._own or _is_beginning(directory):
                 continue
@@ -123,7 +123,7 @@ class UsageSpool:
                     _remove(directory)
 
     def waiting_bytes(self) -> int:
-        """Of this process."""
+        """Return the bytes of this process's files."""
         return sum(path.stat().st_size for path in self._own.glob(f"*{_SUFFIX}"))
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class UsageSpool:
                 self._lock.close()
                 self._lock = None
 
-    # under the lock
+    # called with the lock held
 
     def _opened(self) -> BinaryIO:
         if self._lock is None:
@@ -164,7 +164,7 @@ class UsageSpool:
         self._compact_at = self._compact_bytes
 
     def _compact(self) -> None:
-        """Write the open file anew, as its sum: all of it, or it stays as it is."""
+        """Rewrite the open file as its sum, atomically."""
         path = self._path(self._sequence)
         fresh = path.with_suffix(".new")
         with fresh.open("wb") as file:
@@ -194,12 +194,12 @@ def _rows_in(path: Path) -> Iterator[UsageRow]:
 
 
 def _is_beginning(directory: Path) -> bool:
-    """Whether its process may be about to take the lock, which it does before its first file."""
+    """Return True if the directory's process may be about to lock it, which it does before its first file."""
     return not _files(directory) and time.time() - directory.stat().st_mtime < _BEGINNING_S
 
 
 def _locked(directory: Path) -> BinaryIO | None:
-    """The directory's lock, held until it is closed; None where another process holds it."""
+    """Return the directory's lock, held until closed, or None if another process holds it."""
     try:
         lock = (directory / "lock").open("wb")
     except OSError:
@@ -219,7 +219,7 @@ def _remove(directory: Path) -> None:
     try:
         directory.rmdir()
     except OSError:
-        return  # what the registry refused is still there
+        return  # files that the registry refused are still there
 
 
 def _to_disk(file: BinaryIO) -> None:

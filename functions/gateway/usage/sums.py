@@ -1,17 +1,17 @@
-"""Sums of usage at this gateway: what each tenant asked of each model in this hour, and what it is charged.
+"""Sums of usage at this gateway: requests, tokens and costs of each tenant and model in each hour.
 
     count      once a request, with the tokens that its accounts were charged (`settlement` calls it)
-    lost_*     what engines did for nobody: attempts that failed, or lost against another one
-    take       everything since it was taken last, for the spool
+    lost_*     work of engines without a result: attempts that failed, or lost against another one
+    take       everything since the last call, for the spool
 
-A request belongs to the hour in which it ended, and to the model that answered it; what a cascade's small model said
-beside goes to that model, without a request. Costs are at the price that the pool's snapshot has as the request ends,
-so that a new price changes no bill of yesterday.
+A request belongs to the hour in which it ended and to the model that answered it. The tokens of a cascade's small
+model belong to that model, without a request. Costs use the price in the pool's snapshot at the end of the request,
+so that a new price changes no earlier bill.
 
-Bounded: where more models are called in a second than there are rows, the others' sums go to their tenant, with no
-model's name; beyond twice as many, requests are counted as lost (`lost_requests_total`).
+The number of rows is limited. If more models are called in a second, further sums go to a row of their tenant without
+a model's name. Beyond twice the limit, requests are counted as lost (`lost_requests_total`).
 
-Neighbours: `functions.fleet.usage_report` has the rows; `spool` keeps them, `delivery` takes them away.
+Neighbours: `functions.fleet.usage_report` has the rows; `spool` stores them, `delivery` sends them.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,13 +26,13 @@ from functions.gateway.quota.accounts import Charged
 from functions.gateway.request.answers import Usage
 from functions.gateway.request.request import Admitted, CascadeSpend, Ended, PrefillSpend
 
-ROWS = REPORT_ROWS // 2  # 2 MB; taken once a second
+ROWS = REPORT_ROWS // 2  # 2 MB; emptied once a second
 _LEFT = 499
 _FAILED_FROM = 500
 
 
 class LostAttempt(Protocol):
-    """An attempt that nobody got anything of."""
+    """An attempt without a result for the client."""
 
     prediction: Prediction
     connected_s: float
@@ -48,7 +48,7 @@ class LostAttempt(Protocol):
 
 
 class UsageSums:
-    """Owned by one event loop."""
+    """Sums of usage by hour, tenant, model, version, pool and class. Owned by one event loop."""
 
     def __init__(self, wall_clock: Callable[[], float], rows: int = ROWS) -> None:
         self.lost_requests_total = 0
@@ -61,11 +61,11 @@ class UsageSums:
 
     @property
     def requests(self) -> int:
-        """That were not taken yet: lost if this process is killed now."""
-        return sum(row.requests for row in list(self._rows.values()))  # asked by another thread
+        """Return the number of requests in memory only, which are lost if this process is killed now."""
+        return sum(row.requests for row in list(self._rows.values()))  # also called by another thread
 
     def count(self, ended: Ended, charged: Charged | None) -> None:
-        """One request. Called on every one's way: calls nothing of ours but for the first of a second."""
+        """Count one request. On the hot path: calls no function of ours except for the first request of a key."""
         admitted, spent, beside = ended.admitted, ended.spent, ended.cascade_spend
         model = admitted.model
         hour = int(self._wall_clock()) // SECONDS_PER_HOUR
@@ -96,13 +96,16 @@ class UsageSums:
             self._left_at_work(ended)
 
     def lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
-        """It failed, or another one was faster: its engine has read up to all of the prompt, and said what was seen."""
+        """Count the engine's work for an attempt that failed or was slower than another one.
+
+        The engine has read up to all of the prompt and generated the tokens that were seen.
+        """
         admitted = attempt.admitted
         if attempt.connected_s and admitted.route.is_read:
             self._lose(admitted, attempt.prediction, now_s - attempt.connected_s, attempt.usage, attempt.tokens)
 
     def lost_answer(self, spend: CascadeSpend, admitted: Admitted) -> None:
-        """A small model's answer that is paid for once, and was made twice."""
+        """Count the answer of a small model that was made twice but is paid for once."""
         row, usage = self._row_of(admitted, spend.model), spend.usage
         row.lost_attempts += 1
         row.lost_prompt_tokens += max(0, usage.prompt_tokens - usage.cached_tokens)
@@ -110,16 +113,16 @@ class UsageSums:
         _add_lost(row, spend.model, spend.spent.gpu_seconds)
 
     def take(self) -> list[UsageRow]:
-        """As many as fit into a report; nearly always all."""
+        """Remove and return as many rows as fit a report; nearly always all."""
         keys = list(islice(self._rows, REPORT_ROWS))
         return [self._rows.pop(key) for key in keys]
 
     def put_back(self, rows: Iterable[UsageRow]) -> None:
-        """They could not be kept."""
+        """Add rows back that could not be written."""
         merge(self._rows, rows)
 
     def _begun(self, key: UsageKey) -> UsageRow:
-        """The row of a key that has none yet."""
+        """Create the row of a key."""
         if len(self._rows) >= self._rows_max:
             hour, tenant, _, _, pool, service_class = key
             key = (hour, tenant, "", "", pool, service_class)
@@ -147,7 +150,7 @@ class UsageSums:
         row.cost += beside.spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
 
     def _count_prefill(self, prefill: PrefillSpend, of_answer: UsageKey) -> None:
-        """In the prefill pool's row, at its price; the tokens are counted where they were answered."""
+        """Count the cost in the prefill pool's row, at its price; tokens are counted in the answering pool's row."""
         model, spent = prefill.model, prefill.spent
         key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
         row = self._rows.get(key) or self._begun(key)
@@ -156,7 +159,7 @@ class UsageSums:
         row.cost += spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
 
     def _left_at_work(self, ended: Ended) -> None:
-        """The platform gave up before anything came: an engine has worked, and nobody is charged."""
+        """Count the engine's work if the platform gave up before any answer, which is not charged."""
         timeline = ended.timeline
         if ended.prediction is not None and timeline.connected_s and ended.admitted.route.is_read:
             served_s = timeline.ended_s - timeline.connected_s

@@ -1,6 +1,6 @@
-"""One client's chat as several requests of ours: what was said before, tools in between, a summary first.
+"""Composition of one client's chat from several requests: recalled messages, tool calls in between, a summary first.
 
-`composer` decides which requests need it, `composition` conducts one, `history` has what was said before, `gathering`
-catches answers on their way, `spoken` reads and writes them. Every round is an ordinary request: admitted, counted,
-queued and routed as any other.
+`composer` decides which requests need it, `composition` runs one, `history` has the earlier messages, `gathering`
+collects answers, and `spoken` reads and writes them. Every round is an ordinary request: admitted, counted, queued
+and routed like any other.
 """

@@ -1,9 +1,10 @@
-"""Chats that need more than one request, and what their compositions share.
+"""Chats that need more than one request, and the state that their compositions share.
 
-Asked for tenants alone that keep conversations, declare tools or have overlong chats summarised; for all others the
-gateway looks at three fields of an entry and goes on. A chat of such a tenant that uses none of it goes the usual way.
+Only tenants with stored conversations, declared tools or summarised chats use it. For all others the gateway checks
+three fields of the tenant's entry and continues. A chat of such a tenant that uses none of these features is handled
+as usual.
 
-Neighbours: it stands before `gateway` as an `Interceptor`; `composition` conducts one chat.
+Neighbours: `gateway` calls it as an `Interceptor`; `composition` runs one chat.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ from functions.gateway.intake.routes import CHAT
 
 
 class Composer:
-    """An `Interceptor` of chats, with the routes of what it keeps."""
+    """An `Interceptor` of chats, and the route that deletes conversations."""
 
     route = CHAT
 
@@ -34,16 +35,17 @@ class Composer:
         self._shared = shared
 
     def concerns(self, catalogue: Catalogue, tenant: TenantId) -> bool:
-        """Whether any chat of this tenant may need it."""
+        """Return True if a chat of this tenant may need a composition."""
         entry = catalogue.tenants[tenant]
         return bool(entry.tools) or entry.conversations is not None or entry.context_overflow == "summarise"
 
     def take(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """A chat of such a tenant. One whose body is not in order goes the usual way, which counts and refuses it.
+        """Start a composition for a chat, or handle it as an ordinary request if it needs none.
 
-        Raises OverQuota (429) where its tenant's quota is used up: nothing is read or recalled for it then.
+        An invalid body is also handled as an ordinary request, which counts and rejects it. Raises OverQuota (429) if
+        the tenant's quota is used up; then nothing is read or recalled.
         """
         self._shared.check_quota(known)
         try:
@@ -61,9 +63,10 @@ class Composer:
     def add_routes(self, app: FastAPI) -> None:
         @app.delete("/v1/conversations")
         async def forget(request: Request) -> dict[str, Any]:
-            """What was said in a session of the caller's own tenant is gone; whether there was anything.
+            """Delete the conversation of a session of the caller's tenant; `deleted` is False if there was none.
 
-            The session is named as it is in chats, by the header: it may have characters that no path may have.
+            The header names the session, as in chats, because a session id may have characters that a path cannot
+            have.
             """
             services = self._shared.services
             _, caller = identify_lookup(services, request)
@@ -78,7 +81,7 @@ class Composer:
             return {"id": session, "object": "conversation.deleted", "deleted": deleted}
 
     def _session(self, tenant: TenantEntry, known: Recognised, body: JsonObject) -> str | None:
-        """Under what a conversation is kept: only what is meant as a session's id, not any cache key."""
+        """Return the session id of the stored conversation. A cache key does not count as a session id here."""
         if tenant.conversations is None or self._shared.conversations is None:
             return None
         return known.read.session or body.get("session_id") or None

@@ -1,13 +1,12 @@
-"""Composition of one client's chat: recall, summarise, ask (and call tools, and ask again), remember, answer.
+"""Composition of one client's chat: recall, summarise, request (call tools, request again), store, answer.
 
-    taken -> recalled -> shortened -> asked <-> tools called -> remembered -> answered
-                                                                    | a stream passes on as it is asked for
+    started -> recalled -> shortened -> requested <-> tools called -> stored -> answered
 
-Every round is a request of its own to the gateway, with the client's headers and a request id of the client's with a
-number (`req-1.2`), so that quotas, queues and traces see what is really asked of engines. Where tools may be called, a
-stream is only made of the last answer: what comes before it is not the caller's to see. The answer's usage is the sum.
+Every round is a separate request to the gateway, with the client's headers and the client's request id plus a number
+(`req-1.2`), so that quotas, queues and traces see the real requests to engines. If tools may be called, only the last
+answer is streamed: the caller must not see the earlier ones. The answer's usage is the sum of all rounds.
 
-To the lane this is an `Answering`, as an exchange is: it may be left, paused, resumed. However it ends, it ends once.
+For the lane this is an `Answering`, like an exchange: the client may leave, pause or resume it. It ends exactly once.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from functions.gateway.intake.routes import CHAT
 from functions.gateway.request import replies
 
 _log = logging.getLogger(__name__)
-_ID_CHARS = 120  # of the caller's request id; the round's number comes behind it
+_ID_CHARS = 120  # limit of the caller's request id; the round's number is appended
 
 
 class Composition:
@@ -41,20 +40,20 @@ class Composition:
         self._sink = sink
         self.tenant = asked.tenant.name
         self._task: asyncio.Task[None] | None = None
-        self._round: Answering | None = None  # the one under way
+        self._round: Answering | None = None  # the round under way
         self._rounds = self._calls = 0
         self._notes: dict[bytes, bytes] = {}  # headers of the answer
-        self._spent: dict[str, int] = {}  # tokens, of rounds that the client does not see
+        self._spent: dict[str, int] = {}  # tokens of rounds that the client does not see
         self._history = History(shared, asked, body, self._notes, self._spent)
         self.begun = self.ended = False
 
     def start(self) -> None:
         self._shared.services.tasks.once("composition", self._run())
 
-    # what the client's side says: this is an Answering
+    # methods of Answering, for the client's side
 
     def client_left(self) -> None:
-        """Abort the round under way at once; no other follows."""
+        """Abort the round under way immediately and start no other."""
         if self.ended:
             return
         self.ended = True
@@ -71,12 +70,12 @@ class Composition:
         if self._round is not None:
             self._round.resume()
 
-    # from the request to its end
+    # steps of the composition
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
         try:
-            if not self.ended:  # left before it began
+            if not self.ended:  # the client left before the start
                 await self._compose()
         except Refused as refused:
             self._refuse(refused)
@@ -116,13 +115,13 @@ class Composition:
             if self._rounds + 1 >= tools.MAX_ROUNDS:
                 self._body["tool_choice"] = "none"
             elif type(self._body.get("tool_choice")) is dict or self._body.get("tool_choice") == "required":
-                self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
+                self._body["tool_choice"] = "auto"  # the choice was obeyed; requiring it again would never end
         self._shared.metrics.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
         await self._whole(answer, as_stream=(include_usage,) if streamed else None)
 
     async def _call_all(self, offered: Declared, calls: list[ToolCall]) -> list[JsonObject]:
-        """The results, in the order of the calls."""
+        """Call all tools and return the results in the order of the calls."""
         self._calls += len(calls)
         try:
             async with asyncio.timeout(self._left_s()):
@@ -142,7 +141,9 @@ class Composition:
         return await self._hand_in(body, Gathered())
 
     async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
-        """One round, to its end. The first began when the request came, each later one begins when it is asked."""
+        """Run one round to its end. The first round counts from the client's request, each later one from its own
+        start.
+        """
         self._rounds += 1
         clock = self._shared.services.clock
         received_s = self._asked.received_s if self._rounds == 1 else clock()
@@ -154,9 +155,10 @@ class Composition:
         return sink
 
     def _headers(self) -> RawHeaders:
-        """The client's, with a request id of the round's own and what is left of the deadline.
+        """Return the client's headers, with the round's request id and the remaining deadline.
 
-        All rounds are one session, so that one version of a model in rollout answers them, and one replica if it can.
+        All rounds share one session, so that one version of a model in rollout answers them, and one replica if
+        possible.
         """
         raw, left_s = self._asked.raw, self._left_s()
         changed = {b"x-request-id": b"%b.%d" % (raw.request_id[:_ID_CHARS].encode(), self._rounds)}
@@ -167,7 +169,9 @@ class Composition:
         return [header for header in raw.headers if header[0].lower() not in changed] + list(changed.items())
 
     def _left_s(self) -> float:
-        """Until the deadline, which is one for all rounds and calls; raises Refused (504) where it has passed."""
+        """Return the seconds until the deadline, which covers all rounds and calls; raises Refused (504) if it has
+        passed.
+        """
         services, asked_ms = self._shared.services, self._asked.known.read.deadline_ms
         most_s = services.limits.answer_s
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
@@ -180,7 +184,7 @@ class Composition:
 
     async def _whole(self, answer: Gathered, as_stream: tuple[bool] | None = None) -> None:
         parsed = answer.parsed()
-        if parsed is None:  # an error, or cut
+        if parsed is None:  # an error, or a cut answer
             self._deliver(answer.status or 502, answer.headers, answer.body)
             return
         message = spoken.message_in(parsed)
@@ -229,7 +233,7 @@ class Composition:
         return self._dressed(headers)
 
     def _dressed(self, headers: Headers) -> Headers:
-        """A round's headers as the client's own answer has them."""
+        """Return a round's headers as headers of the client's answer."""
         notes = dict(self._notes) | {b"x-request-id": self._asked.raw.request_id.encode()}
         return [header for header in headers if header[0] not in notes] + list(notes.items())
 

@@ -1,6 +1,6 @@
-"""Sinks of a composition's rounds: one keeps a whole answer, one passes a stream on to the client and reads along.
+"""Sinks of a composition's rounds: one collects a complete answer, one passes a stream to the client and reads it.
 
-Neighbours: `composition` gives one to each round; `functions.gateway.http.sink` is what an exchange expects of it.
+Neighbours: `composition` creates one for each round; `functions.gateway.http.sink` defines the interface.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from functions.gateway.intake.json_body import JsonObject
 
 _DONE = b"data: [DONE]\n\n"
 
-Dress = Callable[[Headers], Headers]  # a round's headers as the client shall see them
+Dress = Callable[[Headers], Headers]  # converts a round's headers to those of the client's answer
 
 
 class Gathered:
-    """One round's whole answer."""
+    """The complete answer of one round."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -31,7 +31,7 @@ class Gathered:
         await self._ended.wait()
 
     def parsed(self) -> JsonObject | None:
-        """The object of a whole answer; None where it is an error."""
+        """Return the object of a complete answer, or None for an error."""
         return orjson.loads(self.body) if self.status == 200 else None
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -39,7 +39,7 @@ class Gathered:
         self._ended.set()
 
     def begin(self, headers: Headers, first: bytes) -> None:
-        """Only a round that was asked to stream begins one."""
+        """Store the head of a stream; only rounds that request a stream get one."""
         self.headers, self.body = headers, first
 
     def more(self, data: bytes) -> None:
@@ -55,17 +55,17 @@ class Gathered:
 
 
 class Passing(Gathered):
-    """A stream goes on to the client as it comes; a whole answer (an error) is kept."""
+    """A stream that is passed to the client as it arrives; a complete answer (an error) is stored."""
 
     def __init__(self, client: Sink, dress: Dress) -> None:
         super().__init__()
         self._client = client
         self._dress = dress
         self.listener = Listener()
-        self.last = b""  # what is still to be said when all is done: `[DONE]`, or an error
+        self.last = b""  # the held back end of the stream: `[DONE]`, or an error
 
     def begin(self, headers: Headers, first: bytes) -> None:
-        self._client.begin(self._dress(headers), self._heard(first))  # an exchange begins with what says something
+        self._client.begin(self._dress(headers), self._heard(first))  # an exchange's first data is never `[DONE]` alone
 
     def more(self, data: bytes) -> None:
         data = self._heard(data)
@@ -73,13 +73,16 @@ class Passing(Gathered):
             self._client.more(data)
 
     def end(self, last: bytes) -> None:
-        """The client's stream is ended by the conductor."""
+        """Hold back the end of the round: the composition ends the client's stream."""
         self.listener.hear(last)
         self.last += last
         self._ended.set()
 
     def _heard(self, data: bytes) -> bytes:
-        """Without `[DONE]`, which waits for the end: who has heard it may go on with the conversation at once."""
+        """Record events, and return them without `[DONE]`.
+
+        `[DONE]` is held back until the conversation is stored, because a client may send the next turn after it.
+        """
         self.listener.hear(data)
         if not data.endswith(_DONE):
             return data

@@ -1,8 +1,8 @@
-"""History of a chat: recalled before its new messages, shortened to the context window, kept with the answer.
+"""History of a chat: recalled before the new messages, shortened to the context window, stored with the answer.
 
     recall -> shorten -> (the answer) -> remember
 
-It works on the request's body in place. A summary is a round of its own, whose tokens the client pays for.
+It changes the request's body in place. A summary is a round of its own, whose tokens the client pays for.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ SESSION_FIELDS = ("session_id", "prompt_cache_key")
 _SUMMARY_TOKENS = 256
 _SUMMARY_CHARS_PER_TOKEN = 3
 _SUMMARY_MAX_BYTES = 4 * _SUMMARY_TOKENS
-_SUMMARISED_TOKENS = _SUMMARY_TOKENS + 64  # the summary, and the words around it
+_SUMMARISED_TOKENS = _SUMMARY_TOKENS + 64  # the summary, and the text around it
 _ASK_FOR_SUMMARY = (
     "Summarise this conversation for the one who goes on with it. Keep names, numbers, decisions and open questions. "
     "Write only the summary.\n\n"
@@ -30,7 +30,7 @@ Ask = Callable[[JsonObject], Awaitable[Gathered]]  # sends one round
 
 
 class History:
-    """One chat's. `notes` are headers of its answer, `spent` its tokens besides."""
+    """History of one chat. `notes` are headers of its answer, `spent` the tokens of additional rounds."""
 
     def __init__(
         self,
@@ -45,17 +45,18 @@ class History:
         self._body = body
         self._notes = notes
         self._spent = spent
-        self._conversation: Conversation | None = None  # that is kept on
+        self._conversation: Conversation | None = None  # set if the conversation is stored
 
     async def recall(self) -> None:
-        """Put what was said before in front of what is new."""
+        """Insert the earlier messages before the new ones."""
         conversations, asked = self._shared.conversations, self._asked
         if asked.session is None or conversations is None:
             return
         metrics = self._shared.metrics
         try:
             async with conversations.slots.taken(asked.tenant.name):
-                self._shared.check_quota(asked.known)  # from here to the request's own entry nothing waits
+                # nothing is awaited between here and the entry of the ordinary request
+                self._shared.check_quota(asked.known)
                 conversation = await conversations.load(asked.tenant.name, asked.session)
         except OverQuota:
             raise
@@ -71,11 +72,11 @@ class History:
             self._conversation = conversation
 
     def _put_in_front(self, conversation: Conversation) -> int:
-        """What was said before, ahead of what is new; of how many messages.
+        """Insert the earlier messages before the new ones; return their number.
 
-        The caller sees nothing of it, so it is ours to make it fit: the latest turns of it that do. Else a conversation
-        that has outgrown its model's window would be refused for ever, whatever is sent in it. Where the tenant has
-        chats slide or summarised, that is done to the whole.
+        The caller does not see the earlier messages, so the gateway makes them fit: the latest turns that do are
+        used. Otherwise a conversation that exceeds its model's window would be rejected forever, whatever the client
+        sends. If the tenant slides or summarises chats, that is applied to the whole chat instead.
         """
         new = self._body["messages"]
         self._body["messages"] = conversation.continued(new)
@@ -86,15 +87,15 @@ class History:
         return len(self._body["messages"]) - len(new)
 
     def _forget(self, gone: range, last: int) -> int:
-        """Of these messages, those that were said before, which end at `last`; how many they were."""
+        """Remove those of these messages that are recalled, which end at `last`; return their number."""
         forgotten = range(gone.start, min(gone.stop, last))
         self._body["messages"][forgotten.start : forgotten.stop] = []
         return len(forgotten)
 
     async def shorten(self, ask: Ask) -> None:
-        """Where the tenant has overlong chats summarised: the oldest turns become a summary, if a model makes one.
+        """Replace the oldest turns by a summary, if the tenant summarises overlong chats and a model makes one.
 
-        If not, they are dropped at admission, as `slide` has it.
+        Otherwise admission drops the turns, as with `slide`.
         """
         asked, shared, messages = self._asked, self._shared, self._body["messages"]
         if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
@@ -112,7 +113,7 @@ class History:
             {"role": "assistant", "content": "I remember."},
         ]
         self._body["messages"][gone.start : gone.start] = summarised
-        if shared.overflow(asked, self._body):  # admission would drop the summary, the oldest turn, first
+        if shared.overflow(asked, self._body):  # admission would drop the summary first, as the oldest turn
             self._body["messages"] = messages
             return
         self._notes[b"x-shoal-context"] = b"summarised=%d" % turns
@@ -132,7 +133,7 @@ class History:
         return said.encode(errors="ignore")[:_SUMMARY_MAX_BYTES].decode(errors="ignore")
 
     async def remember(self, message: JsonObject) -> None:
-        """Keep the conversation with its answer, where it is one that is kept."""
+        """Store the conversation with its answer, if it is to be stored."""
         conversations, kept, conversation = (
             self._shared.conversations,
             self._asked.tenant.conversations,

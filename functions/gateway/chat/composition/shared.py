@@ -1,15 +1,15 @@
-"""Services that compositions share: the gateway's, the tools, the kept conversations, and their metrics.
+"""Services that compositions share: the gateway's services, tools, stored conversations, and metrics.
 
-Beside tokens, a recalled conversation must pass the checks of a request's shape. Each request that was kept had at most
-so many messages and values (objects, arrays and keys); all of them together may have more. The caller sees none of
-that, so the oldest turns go, as they do where tokens are too many:
+A recalled conversation must fit the limits of a request's shape in addition to its tokens. Each stored request had at
+most the allowed messages and values (objects, arrays and keys); all of them together may have more. The caller cannot
+see them, so the oldest turns are dropped, as for too many tokens:
 
     values = those of the body around the messages + those of each message     at most `Limits.json_values`
     worked example (test_turns_go_that_hold_too_many_values): turns of 40,003, 40,003 and, new, 40,003 values beside ten
-    around: 120,019 are over 100,000, so the first turn goes
+    around: 120,019 are over 100,000, so the first turn is dropped
 
-Of metrics there are outcomes alone: names of tools and sessions are tenants' own. Neighbours: `composer` makes it,
-`composition` uses it.
+Metrics are labelled by outcome only, because names of tools and sessions belong to tenants. Neighbours: `server`
+makes it, `composer` and `composition` use it.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ ConversationOutcome = Recalled | Saved | Literal["not_wished", "deleted"]
 
 
 class CompositionMetrics:
-    """Owned by one event loop."""
+    """Metrics of compositions. Owned by one event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._conversations = Counter(
@@ -70,18 +70,18 @@ class CompositionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client asked for, as far as it was read."""
+    """A client's chat request after its first checks."""
 
     catalogue: Catalogue
     tenant: TenantEntry
     known: Recognised
     raw: RawRequest
     received_s: float
-    session: str | None  # set where a conversation is to be kept
+    session: str | None  # set if a conversation is to be stored
 
 
 class ChatServices:
-    """Owned by one event loop. Without `conversations`, tenants' requests to have them kept are not heeded."""
+    """Services of compositions. Owned by one event loop. Without `conversations`, no conversation is stored."""
 
     def __init__(
         self, services: Services, handle: RequestHandler, tools: ToolCaller, conversations: Conversations | None
@@ -93,14 +93,17 @@ class ChatServices:
         self._handle = handle
 
     def check_quota(self, known: Recognised) -> None:
-        """Whether one more request of its sender could come now, which is not counted; raises OverQuota (429)."""
+        """Raise OverQuota (429) if the sender could not send one more request now. The check is not counted."""
         self.services.quotas.check(known.caller.tenant, known.tier, self.services.clock(), known.key)
 
     def round(self, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Answering | None:
         return self._handle(CHAT, headers, body, sink, received_s, composed=True)
 
     def overflow(self, asked: ChatRequest, body: JsonObject, beside_tokens: int = 0) -> range:
-        """The messages that do not fit, with `beside_tokens` more; none where admission will say that no model is."""
+        """Return the messages that do not fit together with `beside_tokens` more tokens.
+
+        The range is empty if the model does not exist, which admission will report.
+        """
         model = asked.catalogue.resolve(asked.tenant.name, body["model"]) if type(body.get("model")) is str else None
         if model is None:
             return range(0)
@@ -118,7 +121,7 @@ class ChatServices:
 
 
 def too_much(body: JsonObject, limits: Limits) -> range:
-    """The indices of messages that must go; those of the last turn are never among them."""
+    """Return the indices of messages that must be dropped; the last turn's are never among them."""
     messages = body["messages"]
     gone = range(0)
     if len(messages) > limits.messages:

@@ -1,6 +1,6 @@
-"""Chat answers and their events, as models give them: read for what must be known, written where it was changed.
+"""Chat answers and their events in a model's format: read for what the gateway needs, written where it changes them.
 
-Pure, bytes and objects in and out. Only choice 0 is read: a conversation goes on with one answer.
+Pure: bytes and objects in and out. Only choice 0 is read, because a conversation continues with one answer.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def message_in(answer: JsonObject) -> JsonObject | None:
-    """The assistant's message of a whole answer, fit to be said to a model again; None where there is none."""
+    """Return the assistant's message of a complete answer in a form that models accept, or None if there is none."""
     choices = answer.get("choices")
     first = choices[0] if type(choices) is list and choices else None
     message = first.get("message") if type(first) is dict else None
@@ -23,7 +23,7 @@ def message_in(answer: JsonObject) -> JsonObject | None:
 
 
 def with_usage(answer: JsonObject, earlier: dict[str, int]) -> JsonObject:
-    """The answer with what the rounds before it used added to its usage."""
+    """Return the answer with the usage of earlier rounds added."""
     usage = answer.get("usage")
     if type(usage) is not dict:
         return answer
@@ -38,7 +38,7 @@ def add_usage(total: dict[str, int], answer: JsonObject) -> None:
 
 
 def as_events(answer: JsonObject, include_usage: bool) -> bytes:
-    """A whole answer as the stream that a caller asked for: an opening, the message, its end."""
+    """Convert a complete answer to the stream that a caller requested: an opening, the message, and its end."""
     head = {name: answer.get(name) for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     events = []
     for choice in answer.get("choices") or ():
@@ -60,9 +60,10 @@ def as_events(answer: JsonObject, include_usage: bool) -> bytes:
 
 @dataclass(slots=True)
 class Listener:
-    """Puts a streamed answer together again. Only whole events come, as the relay passes them on.
+    """Reassembles a streamed answer. The relay passes on complete events only.
 
-    The relay does not read them: one that cannot be read here is the client's all the same, and no more is remembered.
+    The relay does not parse events. If one cannot be parsed here, the client still gets it, but the answer is not
+    stored.
     """
 
     finished: bool = False
@@ -101,7 +102,7 @@ class Listener:
                 self._call(call)
 
     def _call(self, delta: JsonObject) -> None:
-        """A call comes in pieces: its id and name first, its arguments by and by."""
+        """Add a piece of a call: the id and name come first, the arguments in later pieces."""
         known = self._calls.setdefault(
             delta.get("index", 0), {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
         )
@@ -112,7 +113,7 @@ class Listener:
 
 
 def _sayable(message: JsonObject) -> JsonObject:
-    """Without what only answers have, and chat templates choke on."""
+    """Return the message without fields that only answers have and that chat templates reject."""
     said: JsonObject = {"role": "assistant", "content": message.get("content") or ""}
     if message.get("tool_calls"):
         said["tool_calls"] = message["tool_calls"]

@@ -1,4 +1,4 @@
-"""Tools that the gateway calls for a tenant's models: `declared` says what may be called, `calls` calls it.
+"""Tools that the gateway calls for a tenant's models: `declared` has the tools of a request, `calls` calls them.
 
-A request opts in by naming them, `"tools": [{"type": "server", "name": "weather"}]`; the model sees them as functions.
+A request names them as `"tools": [{"type": "server", "name": "weather"}]`; the model sees them as functions.
 """

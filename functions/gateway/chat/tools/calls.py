@@ -1,15 +1,15 @@
-"""Call of a declared tool: one POST, to an address that was checked first, within its time and size.
+"""Call of a declared tool: one POST to a checked address, within the tool's time and size limits.
 
-The host is resolved here, every address it has must be of the public internet (or of a network that the operator
-named), and the connection goes to one of exactly these, while TLS verifies the host's name: a name that answers
-differently the second time gains nothing. Redirects are not followed, proxies of the environment not used, and nothing
-of the caller's request but the model's arguments goes along. Whatever goes wrong becomes a sentence for the model.
+The host is resolved here. Each of its addresses must be in the public internet, or in a network that the operator
+named. The connection uses one of exactly these addresses, while TLS verifies the host's name, so a name that later
+resolves differently gains nothing. Redirects are not followed and proxies of the environment not used. Of the
+caller's request only the model's arguments are sent. Every failure is reported to the model as a sentence.
 
-Names are resolved on threads, so many for each tenant: a name server that does not answer holds a thread for as long as
-the system's resolver asks it, whatever the caller's patience. So a slot counts as taken until its thread has ended, and
-one tenant's dead name servers leave the other tenants' slots, and the loop's own threads, alone.
+Names are resolved on threads, with a limit for each tenant: a dead name server holds a thread as long as the system's
+resolver waits, regardless of the tool's timeout. So a slot is released only when its thread ends, and one tenant's
+dead name servers do not affect the other tenants' slots or the loop's own threads.
 
-Neighbours: `declared` says what is called; `functions.artifacts.ingest.addresses` knows the public internet.
+Neighbours: `declared` selects the tools; `functions.artifacts.ingest.addresses` knows the public internet.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ Found = TypeVar("Found")
 
 
 class TenantThreads:
-    """Owned by one event loop."""
+    """Threads for blocking work, limited for each tenant. Owned by one event loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tools")  # none until they are needed
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tools")  # starts threads on demand
         self._slots = TenantSlots(MAX_OF_TENANT)
 
     async def run(self, tenant: str, function: Callable[[], Found]) -> Found:
-        """The function's result, once the tenant has a slot for it."""
+        """Run the function once the tenant has a slot, and return its result."""
         loop = asyncio.get_running_loop()
         await self._slots.enter(tenant)
         job: Future[Found] = self._threads.submit(function)
@@ -60,8 +60,8 @@ class TenantThreads:
 
 
 _log = logging.getLogger(__name__)
-_MAX_AT_ONCE = 64  # of this gateway; more wait, within their own time
-_MAX_AT_ONCE_OF_TENANT = 16  # so that one tenant's slow tools do not take all the places
+_MAX_AT_ONCE = 64  # on this gateway; further calls wait, within their own timeout
+_MAX_AT_ONCE_OF_TENANT = 16  # so that one tenant's slow tools do not use all slots
 _HTTPS_PORT = 443
 _SECRET_MAX_BYTES = 8 * 1024
 
@@ -70,7 +70,7 @@ ToolOutcome = Literal["answered", "not_made", "late", "address_refused", "unreac
 
 
 class ToolAnswer(NamedTuple):
-    """What the model reads: the tool's answer, or why there is none; and which of these it is."""
+    """The tool's answer or an error sentence, as text for the model, and the outcome."""
 
     content: str
     outcome: ToolOutcome
@@ -78,15 +78,15 @@ class ToolAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
-    """What the operator allows."""
+    """The operator's limits for tool calls."""
 
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()  # private ones that tools may lie in
-    ca_file: Path | None = None  # instead of the system's authorities
-    secrets_dir: Path | None = None  # one file a secret: `<tenant>/<name>` or `<tenant>.<name>`
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()  # private networks that tools may be in
+    ca_file: Path | None = None  # used instead of the system's authorities
+    secrets_dir: Path | None = None  # one file per secret: `<tenant>/<name>` or `<tenant>.<name>`
 
 
 class ToolCaller:
-    """Owned by one event loop."""
+    """Calls tools within the operator's policy. Owned by one event loop."""
 
     def __init__(self, policy: ToolPolicy, resolver: Resolver = system_resolver) -> None:
         self._policy = policy
@@ -138,10 +138,10 @@ class ToolCaller:
 
 
 def secret_file(folder: Path, tenant: str, name: str) -> Path:
-    """In the tenant's own folder; neither name can hold a slash or be dots alone.
+    """Return the secret's file. Neither name can contain a slash or consist of dots alone.
 
-    A mounted Kubernetes Secret has no folders, so `<tenant>.<name>` counts too: where the name has no dot, that file is
-    no other tenant's.
+    A mounted Kubernetes Secret has no folders, so `<tenant>.<name>` is also accepted. If the name has no dot, no
+    other tenant can have the same file.
     """
     flat = folder / f"{tenant}.{name}"
     return flat if "." not in name and flat.is_file() else folder / tenant / name

@@ -1,7 +1,8 @@
-"""Declared tools that a request names, as functions that a model knows, and its answer's calls of them.
+"""Server tools that a request names: expanded to functions for the model, and matched with the calls in its answer.
 
-Pure. A name may be called as often as its declaration allows within one request, and all of them together `MAX_CALLS`;
-what is over that, or is no JSON, is answered to the model in words, so that it can go on without.
+Pure. Each name may be called as often as its declaration allows within one request, and all tools together
+`MAX_CALLS` times. Calls over a limit, or with invalid JSON, are answered with a sentence, so that the model can
+continue.
 """
 
 from dataclasses import dataclass, field
@@ -13,14 +14,14 @@ from functions.api.snapshot import ToolEntry
 from functions.gateway.errors import bad_request, quote
 from functions.gateway.intake.json_body import JsonObject
 
-MAX_CALLS = 32  # in one request, of all tools
-MAX_ROUNDS = 8  # how often a model is asked in one request
+MAX_CALLS = 32  # in one request, for all tools
+MAX_ROUNDS = 8  # requests to the model for one client request
 _MAX_ARGUMENTS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that a model asks for; `problem` instead of arguments where it will not be made."""
+    """One call that a model requests; `problem` is set instead of arguments if it will not be made."""
 
     call_id: str
     name: str
@@ -30,13 +31,13 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Declared:
-    """The server tools of one request, with how often each was called."""
+    """The server tools of one request, and how often each was called."""
 
     tools: dict[str, ToolEntry]
     called: dict[str, int] = field(default_factory=dict)
 
     def calls_in(self, message: JsonObject) -> list[ToolCall] | None:
-        """The calls of an assistant's message where all of them are for us; None: the answer is the caller's."""
+        """Return the calls of a message if all are server tools; None: the caller gets the answer."""
         asked = message.get("tool_calls")
         if type(asked) is not list or not asked:
             return None
@@ -58,7 +59,7 @@ class Declared:
 
 
 def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
-    """Put functions in the place of the server tools that `body` names; None where it names none."""
+    """Replace the server tools that `body` names by functions; return None if it names none."""
     listed: list[JsonObject] = body.get("tools") or []
     if not any(tool.get("type") == "server" for tool in listed):
         return None
@@ -85,7 +86,7 @@ def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
 
 
 def result(call: ToolCall, content: str) -> JsonObject:
-    """The message by which the model reads what its call brought."""
+    """Return the message with a call's result for the model."""
     return {"role": "tool", "tool_call_id": call.call_id, "content": content}
 
 
