@@ -1,1 +1,1 @@
-"""The admission queue of each pool and what it reports."""
+"""Admission queue of each pool, with its metrics and statistics."""

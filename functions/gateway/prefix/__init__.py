@@ -1,1 +1,1 @@
-"""What replicas have cached of a prompt: events, blooms, own record, tokenizer and template."""
+"""Cached prefixes of prompts on replicas: events, blooms, own record, tokenizer and template."""

@@ -1,18 +1,20 @@
-"""Exact prefixes: what replicas hold of a prompt by their engines' events (`events`) or their blooms (`bloom`).
+"""Exact prefixes: the part of a prompt that each replica has cached, from engine events (`events`) or blooms
+(`bloom`).
 
-The request's path is two look-ups, without a tokenizer (measured: 8 us for a prompt of 86 blocks that nine of 32
-replicas hold to seven different depths, 13 us for one of 5,991 blocks; by blooms 25 and 39 us):
+The request's path needs two look-ups and no tokenizer. Measured: 8 us for a prompt of 86 blocks that nine of 32
+replicas hold to seven different depths, 13 us for one of 5,991 blocks; with blooms 25 and 39 us.
 
-    text blocks of the prompt  ->  token blocks that they settle (`prompt_chains`)  ->  who holds them (`PrefixView`)
+    text blocks of the prompt -> settled token blocks (`prompt_chains`) -> replicas that hold them (`PrefixView`)
 
-A prompt that is not known as far as its text goes is learnt beside the path (`prompt_learner`), for the next time. So
-the answer is at least what a former turn settled, and may be less than what a replica holds: the answer that it gave,
-which came between the two turns, is not in it. The order of replicas is the same, since it is one replica's answer.
+A prompt whose text is not fully known is learned off the request's path (`prompt_learner`), for the next turn. The
+result covers at least what an earlier turn settled. It may be less than a replica holds, because the replica's own
+answer between the two turns is missing. The order of replicas does not change, because only one replica gave that
+answer.
 
-None, and with it the gateway's own record, where the pool's tokenizer is not at hand, no replica has told anything, or
-the prompt cannot be known exactly (tools, pictures, other routes than chat and completions).
+The result is None, and the gateway's own record is used, if the pool's tokenizer is missing, no replica has reported,
+or the prompt cannot be known exactly (tools, pictures, other routes than chat and completions).
 
-Neighbours: `functions.gateway.feeds` carries updates and requests between this and the bus; `index` asks.
+`functions.gateway.feeds` carries updates and requests between this module and the bus; `index` queries it.
 """
 
 import logging
@@ -33,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExactPrefixes:
-    """Owned by one event loop, which `start` is given a way into: the learner tells from its own thread."""
+    """Cached prompt tokens per replica. Owned by one event loop; `start` connects the learner's thread to it."""
 
     def __init__(self, tokenizers: TokenizerSource, clock: Callable[[], float]) -> None:
         self.view = PrefixView()
@@ -41,8 +43,8 @@ class ExactPrefixes:
         self.tokenizers = tokenizers
         self._chains = PromptChains()
         self._clock = clock
-        self._began: set[PoolName] = set()  # pools of which everything was asked once
-        self.refused_total = 0  # messages that were none
+        self._began: set[PoolName] = set()  # pools for which a full update was requested
+        self.refused_total = 0  # malformed messages
         self.learnt_total = 0
         self.known_total = 0
         self.unknown_total = 0
@@ -54,7 +56,7 @@ class ExactPrefixes:
         self.learner.close()
 
     def matched(self, admitted: Admitted) -> CachedPrompt | None:
-        """Prompt tokens that each replica holds; None where nothing is known of this prompt."""
+        """Return the prompt tokens that each replica holds, or None if nothing is known of this prompt."""
         held = self._held(admitted)
         if held is None:
             self.unknown_total += 1
@@ -106,18 +108,19 @@ class ExactPrefixes:
             )
 
     def learnt(self, job: PromptJob, learnt: Learnt) -> None:
-        """By a tokenizer that is still the pool's; by a former one it would name blocks that nobody holds."""
+        """Store a learned prompt, unless the pool's tokenizer has changed: then its block names match no replica."""
         self.learnt_total += 1
         if self.tokenizers.directory_of(job.pool) == job.model_dir:
             self._chains.put(learnt)
 
     async def refresh_tokenizers(self, catalogue: Catalogue) -> None:
-        """Bring what the catalogue's pools need; what was learnt is forgotten where a tokenizer is another one now."""
+        """Fetch the tokenizers that the catalogue's pools need, and forget learned prompts if a tokenizer has
+        changed."""
         if await self.tokenizers.refresh(catalogue):
             self._chains = PromptChains()
 
     def receive(self, message: bytes) -> None:
-        """One message from the bus; what is none is dropped and counted."""
+        """Apply one message from the bus. Malformed messages are dropped and counted."""
         try:
             self.view.fold(decode(message), self._clock())
         except (PrefixUpdateInvalid, ValueError) as error:
@@ -125,7 +128,7 @@ class ExactPrefixes:
             _log.warning("dropped news of prefixes: %s", error)
 
     def asks(self, catalogue: Catalogue) -> list[PrefixRequest]:
-        """What to ask of whom now, so that it goes on being told."""
+        """Return the update requests to publish now, so that replicas continue to send updates."""
         asks: list[PrefixRequest] = []
         self._began.intersection_update(catalogue.pools)
         for pool in catalogue.pools:

@@ -1,15 +1,15 @@
-"""Metrics of prefix caches: how much of the prompts came from them, and whether that was predicted, per pool.
+"""Metrics of prefix caches per pool: cached share of the prompts, and errors of the prediction.
 
-    hit ratio = cached / prompt tokens, by the engines' own usage, of the last minute or so (they fade by e^(-t/60 s))
+    hit ratio = cached / prompt tokens, by the engines' usage, over about the last minute (weights decay by e^(-t/60 s))
 
-The prediction is judged in tokens: what was foreseen for the replica that answered, what of that was too much (over),
-and what was cached without being foreseen (under). `over / predicted` says how far the predictions can be believed.
-Worked example (test_worked_example_of_the_prologue): 300 foreseen and 256 cached, then 0 and 100: over 44, under 100.
+The prediction is judged in tokens: predicted for the replica that answered, predicted but not cached (over), and
+cached but not predicted (under). `over / predicted` shows how reliable predictions are. Worked example
+(test_worked_example_of_the_prologue): 300 predicted and 256 cached, then 0 and 100: over 44, under 100.
 
-Where replicas tell of their caches, `ExactPrefixStats` shows how often exact prefixes answered, of how many replicas,
-and what was lost on the way.
+If replicas report their caches, `ExactPrefixStats` shows how often exact prefixes answered, for how many replicas,
+and what was lost.
 
-Neighbours: `functions.gateway.metrics` reports each whole answer and renders.
+`functions.gateway.metrics` reports each whole answer and renders.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class _Pool:
 
 
 class PrefixStats:
-    """Owned by one event loop. Its pools are the snapshot's, of which there are few."""
+    """Prefix metrics of the snapshot's pools. Owned by one event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._predicted = Counter(
@@ -58,7 +58,7 @@ class PrefixStats:
         self._pools: dict[PoolName, _Pool] = {}
 
     def answered(self, pool: PoolName, predicted_tokens: int, usage: Usage, now_s: float) -> None:
-        """A whole answer, with what was foreseen for the replica that gave it."""
+        """Record a complete answer and the cached tokens predicted for its replica."""
         figures = self._pools.get(pool) or self._begin(pool, now_s)
         kept_ratio = exp((figures.at_s - now_s) / _FADING_S)
         figures.at_s = now_s

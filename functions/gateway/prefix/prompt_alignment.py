@@ -1,15 +1,15 @@
-"""Alignment of text and tokens: how many of a prompt's tokens are settled by how much of its text.
+"""Alignment of text and tokens: how many of a prompt's tokens are settled by a given part of its text.
 
-A gateway sees that two prompts begin alike by the blocks of their text (`functions.decisions.prefix.block_names`); an
-engine shares KV by blocks of tokens. Between the two stand the chat template (`prompt_text` is what went into it, the
-rendered prompt what came out) and the tokenizer, which looks a little ahead. So for each boundary of text blocks:
+A gateway compares prompts by blocks of text (`functions.decisions.prefix.block_names`), and an engine shares KV by
+blocks of tokens. In between are the chat template (`prompt_text` is its input, the rendered prompt its output) and
+the tokenizer, which looks a little ahead. For each boundary of text blocks there are two steps:
 
-    1. which character of the rendered prompt does it reach?   messages are found again in it, one after the other
-    2. which tokens end before that, whatever follows?         two words back: tokenizers do not look further than one
+    1. Which character of the rendered prompt does it reach?   Each message is searched in the prompt, in order.
+    2. Which tokens end before that, for any continuation?     Two words back: tokenizers look ahead at most one.
 
-Both err on the side of fewer tokens. Worked example (test_worked_example_of_the_prologue): the text `user`, a separator
-and 600 characters of content, in blocks of 512 bytes. The first boundary lies 507 characters into the content, wherever
-that is in the rendered prompt; tokens that end before the second word before it are settled.
+Both err towards fewer tokens. Worked example (test_worked_example_of_the_prologue): the text is `user`, a separator
+and 600 characters of content, in blocks of 512 bytes. The first boundary is 507 characters into the content, at its
+position in the rendered prompt. The tokens that end before the second word before it are settled.
 """
 
 from bisect import bisect_right
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from functions.gateway.prefix.prompt_tokenizer import Tokens
 
-FARTHEST_CHARS = 1000  # a run of text without spaces: merges of tokens do not reach through that
+FARTHEST_CHARS = 1000  # token merges do not reach across a run of this many characters without spaces
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A message's content: where it is in the text (bytes) and in the rendered prompt (characters)."""
+    """Position of a message's content in the text (bytes) and in the rendered prompt (characters)."""
 
     content: bytes
     in_text: int
@@ -31,7 +31,8 @@ class Span:
 
 
 def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
-    """Where the contents are, as far as all are found in order; a template may change what it is given."""
+    """Return the positions of the contents, up to the first that is not found in order: a template may change its
+    input."""
     found: list[Span] = []
     text_at = prompt_at = 0
     for content in contents:
@@ -46,9 +47,9 @@ def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
 
 
 def settled_tokens(boundaries: Iterable[int], where: list[Span], prompt: str, tokens: Tokens) -> list[int]:
-    """For each boundary (bytes of the text, ascending), how many tokens it settles.
+    """Return the number of settled tokens for each boundary (bytes of the text, ascending).
 
-    `prompt` may be cut: what reaches beyond settles what a boundary at the cut would.
+    `prompt` may be cut. A boundary beyond the cut settles as much as one at the cut.
     """
     settled: list[int] = []
     at = reached = 0
@@ -64,7 +65,8 @@ def settled_tokens(boundaries: Iterable[int], where: list[Span], prompt: str, to
 
 
 def two_words_back(prompt: str, end: int) -> int:
-    """Where the space before the second word before `end` begins; a word is at most FARTHEST_CHARS long."""
+    """Return where the space before the second word before `end` begins. A word has at most FARTHEST_CHARS
+    characters."""
     least = max(0, end - FARTHEST_CHARS)
     for _ in range(2):
         while end > least and prompt[end - 1].isspace():
@@ -77,6 +79,6 @@ def two_words_back(prompt: str, end: int) -> int:
 
 
 def _reached(boundary: int, span: Span) -> int:
-    """The characters of the prompt before a boundary that lies in or after this content, and before the next."""
+    """Return the characters of the prompt before a boundary in or after this content and before the next one."""
     inside = span.content[: boundary - span.in_text]
     return span.in_prompt + len(inside.decode("utf-8", "ignore"))

@@ -1,11 +1,11 @@
-"""Learnt prompts: a block of text to the token blocks that it settles.
+"""Learned prompts: map a block of text to the token blocks that it settles.
 
-On the request's path a prompt is known by the hashes of its text blocks. Here the deepest one that was seen before
-leads to the chain of token blocks up to it, without a tokenizer. A prompt that grows turn by turn is found by its
-former turn; what came since is not in the answer, and neither is it in any cache but the one that made it.
+On the request's path a prompt is known by the hashes of its text blocks. The deepest known hash leads to the chain of
+token blocks up to it, without a tokenizer. A growing conversation is found by its former turn. Later text is not in
+the result, and no cache holds it but the one that generated it.
 
-Memory is bounded: MAX_CELLS text and token blocks together, some 100 bytes each; the prompts that were asked for least
-recently go first. Measured: 0.3 us for a prompt of 1 KB, 1.8 us for one of 200 KB.
+Memory is limited to MAX_CELLS text and token blocks together, about 100 bytes each. The least recently used prompts
+are evicted. Measured: 0.3 us for a prompt of 1 KB, 1.8 us for one of 200 KB.
 """
 
 from array import array
@@ -18,7 +18,7 @@ MAX_CELLS = 500_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learnt:
-    """One prompt: the names of its token blocks, and how many of them each of its text blocks settles."""
+    """A learned prompt: the names of its token blocks, and how many of them each text block settles."""
 
     text_blocks: tuple[int, ...]
     block_tokens: int
@@ -31,23 +31,23 @@ class Learnt:
 
 
 class PromptChains:
-    """Owned by one event loop."""
+    """Learned prompts by text block. Owned by one event loop."""
 
     def __init__(self, max_cells: int = MAX_CELLS) -> None:
         self._max_cells = max_cells
         self._cells = 0
-        self._by_block: dict[int, tuple[Learnt, int]] = {}  # where a text block was seen last, and at which place
+        self._by_block: dict[int, tuple[Learnt, int]] = {}  # the latest prompt with a text block, and the block's index
         self._used: OrderedDict[Learnt, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._used)
 
     def deepest(self, text_blocks: Sequence[int]) -> tuple[Learnt, int] | None:
-        """The prompt that shares the most of this text, and how many text blocks it shares."""
+        """Return the prompt with the longest common text, and the number of common text blocks."""
         by_block = self._by_block
         if not text_blocks or text_blocks[0] not in by_block:
             return None
-        low, high = 0, len(text_blocks)  # block `low` is known, block `high` is not, or is none
+        low, high = 0, len(text_blocks)  # block `low` is known; block `high` is unknown or does not exist
         middle = high - 1
         while high - low > 1:
             if text_blocks[middle] in by_block:
@@ -73,5 +73,5 @@ class PromptChains:
         del self._used[learnt]
         self._cells -= learnt.cells
         for block in learnt.text_blocks:
-            if self._by_block[block][0] is learnt:  # another prompt with the same beginning may have come since
+            if self._by_block[block][0] is learnt:  # a later prompt may have the same beginning
                 del self._by_block[block]

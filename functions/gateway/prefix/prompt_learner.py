@@ -1,23 +1,23 @@
-"""Tokenizing of prompts on a thread beside the event loop: render, tokenize, name, align.
+"""Tokenize prompts on a thread beside the event loop: render, tokenize, name the blocks, align.
 
-Nothing waits for it. A request whose prompt is new is routed by what is known (a former turn, or the gateway's own
-record) and taught here meanwhile; its next turn finds it. Waiting for the tokenizer instead would cost each first turn
-its time (40 ms for 20 KB) and gain nothing: what no replica has seen, no replica holds. What it would gain is a prompt
-that another gateway has sent, and that is found one request later.
+No request waits for it. A request with a new prompt is routed by what is known (a former turn, or the gateway's own
+record) and learned meanwhile, so that its next turn finds it. Waiting for the tokenizer would cost each first turn
+its time (40 ms for 20 KB) and gain almost nothing, because no replica holds what no replica has seen. It would help
+only with a prompt that another gateway has sent, which is found one request later anyway.
 
-The queue is short and fair (`tokenize_queue`), and what does not fit is not learnt. Rendering holds the interpreter's
-lock, tokenising does not. Of a very long prompt the beginning is learnt, MAX_LEARNT_CHARS of it: there replicas differ,
-and what holds the lock for its length (reading 100,000 token ids from the library: 10 ms) stays short. Measured with a
-prompt of 4 MB: the event loop stands still for 26 ms at a time where it is English, for 80 ms where it is random
-letters (test_the_interpreters_lock_is_free_while_it_tokenises; without all this, for 10 s).
+The queue is short and fair (`tokenize_queue`), and prompts that do not fit are skipped. Rendering holds the
+interpreter's lock, tokenizing does not. Only the first MAX_LEARNT_CHARS of a very long prompt are learned. Replicas
+differ there, and the steps that hold the lock (reading 100,000 token ids from the library: 10 ms) stay short.
+Measured with a prompt of 4 MB: the event loop is blocked for 26 ms at a time for English, for 80 ms for random
+letters (test_the_interpreters_lock_is_free_while_it_tokenises; without these measures 10 s).
 
-A prompt is learnt only if its text blocks are those that the request was admitted with: what was put into the body
-since, or reads otherwise, is found out here.
+A prompt is learned only if its text blocks are those with which the request was admitted. This detects bodies that
+were changed since or are read differently here.
 
-Tokenizer and chat template of each pool's base model are read when they are first asked for, from the directory that a
-job names (`tokenizer_source` knows it): tokenizer.json, tokenizer_config.json and, where there is one,
-chat_template.jinja. The simulated engine's stand-in for a model names the engine's own tokenizer in its config.json. A
-directory that could not be read is looked at again after RETRY_S: models may come later.
+The tokenizer and chat template of a pool's base model are read at first use from the directory that a job names
+(`tokenizer_source` provides it): tokenizer.json, tokenizer_config.json and chat_template.jinja if present. For a
+simulated engine, config.json names the engine's own tokenizer. An unreadable directory is tried again after RETRY_S,
+because models may arrive later.
 """
 
 import json
@@ -55,11 +55,11 @@ RETRY_S = 30.0
 @dataclass(frozen=True, slots=True)
 class PromptModel:
     tokenizer: PromptTokenizer
-    template: PromptTemplate | None  # None: a model without chats
+    template: PromptTemplate | None  # None: the model has no chat template
 
 
 class SimulatedTokenizer:
-    """The simulated engine's own, with the ends of its tokens."""
+    """The simulated engine's tokenizer, with the ends of its tokens."""
 
     def __init__(self) -> None:
         self._tokenizer = BuiltinTokenizer()
@@ -73,12 +73,13 @@ class SimulatedTokenizer:
 
 
 class PromptModels:
-    """Owned by one thread. One a pool, that of the directory asked for last; pools are those of a snapshot."""
+    """Tokenizer and template of each pool, from the last requested directory. Owned by one thread; pools are a
+    snapshot's."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._models: dict[PoolName, tuple[Path, PromptModel]] = {}
-        self._missing: dict[PoolName, tuple[Path, float]] = {}  # when it was last looked for
+        self._missing: dict[PoolName, tuple[Path, float]] = {}  # the missing directory and the time of the last try
 
     def of(self, pool: PoolName, directory: Path) -> PromptModel | None:
         at, model = self._models.get(pool, (None, None))
@@ -100,7 +101,7 @@ class PromptModels:
 
 
 def load_model(directory: Path) -> PromptModel:
-    """Raises OSError or ValueError where what is there is no tokenizer, or none is there."""
+    """Load tokenizer and template. Raise OSError or ValueError if there is no valid tokenizer."""
     config_file = directory / "config.json"
     if config_file.is_file() and json.loads(config_file.read_text()).get(BUILTIN_KEY) == BUILTIN:
         return PromptModel(SimulatedTokenizer(), PromptTemplate(CHATML, {}))
@@ -108,36 +109,37 @@ def load_model(directory: Path) -> PromptModel:
 
 
 _log = logging.getLogger(__name__)
-MAX_LEARNT_CHARS = 256 * 1024  # of a rendered prompt: 64,000 tokens of English
+MAX_LEARNT_CHARS = 256 * 1024  # length of a rendered prompt; 64,000 tokens of English
 _JOIN_S = 5.0
 
 
 class PromptJob(msgspec.Struct, frozen=True, gc=False):
-    """A request as far as it concerns its prompt."""
+    """The part of a request that is needed to learn its prompt."""
 
     tenant: TenantId
     pool: PoolName
     engine_name: EngineName
     is_adapter: bool
-    output: OutputFields  # of its route: where the prompt is
+    output: OutputFields  # fields of the route: where the prompt is
     body: bytes
     text_blocks: tuple[int, ...]
     text_block_bytes: int
     block_tokens: int
-    model_dir: Path  # with the pool's tokenizer
+    model_dir: Path  # directory with the pool's tokenizer
 
 
 class PromptLearner:
-    """`learn` is pure but for its memory of pieces and models; `start` and `close` run it on a thread."""
+    """Learner of prompts. `learn` is pure but for its cache of pieces and models; `start` and `close` run it on a
+    thread."""
 
     def __init__(self) -> None:
         self._models = PromptModels()
         self._queue: TokenizeQueue[PromptJob] = TokenizeQueue()
         self._thread: threading.Thread | None = None
-        self.left_out_total = 0  # lessons that found the queue full
+        self.left_out_total = 0  # prompts skipped because the queue was full
 
     def start(self, tell: Callable[[PromptJob, Learnt], object]) -> None:
-        """`tell` is called on the thread."""
+        """Start the thread. `tell` is called on it."""
         self._thread = threading.Thread(target=self._run, args=(tell,), name="prompts", daemon=True)
         self._thread.start()
 
@@ -147,15 +149,15 @@ class PromptLearner:
             self._thread.join(_JOIN_S)
 
     def request(self, job: PromptJob) -> bool:
-        """False where there is no room for it now."""
+        """Enqueue a prompt. Return False if there is no room."""
         put = self._queue.put(job)
         self.left_out_total += not put
         return put
 
     def learn(self, job: PromptJob) -> Learnt | None:
-        """None where the pool's tokenizer is not at hand or the body is another one than was admitted.
+        """Learn a prompt. Return None if the tokenizer is missing or the body differs from the admitted one.
 
-        A prompt that cannot be known exactly is learnt as one that settles nothing, so that it is not tried again.
+        A prompt that cannot be known exactly is learned as one that settles nothing, so that it is not tried again.
         """
         model = self._models.of(job.pool, job.model_dir)
         if model is None:
@@ -179,7 +181,7 @@ class PromptLearner:
                 return
             try:
                 learnt = self.learn(job)
-            except Exception:  # whatever a body or a template did, the next lesson is another
+            except Exception:  # an error in one body or template must not stop the thread
                 _log.exception("a prompt of %s could not be learnt", job.engine_name)
                 continue
             if learnt is not None:
@@ -187,7 +189,7 @@ class PromptLearner:
 
 
 def _tokens(body: dict[str, Any], text: bytes, model: PromptModel, job: PromptJob) -> tuple["array[int]", list[int]]:
-    """The prompt's token ids, and how many of them each text block settles."""
+    """Return the prompt's token ids, and how many of them each text block settles."""
     boundaries = range(job.text_block_bytes, len(text) + 1, job.text_block_bytes)
     nothing = array("q"), [0] * len(boundaries)
     if job.output.prompt == "messages":

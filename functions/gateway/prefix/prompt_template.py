@@ -1,12 +1,12 @@
-"""Chat template of a model: a conversation to the prompt that the model reads, as the engine renders it.
+"""Chat template of a model: render a conversation to the prompt that the model reads, as the engine does.
 
-A template is code that came with a model. It runs in jinja2's immutable sandbox, on a thread of its own (`learner`),
-and is stopped when what it writes gets too long or takes too long: with each piece that it writes, and with each turn
-of its loops, into which a look at the clock is put when it is compiled. Repeating and raising to powers are bounded,
-since one of them is enough to fill the memory. Beyond that it is the operator's own model, as in the engine.
+A template is code that came with a model. It runs in jinja2's immutable sandbox on its own thread (`prompt_learner`),
+and is stopped if its output gets too long or it runs too long. The check happens with each piece of output and each
+loop iteration, for which a clock check is compiled into the loops. Repetition and powers are limited, because a
+single one can fill the memory. Beyond that the model is trusted as in the engine: the operator chose it.
 
-What is not rendered here is not known exactly, and `None` says so: tools, pictures, templates and their arguments that
-come with a request, fields of messages besides role and content. Such requests are routed by the gateway's own record.
+Prompts that cannot be rendered exactly give `None`: tools, pictures, templates and template arguments in the request,
+and message fields other than role and content. Such requests are routed by the gateway's own record.
 """
 
 import json
@@ -36,11 +36,12 @@ Message = dict[str, str]
 
 
 class TemplateFailed(Exception):
-    """The template refused the conversation, or wrote too much for too long."""
+    """The template rejected the conversation, or produced too much output or ran too long."""
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model said, for those who train it; here it is what stands in it."""
+    """The tag `{% generation %}`, which marks the model's own text for training. Here its content is rendered as it
+    is."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -52,7 +53,7 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Of one template, which one thread renders."""
+    """Sandbox of one template, used by one thread."""
 
     intercepted_binops = frozenset(("*", "**"))
 
@@ -77,7 +78,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
-        """jinja2's own hook between parsing and compiling."""
+        """Insert the clock check into each loop. jinja2 calls this method between parsing and compiling."""
         for loop in source.find_all(nodes.For):
             look = nodes.ExprStmt(nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None))
             loop.body.insert(0, look.set_lineno(loop.lineno))
@@ -85,7 +86,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class PromptTemplate:
-    """Raises jinja2.TemplateError where the source is no template."""
+    """A compiled template. Raises jinja2.TemplateError if the source is not a template."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         self._sandbox = _Sandbox()
@@ -93,7 +94,7 @@ class PromptTemplate:
         self._tokens = dict(tokens)
 
     def render(self, messages: list[Message]) -> str:
-        """The prompt, up to where the answer begins. Raises TemplateFailed."""
+        """Return the prompt up to where the answer begins. Raise TemplateFailed."""
         pieces: list[str] = []
         chars, self._sandbox.until_s = 0, time.monotonic() + MAX_RENDER_S
         try:
@@ -111,7 +112,7 @@ class PromptTemplate:
 
 
 def load_template(directory: Path) -> PromptTemplate | None:
-    """The template of a model directory, None where it has none; OSError or ValueError where it cannot be read."""
+    """Return the template of a model directory, or None. Raise OSError or ValueError if it cannot be read."""
     config_file, file = directory / "tokenizer_config.json", directory / "chat_template.jinja"
     config: dict[str, Any] = json.loads(config_file.read_text()) if config_file.is_file() else {}
     source = file.read_text() if file.is_file() else config.get("chat_template")
@@ -127,7 +128,7 @@ def load_template(directory: Path) -> PromptTemplate | None:
 
 
 def conversation(body: Mapping[str, Any]) -> list[Message] | None:
-    """The messages of a chat request, where they are all that its prompt is made of."""
+    """Return the messages of a chat request if its prompt consists of nothing else, or None."""
     if any(body.get(name) for name in _UNRENDERED) or body.get("add_generation_prompt") is False:
         return None
     messages: list[Message] = []
@@ -140,14 +141,14 @@ def conversation(body: Mapping[str, Any]) -> list[Message] | None:
 
 
 def _text_of(content: object) -> str | None:
-    """A text, also as the only part of a list."""
+    """Return a text, possibly the only part of a list, or None."""
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
         content = content[0].get("text")
     return content if isinstance(content, str) else None
 
 
 def _token_text(value: object) -> str:
-    """Older tokenizer_config.json files write a token as an object with its text under `content`."""
+    """Return a token's text. Older tokenizer_config.json files have an object with the text under `content`."""
     return str(value.get("content", "")) if isinstance(value, Mapping) else str(value or "")
 
 
@@ -160,5 +161,5 @@ def _refuse(message: str) -> str:
 
 
 def _now(layout: str) -> str:
-    """As the engine does: some templates tell the model what day it is."""
+    """Return the local time as the engine does: some templates include the date."""
     return datetime.now().strftime(layout)  # noqa: DTZ005 - the engine's own habit is local time too

@@ -1,17 +1,17 @@
-"""Text of a prompt, in one order, whatever route it came by: hashed for prefixes and measured for size.
+"""Text of a prompt in a fixed order, independent of the route: hashed for prefixes and measured for size.
 
-It is what a chat template is likely to make of the request, but for the template's own words: tools first, then each
-message's role and content. So two requests with a common beginning here have one in the engine, as far as the text
-goes. Token ids stand as eight bytes each, pictures, sounds and files as hashes in their place: what is sent as base64
-is no text, megabytes of it are some hundred tokens to a model. So where a content part points at something (a URL, or
-bytes in base64), the pointer becomes 32 hex digits, and is counted. What merely has such a name, as a tool's argument
-`file` may, stays. Worked example (test_a_picture_of_a_megabyte_is_a_hash): one message with a picture of 1 MB in base64
-is 100 bytes of text and one piece of media, whatever route it came by.
+The text resembles what a chat template makes of the request, without the template's own words: tools first, then each
+message's role and content. Two requests with a common beginning here have one in the engine too, as far as the text
+goes. Token ids are eight bytes each. Pictures, sounds and files are replaced by hashes, because base64 is not text:
+megabytes of it are some hundred tokens to a model. In a content part that points at something (a URL, or bytes in
+base64), the pointer becomes 32 hex digits and is counted. A field that merely has such a name, like a tool's argument
+`file`, is unchanged. Worked example (test_a_picture_of_a_megabyte_is_a_hash): a message with a picture of 1 MB in
+base64 is 100 bytes of text and one piece of media on every route.
 
-The separators may occur in a prompt: then two prompts can look alike here that are not, and the caller's own request is
-routed to a replica that lacks its prefix. Nothing else is decided by this text.
+The separators may occur in a prompt. Two different prompts can then look alike, and the caller's own request may be
+routed to a replica without its prefix. The text decides nothing else.
 
-Neighbours: `features` asks; `functions.decisions.prefix.block_names` hashes it; `media` judges where pointers may lead.
+`features` uses it, `functions.decisions.prefix.block_names` hashes it, and `media` checks where pointers may lead.
 """
 
 from array import array
@@ -37,14 +37,14 @@ _INNER = ("url", "data", "file_data")
 
 
 def may_have_media(document: bytes) -> bool:
-    """Whether JSON has a name that a pointer has: a look at its bytes, for most have none."""
+    """Return True if JSON contains the name of a pointer. This byte search is fast, because most bodies have none."""
     return any(needle in document for needle in _NEEDLES)
 
 
 def lean(value: Any) -> tuple[Any, int]:
-    """The value with hashes in the place of media, and how many there were; a copy only where there were some.
+    """Return the value with media replaced by hashes, and their number. It is copied only if it has media.
 
-    Depth and size are bounded by intake: the worst body that it lets pass takes about as long here as its parsing did.
+    Intake limits depth and size: the worst body that it admits takes about as long here as its parsing did.
     """
     if type(value) is list:
         return _lean_items(value, enumerate(value))
@@ -72,30 +72,30 @@ def _lean_items(value: Any, items: Iterable[tuple[Any, Any]]) -> tuple[Any, int]
 def _is_media(name: str, value: Any) -> bool:
     if type(value) is str:
         return name in _RAW or value[:6].lower().startswith(_SCHEMES)
-    if type(value) is not dict or value.get("type") == "text":  # a document of Anthropic's that is text
+    if type(value) is not dict or value.get("type") == "text":  # a text document in Anthropic's format
         return False
     return any(type(value.get(inner)) is str for inner in _INNER)
 
 
 MEDIA_TOKENS = 1024  # one picture: 576 (336 pixels square) to 1,300 (a megapixel) in common models
-# What becomes prompt, on whatever route.
+# Fields that become part of the prompt, over all routes.
 _AROUND_MESSAGES = ("tools", "functions", "documents", "chat_template_kwargs")
 _ANY_AROUND_MESSAGES = frozenset(_AROUND_MESSAGES)
 _TEXTS = (
     *("tools", "system", "instructions", "instruction", "chat_template_kwargs", "query", "queries", "text_1", "data_1"),
     *("prompt", "input", "messages", "documents", "items", "text_2", "data_2", "tokens"),
 )
-_TURN = "\x1e"  # before a role, and between role and content: two bytes a message, of the template's five tokens or so
+_TURN = "\x1e"  # separates roles and contents: two bytes per message, for the template's five tokens or so
 
 
 class PromptText(NamedTuple):
     text: bytes
-    ids: int | None = None  # how many token ids it is, where it is nothing else
-    media: int = 0  # pictures and sounds, whose tokens no byte count tells
+    ids: int | None = None  # number of token ids, if the prompt consists of nothing else
+    media: int = 0  # pictures and sounds, whose tokens do not follow from their bytes
 
 
 def prompt_text(parsed: JsonObject, output: OutputFields | None) -> PromptText:
-    """The prompt of a request whose fields were checked; `output` is its route's, which knows where the prompt is."""
+    """Return the prompt of a request with checked fields. `output` says where the route's prompt is."""
     field = output.prompt if output is not None else ""
     if field == "messages" and "system" not in parsed:
         return _chat(parsed, parsed["messages"])
@@ -122,7 +122,7 @@ def _chat(parsed: JsonObject, messages: list[dict[str, Any]]) -> PromptText:
 
 
 def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
-    """The text of a message in parts, what else is in them as its JSON; how many pictures and sounds there are."""
+    """Add the text of a message in parts, and other content as JSON. Return the number of pictures and sounds."""
     media = 0
     for part in parts:
         text = part.get("text")
@@ -138,21 +138,21 @@ def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
 
 
 def _add_rest(pieces: list[str], part: dict[str, Any]) -> int:
-    """Of a part with a text, what else is in it: an engine may take it for a picture, a template may write it."""
+    """Add the other fields of a text part, which an engine may read as a picture or a template may render."""
     rest, found = lean({name: value for name, value in part.items() if name not in ("type", "text")})
     pieces.append(orjson.dumps(rest).decode())
     return found
 
 
 def _add_more(pieces: list[str], message: dict[str, Any]) -> None:
-    """Tool calls, names and whatever else templates render."""
+    """Add tool calls, names and other fields that templates render."""
     more = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
     if more:
         pieces.append(orjson.dumps(more).decode())
 
 
 def _completion(prompt: Any, suffix: str | None) -> PromptText:
-    """What is before the answer, and what is to come after it."""
+    """Return the text before the answer and, with a suffix, the text after it."""
     found = PromptText(prompt.encode()) if type(prompt) is str else _prompts(prompt)
     if not suffix:
         return found
@@ -162,7 +162,8 @@ def _completion(prompt: Any, suffix: str | None) -> PromptText:
 
 
 def _prompts(prompt: list[Any]) -> PromptText:
-    """Several prompts, or token ids; the engine takes each prompt for itself, and the first has the prefix."""
+    """Return several prompts or token ids as one text. The engine computes each prompt separately; the first has the
+    prefix."""
     if type(prompt[0]) is int:
         return PromptText(_packed(prompt), len(prompt))
     if type(prompt[0]) is str:
@@ -175,7 +176,7 @@ def _packed(ids: list[int]) -> bytes:
 
 
 def _other(parsed: JsonObject) -> PromptText:
-    """Routes of other shapes: every field that holds text, what is no text itself as its JSON."""
+    """Return all text fields of other routes. Fields that are not text are added as JSON."""
     values = [parsed[name] for name in _TEXTS if parsed.get(name) is not None]
     if len(values) == 1 and _are_ids(values[0]):
         return PromptText(_packed(values[0]), len(values[0]))

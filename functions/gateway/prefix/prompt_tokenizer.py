@@ -1,18 +1,18 @@
-"""Tokenizer of a model: text to token ids as the engine makes them, and where in the text each token ends.
+"""Tokenizer of a model: token ids as the engine computes them, and where in the text each token ends.
 
-The model's own tokenizer does it. Special tokens (<|im_start|>) cut a text before anything else does, so what lies
-between two of them is tokenised alone: a conversation that grows by a turn costs its new turn, the rest is remembered.
-Where a tokenizer has special tokens that reach over their borders, or adds something at the beginning of a text, the
-whole text is tokenised every time; that is found out once, on texts made for it.
+The model's own tokenizer is used. Special tokens (<|im_start|>) cut a text before anything else, so the text between
+two of them is tokenized separately: in a growing conversation only the new turn is tokenized and the rest is cached.
+Some tokenizers have special tokens that affect neighbouring text, or add something at the beginning of a text. Then
+the whole text is tokenized every time. A probe detects this once, on loading.
 
-Exactness is not an aim but the condition: token ids that differ name blocks that nobody holds. So says
-test_token_ids_are_those_of_the_whole_text, for thousands of conversations.
+Exactness is required: different token ids name blocks that no replica holds.
+test_token_ids_are_those_of_the_whole_text checks it for thousands of conversations.
 
-This runs on a thread beside the event loop, which must not wait for it. `Tokenizer.encode` holds the interpreter's lock
-to its end (1.1 s for 1 MB), `encode_batch` does not; a list of all offsets is one call as well (100 ms for 250,000
-tokens), so ends are read one by one, and whoever wants the lock gets it in between.
+This runs on a thread beside the event loop, which must not wait for it. `Tokenizer.encode` holds the interpreter's
+lock to its end (1.1 s for 1 MB), `encode_batch` does not. A list of all offsets would be one call too (100 ms for
+250,000 tokens), so ends are read one by one, and other threads get the lock in between.
 
-Measured on a busy core: 2 KB of new text (600 tokens) takes 4 ms, a remembered piece of as much 5 us.
+Measured on a busy core: 2 KB of new text (600 tokens) takes 4 ms, a cached piece of that size 5 us.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 MAX_REMEMBERED_BYTES = 32 * 1024 * 1024
-_ENTRY_BYTES = 300  # of an entry, besides its numbers
+_ENTRY_BYTES = 300  # overhead of an entry beside its numbers
 _PROBE_WORDS = ("You are", " a\n", "\n\nhello ", " ", "", "naïve “x”  \n", "1234567", "\t\t", "don't ")
 
 
@@ -41,7 +41,7 @@ class Tokens:
         self.ends = array("q")
 
     def add(self, ids: "array[int]", ends: "array[int]", offset: int) -> None:
-        """These tokens come next; their ends count from `offset`."""
+        """Append these tokens, whose ends count from `offset`."""
         self.ids.extend(ids)
         self.ends.frombytes((np.frombuffer(ends, dtype=np.int64) + offset).tobytes())
 
@@ -51,7 +51,7 @@ class PromptTokenizer(Protocol):
 
 
 class ModelTokenizer:
-    """Of one model directory. Owned by one thread."""
+    """Tokenizer of one model directory. Owned by one thread."""
 
     def __init__(self, tokenizer: Tokenizer, added: list[dict[str, Any]]) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +65,7 @@ class ModelTokenizer:
 
     @classmethod
     def load(cls, directory: Path) -> "ModelTokenizer":
-        """Raises OSError or ValueError where there is no tokenizer.json that can be read."""
+        """Load the tokenizer. Raise OSError or ValueError if there is no readable tokenizer.json."""
         content = (directory / "tokenizer.json").read_text()
         try:
             tokenizer = Tokenizer.from_str(content)
@@ -96,7 +96,8 @@ class ModelTokenizer:
         return tokens
 
     def _piece(self, piece: str) -> tuple["array[int]", "array[int]"]:
-        key = hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()  # nobody's to collide
+        # Cryptographic, so that no tenant can cause a collision
+        key = hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         found = self._remembered.get(key)
         if found is not None:
             self._remembered.move_to_end(key)
@@ -108,12 +109,12 @@ class ModelTokenizer:
         return found
 
     def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple["array[int]", "array[int]"]:
-        """Ids and ends, as the prologue has it."""
+        """Return ids and ends without holding the interpreter's lock for long."""
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         return array("q", encoding.ids), _ends(encoding)
 
     def _pieces_are_exact(self) -> bool:
-        """Whether cutting changes nothing, on texts that begin and end in every way next to special tokens."""
+        """Return True if cutting changes nothing, for probe texts with every kind of neighbour of special tokens."""
         for special in self._special:
             for before in _PROBE_WORDS:
                 text = "".join(f"{before}{special}{after}" for after in _PROBE_WORDS)
@@ -124,7 +125,7 @@ class ModelTokenizer:
 
 
 def _ends(encoding: Encoding) -> "array[int]":
-    """Ascending; a token that is added around the text ends where the one before it does."""
+    """Return the ends in ascending order. A token added around the text ends where the previous one does."""
     ends = array("q")
     end, chars_of = 0, encoding.token_to_chars
     for index in range(len(encoding)):

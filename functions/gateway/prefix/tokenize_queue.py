@@ -1,15 +1,14 @@
-"""Queue of prompts to tokenize: bounded in number and bytes, each once, and fair between tenants.
+"""Queue of prompts to tokenize: limited in number and bytes, without duplicates, and fair between tenants.
 
-A lesson takes as long as its prompt is long (half a second for 200 KB), so whoever sends long prompts could keep the
-one thread that learns to itself. Hence as in a fair queue: who has had least of the thread, in bytes, comes next, and
-nobody has more than a quarter of the places and of the bytes.
+A job takes as long as its prompt is long (half a second for 200 KB), so a tenant with long prompts could monopolize
+the thread. The queue therefore serves the tenant that has used the thread least, in bytes. A tenant has at most a
+quarter of the jobs and of the bytes.
 
-    spent[tenant] += bytes of its lesson         whoever begins to wait starts from the least of those who wait
-    worked example (test_long_prompts_of_one_do_not_keep_others_waiting): A has three lessons of 100 KB, B then three of
+    spent[tenant] += bytes of its job         a tenant that starts to wait begins with the least of the waiting ones
+    worked example (test_long_prompts_of_one_do_not_keep_others_waiting): A has three jobs of 100 KB, then B three of
     1 KB: A, B, B, B, A, A
 
-Neighbours: `prompt_learner` takes from here, on its thread; the event loop puts. Both under one lock, held for
-microseconds.
+`prompt_learner` reads the queue on its thread and the event loop writes, both under one lock, held for microseconds.
 """
 
 import threading
@@ -20,11 +19,11 @@ from functions.api.ids import TenantId
 
 MAX_JOBS = 128
 MAX_BYTES = 16 * 1024 * 1024  # four of the largest bodies
-SHARE_RATIO = 0.25  # of either, for one tenant
+SHARE_RATIO = 0.25  # share of jobs and of bytes for one tenant
 
 
 class TokenizeJob(Protocol):
-    """What a lesson must say of itself."""
+    """The part of a job that the queue uses."""
 
     @property
     def tenant(self) -> TenantId: ...
@@ -34,14 +33,14 @@ class TokenizeJob(Protocol):
 
     @property
     def text_blocks(self) -> tuple[int, ...]:
-        """Never empty; the last one stands for the whole prompt."""
+        """Hashes of the text blocks, never empty. The last one identifies the whole prompt."""
 
 
 Job = TypeVar("Job", bound=TokenizeJob)
 
 
 class _Line(Generic[Job]):
-    """One tenant's, in the order of arrival."""
+    """Waiting jobs of one tenant in order of arrival."""
 
     __slots__ = ("jobs", "spent_bytes", "waiting_bytes")
 
@@ -52,11 +51,11 @@ class _Line(Generic[Job]):
 
 
 class TokenizeQueue(Generic[Job]):
-    """For any number of threads."""
+    """Thread-safe queue of jobs."""
 
     def __init__(self) -> None:
-        self._lines: dict[TenantId, _Line[Job]] = {}  # of those who wait
-        self._known: set[int] = set()  # by their last text block
+        self._lines: dict[TenantId, _Line[Job]] = {}  # tenants with waiting jobs
+        self._known: set[int] = set()  # last text block of each waiting job
         self._bytes = 0
         self._is_closed = False
         self._changed = threading.Condition()
@@ -65,7 +64,7 @@ class TokenizeQueue(Generic[Job]):
         return len(self._known)
 
     def put(self, job: Job) -> bool:
-        """False where there is no room for it; one that waits already is not put twice."""
+        """Add a job. Return False if there is no room; a duplicate of a waiting job is not added."""
         size_bytes = len(job.body)
         with self._changed:
             if job.text_blocks[-1] in self._known:
@@ -82,7 +81,7 @@ class TokenizeQueue(Generic[Job]):
         return True
 
     def take(self) -> Job | None:
-        """The next one, as soon as there is one; None once the queue is closed."""
+        """Wait for the next job and return it, or None once the queue is closed."""
         with self._changed:
             while not self._lines and not self._is_closed:
                 self._changed.wait()
@@ -102,13 +101,13 @@ class TokenizeQueue(Generic[Job]):
         return job
 
     def close(self) -> None:
-        """What waits is forgotten."""
+        """Close the queue and discard what waits."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _has_capacity(self, line: _Line[Job], size_bytes: int) -> bool:
-        """A tenant's first lesson may be of any size."""
+        """Return True if the job fits. A tenant's first job may have any size."""
         if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False
         own_bytes = line.waiting_bytes + size_bytes

@@ -1,18 +1,19 @@
-"""Tokenizers of pools at a gateway: in a folder that an operator filled, or fetched from the store and kept on disk.
+"""Tokenizers of pools at a gateway: from a folder that an operator filled, or fetched from the store and stored on
+disk.
 
-A folder has one directory a pool and needs nothing of us. Without one, each pool's base model stands in the snapshot by
-its digest, and the store has its tokenizer under that digest (`functions.artifacts.tokenizers`): it is fetched once,
-verified, kept across restarts, and fetched anew as soon as the snapshot names another digest. Only pools whose routing
-policy asks replicas for their caches need one.
+A folder has one directory per pool. Without a folder, the snapshot has the digest of each pool's base model, and the
+store has its tokenizer under that digest (`functions.artifacts.tokenizers`). It is fetched once, verified, reused
+after restarts, and fetched again when the digest in the snapshot changes. A pool needs a tokenizer only if its
+routing policy uses reports of replicas' caches.
 
-No request waits for any of this. Until a tokenizer is there the gateway goes by its own record, a metric and one log
-line say why, and it is tried again:
+No request waits for this. Until a tokenizer is available the gateway uses its own record, and a metric and one log
+line give the reason. Retries:
 
     delay after the n-th failure in a row = min(300 s, 2 s * 2**(n - 1)) * (0.75 to 1.25, at random)
     worked example (test_a_store_that_is_away_is_asked_less_and_less): 2, 4, 8 s … so that gateways that lost a store
-    together do not come back to it together
+    together do not retry together
 
-Neighbours: `exact_prefixes` asks where a pool's tokenizer is; `functions.gateway.feeds` calls `refresh` each second.
+`exact_prefixes` requests a pool's directory; `functions.gateway.feeds` calls `refresh` each second.
 """
 
 import asyncio
@@ -37,11 +38,11 @@ FetchOutcome = Literal["fetched", "missing", "corrupt", "no_room", "unavailable"
 
 class FetchTokenizer(Protocol):
     def __call__(self, digest: Digest, in_use: Collection[Digest]) -> Path:
-        """The directory of that base's tokenizer, verified; ArtifactError. Blocks."""
+        """Return the verified directory of that base's tokenizer. Raise ArtifactError. Blocks."""
 
 
 class TokenizerSource:
-    """Owned by one event loop."""
+    """Tokenizer directory of each pool. Owned by one event loop."""
 
     def __init__(
         self,
@@ -60,20 +61,20 @@ class TokenizerSource:
         self.outcomes: dict[FetchOutcome, int] = dict.fromkeys(get_args(FetchOutcome), 0)
 
     def directory_of(self, pool: PoolName) -> Path | None:
-        """Where the pool's tokenizer lies; None where it is not at hand."""
+        """Return the directory of the pool's tokenizer, or None if it is not available."""
         if self._fetch is None:
             return self._folder / pool if self._folder is not None else None
         fetched = self._fetched.get(pool)
         return fetched[1] if fetched is not None else None
 
     def ready(self) -> dict[PoolName, bool]:
-        """Of the pools that need a tokenizer from the store, whether it is there."""
+        """Return for each pool that needs a tokenizer from the store whether it is available."""
         return {pool: pool in self._fetched for pool in self._wanted}
 
     def why_missing(self, pool: PoolName) -> str:
-        """Why the pool's tokenizer will not be at hand; empty where it is, or is on its way.
+        """Return why the pool's tokenizer cannot become available. Empty if it is available or being fetched.
 
-        Any thread may ask; it looks at files.
+        Reads files. Any thread may call it.
         """
         if self._fetch is None:
             return _no_tokenizer(self._folder / pool) if self._folder is not None else "no folder is configured"
@@ -86,7 +87,7 @@ class TokenizerSource:
         return failed.why if failed is not None else ""
 
     async def refresh(self, catalogue: Catalogue) -> bool:
-        """Fetch what is missing and due; whether some pool's tokenizer is another one now than before."""
+        """Fetch missing tokenizers that are due. Return True if a pool's former tokenizer is outdated."""
         if self._fetch is None:
             return False
         self._wanted = {pool: base_digest(catalogue, pool) for pool in catalogue.pools if is_needed(catalogue, pool)}
@@ -131,7 +132,7 @@ class _Failed:
 
 
 def base_digest(catalogue: Catalogue, pool: PoolName) -> Digest | None:
-    """Of the version that the pool's base model stands at; None where none is in force."""
+    """Return the digest of the current version of the pool's base model, or None."""
     model = catalogue.base_of(pool)
     if model is None:
         return None
@@ -148,7 +149,7 @@ def outcome_of(error: ArtifactError) -> FetchOutcome:
 
 
 def _no_tokenizer(folder: Path) -> str:
-    """A model's own, or the stand-in that a simulated engine's config names."""
+    """Return why the folder has no tokenizer: a model's own, or the one that a simulated engine's config names."""
     if (folder / "tokenizer.json").is_file():
         return ""
     config = folder / "config.json"

@@ -1,14 +1,14 @@
-"""Quota accounts of tenants, and of keys with limits of their own, at this gateway.
+"""Quota accounts of tenants, and of keys with their own limits, at this gateway.
 
-    enter -> reserve -> progress ... -> settle -> leave       `leave` settles where nobody did
+    enter -> reserve -> progress ... -> settle -> leave       `leave` settles if `settle` was not called
 
-The decisions are `functions.decisions.quota.account` and `reservation`; this keeps the accounts, which outlive
-snapshots, and raises the 429 that `refusals` words. Alone, or without a bus, a gateway keeps limits exactly by itself;
-several share them out by leases (`leases`), and then `reserve` may answer False: what is missing has to be requested,
-which takes milliseconds (`TenantQuotas.ask`).
+`functions.decisions.quota.account` and `reservation` decide. This module stores the accounts, which outlive
+snapshots, and raises the 429 that `refusals` formulates. A single gateway, or one without a bus, enforces limits
+exactly. Several gateways share them by leases (`leases`). Then `reserve` may return False: the missing part must be
+requested, which takes milliseconds (`TenantQuotas.ask`).
 
-The accounts are bounded by who may call: only tenants and keys of a snapshot get one, and the sweep forgets, a few at a
-time, those that would decide nothing any more. That is also how tenants go that have vanished from the snapshot.
+The number of accounts is limited by the callers: only tenants and keys of a snapshot have one. The sweep drops
+accounts that would decide nothing any more, a few at a time, and so also tenants that are gone from the snapshot.
 """
 
 from collections import OrderedDict
@@ -32,10 +32,10 @@ from functions.gateway.request.answers import Usage
 
 _ONE_REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
 _NO_REQUEST: Costs = (-UNITS[REQUESTS], 0, 0, 0, 0)
-_LOOKED_AT_PER_SWEEP = 256  # 50,000 idle accounts are gone in less than a minute, at 20 us a sweep
-_GOLDEN_RATIO = 0.6180339887498949  # its multiples spread evenly over 0..1, however many there are
+_LOOKED_AT_PER_SWEEP = 256  # drops 50,000 idle accounts in less than a minute, at 20 us a sweep
+_GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 spread evenly for any number of them
 ALONE = Regime("share", 1)
-Charged = tuple[int, int, int]  # tokens of an answer: of its prompt, of these cached, of its completion
+Charged = tuple[int, int, int]  # tokens of an answer: prompt, cached part of the prompt, completion
 _BATCH_BACK_S = 60
 _LIMITS_UNKNOWN = (
     "How much your limits leave is not known while the gateways have lost touch, and what is left goes to urgent "
@@ -44,24 +44,24 @@ _LIMITS_UNKNOWN = (
 
 
 class Leasing(Protocol):
-    """Where several gateways share limits."""
+    """Leases of limits that several gateways share."""
 
     regime: Regime
-    gateways: int  # that share the limits, as far as is known
+    gateways: int  # number of gateways known to share the limits
 
     @property
     def asks(self) -> Mapping[str, int]:
-        """How many requests had to ask, by outcome."""
+        """Number of requests that needed a request to the bus, by outcome."""
 
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
-        """Keep this account's limits in today's way."""
+        """Apply the current way of sharing limits to this account."""
 
     def ask(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
-        """Ask for what the entry lacks; `done` is told once what it still lacks, None: nothing."""
+        """Request what the entry lacks. `done` is called once with what is still lacking, or None."""
 
 
 class RequestQuota:
-    """One request that entered: its accounts, and what the answer says of their limits."""
+    """One request that entered: its accounts, and the response headers with their limits."""
 
     __slots__ = ("_cached_weight_ratio", "_quotas", "_tier", "accounts", "headers", "keys", "reservation")
 
@@ -82,10 +82,11 @@ class RequestQuota:
         self.headers = headers
 
     def reserve(self, features: RequestFeatures, now_s: float, service_class: ServiceClass = "interactive") -> bool:
-        """Take what the request is expected to cost, all of it or nothing.
+        """Reserve the expected cost of the request, all or nothing.
 
-        Raises OverQuota (429, or 400 where no waiting would help). False: what is missing here has to be asked for,
-        and is taken meanwhile, so that nobody else counts on it; `TenantQuotas.ask` comes next.
+        Raise OverQuota (429, or 400 if waiting cannot help). If part of it is missing in this gateway's lease,
+        reserve it anyway, so that other requests do not use it, and return False. The caller then calls
+        `TenantQuotas.ask`.
         """
         now_us = int(now_s * US_PER_S)
         reservation = self.reservation
@@ -109,7 +110,7 @@ class RequestQuota:
         return over is None
 
     def answered(self, over: OverLimit | None, now_s: float) -> None:
-        """What was asked for has come, or raises OverQuota."""
+        """Accept the bus's answer for the missing part. Raise OverQuota if it was denied."""
         if over is not None:
             now_us = int(now_s * US_PER_S)
             self.reservation.release(now_us)
@@ -119,7 +120,7 @@ class RequestQuota:
         return zip(self.keys, self.accounts, strict=True)
 
     def progress(self, output_tokens_total: int, now_s: float) -> None:
-        """A stream has come this far."""
+        """Extend the reservation if a stream has produced more tokens than expected."""
         if output_tokens_total > self.reservation.output_tokens:
             self.reservation.extend(output_tokens_total, int(now_s * US_PER_S))
 
@@ -134,10 +135,11 @@ class RequestQuota:
         beside: Usage | None = None,
         worked: bool = False,
     ) -> Charged | None:
-        """Charge what it really cost; what comes after the first call changes nothing, and is None.
+        """Charge the actual cost. Return None if the request was settled before.
 
-        Without a usage: what was delivered, and the prompt as it was reserved if an engine `worked` on it, for however
-        short a time. `beside`: what another model was asked for the same request; it is charged, and not answered.
+        Without a usage, the delivered tokens are charged, and the reserved prompt if an engine `worked` on it, even
+        briefly. `beside` is the usage of another model for the same request; it is charged but not part of the
+        returned counts.
         """
         reservation = self.reservation
         if usage is not None:
@@ -166,14 +168,14 @@ class RequestQuota:
         return of_answer
 
     def leave(self, now_s: float) -> None:
-        """The request has ended. Called once."""
+        """Settle if necessary and free the request's slots. Called once, when the request has ended."""
         if self.reservation.state != "settled":
             self.settle(None, 0, 0.0, 0.0, now_s)
         for account in self.accounts:
             account.leave()
 
     def _lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """What has to be waited for longest."""
+        """Return the exceeded limit with the longest wait, or None."""
         worst: OverLimit | None = None
         for account in self.accounts:
             over = account.lacks(costs, now_us)
@@ -182,7 +184,8 @@ class RequestQuota:
         return worst
 
     def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """The same over leases, where what is not here may still be had: then it says to come back in 0 s."""
+        """Return the exceeded lease with the longest wait, or None. A wait of 0 s means that the bus may still have
+        some."""
         worst: OverLimit | None = None
         for account in self.accounts:
             over = account.lease.short(account, costs, now_us) if account.lease is not None else None
@@ -191,7 +194,7 @@ class RequestQuota:
         return worst
 
     def _refuse(self, over: OverLimit, now_us: int) -> None:
-        """What was refused for one reason costs nothing of any limit."""
+        """Undo the request's count in all limits and raise OverQuota."""
         self._give_back(now_us)
         accounts = self.accounts
         headers = refusals.request_headers(accounts) + refusals.token_headers(accounts)
@@ -205,18 +208,18 @@ class RequestQuota:
 
 
 class TenantQuotas:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Quota accounts of one gateway. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.accounts: OrderedDict[str, QuotaAccount] = OrderedDict()  # by tenant, or `tenant/key`
+        self.accounts: OrderedDict[str, QuotaAccount] = OrderedDict()  # by tenant or `tenant/key`
         self.leasing: Leasing | None = None
-        self.settled_by_engine = Settled()  # as a usage said
-        self.settled_by_count = Settled()  # as was counted here, where no usage came
+        self.settled_by_engine = Settled()  # requests settled by the engine's usage
+        self.settled_by_count = Settled()  # requests settled by the gateway's own count
         self._last_uniform = -_GOLDEN_RATIO
 
     @property
     def gateways(self) -> int:
-        """That share limits and pools, as far as is known."""
+        """Number of gateways known to share these limits and pools."""
         return self.leasing.gateways if self.leasing is not None else 1
 
     @property
@@ -226,7 +229,7 @@ class TenantQuotas:
     def enter(
         self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None
     ) -> RequestQuota:
-        """Count one more request of a tenant; raises OverQuota (429) where that is one too many."""
+        """Count one more request of a tenant. Raise OverQuota (429) if it exceeds a limit."""
         now_us = int(now_s * US_PER_S)
         keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
         for account in accounts:
@@ -235,17 +238,17 @@ class TenantQuotas:
         return RequestQuota(self, keys, accounts, quota, refusals.request_headers(accounts))
 
     def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
-        """Whether one more request could enter now, which is not counted; raises OverQuota (429) where not."""
+        """Raise OverQuota (429) if one more request could not enter now. Does not count it."""
         self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
 
     def ask(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
-        """Have what `reserve` lacked asked for; `done` is called once, later, with the refusal or None."""
+        """Request what `reserve` lacked. `done` is called once, later, with the refusal or None."""
         if self.leasing is None:
             raise ValueError("limits are not shared: there is nobody to ask")
         self.leasing.ask(entry, _LeaseReply(entry, now, done))
 
     def occupy(self, tenant: TenantId) -> Callable[[], None]:
-        """Take a place among a tenant's requests, for one that has ended and is not read yet; gives its release."""
+        """Take a slot among a tenant's requests for one that has ended and is not read yet. Return its release."""
         account = self.accounts.get(tenant)
         if account is None:
             return lambda: None
@@ -257,12 +260,12 @@ class TenantQuotas:
         return account.in_flight if account is not None else 0
 
     def uniform(self) -> float:
-        """Between 0 and 1, evenly spread over those who are refused."""
+        """Return a number in [0, 1), spread evenly over rejected requests."""
         self._last_uniform = (self._last_uniform + _GOLDEN_RATIO) % 1.0
         return self._last_uniform
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop accounts that are as good as new; the rest of those looked at go to the end of the line."""
+        """Drop accounts that are as good as new, and move the other checked ones to the end of the order."""
         now_us = int(now_s * US_PER_S)
         for _ in range(min(_LOOKED_AT_PER_SWEEP, len(self.accounts))):
             key, account = self.accounts.popitem(last=False)
@@ -272,7 +275,7 @@ class TenantQuotas:
     def _that_may_enter(
         self, tenant: TenantId, quota: QuotaEntry | None, now_us: int, key: KeyEntry | None
     ) -> tuple[tuple[str, ...], tuple[QuotaAccount, ...]]:
-        """The accounts of a request, and their names; raises OverQuota (429) where one of them is full."""
+        """Return the names and accounts of a request. Raise OverQuota (429) if one of them is full."""
         limits = quota.limits if quota is not None else UNLIMITED
         keys: tuple[str, ...] = (tenant,)
         accounts: tuple[QuotaAccount, ...] = (self._account(tenant, limits, now_us),)
@@ -300,7 +303,7 @@ class TenantQuotas:
 
 
 class _LeaseReply:
-    """Tells whoever waits for an answer, in the words of the edge."""
+    """Callback that turns the bus's answer into a refusal or None."""
 
     __slots__ = ("_done", "_entry", "_now")
 
@@ -321,7 +324,7 @@ def _longer(one: OverLimit | None, other: OverLimit) -> OverLimit:
 
 
 def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> str:
-    """Whose limit it is, for people: a tenant's accounts are its own, by its tier, and then its key's."""
+    """Return the owner of the limit for messages: the tenant's tier, or its key."""
     of_tenant = getattr(accounts[0].limits, over.dimension)
     return f"The tier '{tier}'" if of_tenant == over.limit or len(accounts) == 1 else "This key"
 

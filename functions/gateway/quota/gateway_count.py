@@ -1,11 +1,13 @@
-"""Number of gateways that share limits, for a gateway that starts while the bus is away.
+"""Number of gateways that share limits, also for a gateway that starts while the bus is unreachable.
 
-    the bus says it          in each round of leases, of the last 10 s (`leases`); nothing else counts while it answers
-    the registry says it     in each answer to the snapshot's long poll (`SnapshotFollower.on_gateways`)
-    the disk says it         what this gateway knew last, beside its cached snapshot: for neither of the two
-    the settings say it      for a first start with nobody there
+Sources, the first available one counts:
 
-Nothing of it is configured by hand: gateways come and go with the load.
+    bus          in each round of leases, over the last 10 s (`leases`)
+    registry     in each answer to the snapshot's long poll (`SnapshotFollower.on_gateways`)
+    disk         the last number that this gateway knew, stored beside its cached snapshot
+    settings     for a first start without any other source
+
+The number is not configured manually, because gateways scale with the load.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ _FILE_MAX_BYTES = 16
 
 
 def last_known(file: Path, configured: int) -> int:
-    """What was kept, else what is configured."""
+    """Return the stored number, else the configured one."""
     try:
         with file.open("rb") as opened:
             number = int(opened.read(_FILE_MAX_BYTES))
@@ -32,7 +34,7 @@ def last_known(file: Path, configured: int) -> int:
 
 
 async def keep(leases: QuotaLeases, file: Path) -> None:
-    """Write down how many there are, whenever that has changed."""
+    """Store the number of gateways whenever it has changed."""
     kept = last_known(file, 0)
     while True:
         if leases.gateways != kept:

@@ -1,10 +1,10 @@
-"""Lease requests of this gateway to the bus, and what becomes of the answers.
+"""Lease requests of this gateway to the bus, and how their answers are applied.
 
-    a round     request_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
-    a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
+    a round     request_of_round -> the bus -> take_round      returned units are deducted here before they are sent
+    a request   missing -> the bus -> take_asked               or, if the bus does not answer, judged_here
 
-Amounts here are quota units, on the wire millionths. Neighbours: `leases` asks; `functions.decisions.quota.lease`
-knows what to ask for; `functions.fleet.quota_leases` has the messages.
+Amounts here are quota units, on the wire millionths. `leases` sends the requests, `functions.decisions.quota.lease`
+computes amounts, and `functions.fleet.quota_leases` defines the messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,19 +16,21 @@ from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseRequest, RateRequest
 from functions.gateway.quota.accounts import RequestQuota
 
-_DENIED_AT_MOST_US = US_PER_S // 2  # a large request's wait must not keep small ones away
-_SEEN_EACH_US = US_PER_S  # the bus takes back the places of a gateway that is silent for ten times as long
-_BACK_S = 1.0  # where nobody has said when
+_DENIED_AT_MOST_US = US_PER_S // 2  # upper limit, so that a large request's wait does not block small ones
+_SEEN_EACH_US = US_PER_S  # the bus reclaims the slots of a gateway that is silent for ten times as long
+_BACK_S = 1.0  # retry time if none is known
 
 
 def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
-    """What is given back is gone from here at once: it must not be spent while the call is under way."""
+    """Return an account's request for a round. Returned units are deducted immediately, so that they are not spent
+    meanwhile."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us)
     rates = []
     for index, bucket in account.limited:
         period_s = PERIODS_S[index]
-        wanted_micro = -(-lease.rate(index).to_request(bucket, idle) // period_s)  # debt is paid to the last of it
+        # Rounded up, so that debt is paid completely
+        wanted_micro = -(-lease.rate(index).to_request(bucket, idle) // period_s)
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
         rates.append(_rate(account, index, bucket, wanted_micro))
@@ -42,7 +44,7 @@ def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseReque
 
 
 def is_asked(account: QuotaAccount, request: LeaseRequest, now_us: int) -> bool:
-    """Whether a round has to ask for this: an account that wants nothing only says each second that it is there."""
+    """Return True if a round must include this request. An account that wants nothing is sent only once a second."""
     lease = _lease_of(account)
     is_needed = request.places_wanted or lease.is_idle(now_us) or any(rate.wanted_micro for rate in request.rates)
     if not is_needed and now_us - lease.asked_us < _SEEN_EACH_US:
@@ -56,7 +58,7 @@ def take_round(account: QuotaAccount, request: LeaseRequest, granted: Granted, n
     _take_places(account, request, grant.places)
     for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
         bucket = account.buckets[rate.dimension]
-        if bucket is not None:  # no snapshot took the limit away meanwhile
+        if bucket is not None:  # a snapshot may have removed the limit meanwhile
             units = max(0, amount) * rate.period_s
             lease.rate(rate.dimension).granted(bucket, units, left * rate.period_s, now_us)
             lease.rate(rate.dimension).round_ended(now_us)
@@ -68,12 +70,13 @@ def _take_places(account: QuotaAccount, request: LeaseRequest, places: int) -> N
 
 
 def places_of(entry: RequestQuota) -> tuple[int, ...]:
-    """How many of each of its accounts are under way, it among them: asked as it enters."""
+    """Return the number of requests in progress in each account, this one included."""
     return tuple(account.in_flight for account in entry.accounts)
 
 
 def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[LeaseRequest]:
-    """Of each account; empty where enough has come meanwhile. `taken`: `places_of` the entry."""
+    """Yield what each account still lacks; nothing if enough has arrived meanwhile. `taken` is `places_of` the
+    entry."""
     for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
             continue
@@ -88,7 +91,7 @@ def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, Qu
 
 
 def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
-    """What the accounts of those who ask together owe: each account's once, however many there are."""
+    """Return what the accounts of these entries owe, once per account."""
     found: dict[str, Group] = {}
     for entry in entries:
         for key, account in entry.keyed_accounts():
@@ -103,7 +106,7 @@ def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) ->
 
 
 def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateRequest, ...]:
-    """Units, by dimension."""
+    """Return rate requests for units by dimension."""
     rates = []
     for index, units in wanted.items():
         bucket = account.buckets[index]
@@ -120,15 +123,16 @@ def _rate(account: QuotaAccount, index: int, bucket: TokenBucket, wanted_micro: 
 
 
 def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:
-    """Put what was granted where it was missing, or remember what there is none of."""
+    """Add granted units where they were missing, or remember that there are none. Return the exceeded limit."""
     over: OverLimit | None = None
     for request, grant in zip(group.requests, granted.grants, strict=True):
         account = active.get(request.account)
         if account is None or account.lease is None:
-            continue  # touch was lost and found again meanwhile
+            continue  # the bus was lost and found again meanwhile
         lease = account.lease
         if granted.ok:
-            # answers of calls that cross: a smaller one that comes last takes nothing back (the next round sets it)
+            # Answers of calls may cross: a smaller one that arrives last reduces nothing (the next round sets the
+            # value).
             _take_places(account, request, max(account.slots or 0, grant.places))
             for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
                 bucket = account.buckets[rate.dimension]
@@ -147,7 +151,8 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
 
 
 def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
-    """Nobody has answered: may it come on credit? What it needs has been taken."""
+    """Decide without an answer of the bus whether the request, already reserved, may run on credit. Return the
+    exceeded limit."""
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
             owed = -bucket.headroom

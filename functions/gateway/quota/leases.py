@@ -1,23 +1,23 @@
-"""Leases of limits that several gateways share: rounds that request ahead, and requests at once.
+"""Leases of limits that several gateways share: periodic rounds in advance, and immediate requests.
 
-    each 250 ms +- 10 %     what every account in use wants, in as few calls as it takes; else each second
-    a request finds none    one call for all that wait; after 20 ms without an answer they wait no longer
-    no answer               `quota_outage` says how limits hold meanwhile; the log and a metric say so
+    each 250 ms +- 10 %     what all active accounts want, in as few calls as possible; idle accounts each second
+    a request lacks units   one call for all that wait; after 20 ms without an answer they wait no longer
+    no answer               `quota_outage` decides how limits hold meanwhile; the log and a metric report it
 
-While this is the only gateway that the bus knows, nothing is leased: it keeps limits exactly by itself.
+While the bus knows only this gateway, nothing is leased: it enforces limits exactly by itself.
 
-An answer that takes longer than 20 ms lets a request come on credit while its account owes less than a gateway's share
-of a fourth of the burst. The bus shares out the other three, so that a bus that is slow costs nothing of the bound:
+If an answer takes longer than 20 ms, a request may run on credit while its account owes less than a gateway's share
+of a fourth of the burst. The bus distributes the other three fourths, so that a slow bus does not exceed the limit:
 
-    granted at once + credit of all gateways <= 3/4 burst + gateways x burst / (4 x gateways) = burst
+    granted immediately + credit of all gateways <= 3/4 burst + gateways x burst / (4 x gateways) = burst
 
-Of requests a minute the bus shares out the whole burst: credit there is a share of what it had left when it last said
-so, and none where that was nothing (`test_quota_slow_bus`).
+For requests per minute the bus distributes the whole burst. Credit there is a share of what the bus last reported as
+left, and none if that was nothing (`test_quota_slow_bus`).
 
-What an account owes is asked for by one call at a time; requests of other calls wait for that call's answer, too
+One call at a time requests what an account owes. Requests of other calls wait for that call's answer too
 (test_a_burst_of_several_calls_asks_for_its_debt_once).
 
-Neighbours: `functions.decisions.quota.lease` decides what to ask for, `functions.fleet.quota_leases` carries it.
+`functions.decisions.quota.lease` computes amounts; `functions.fleet.quota_leases` carries them.
 """
 
 import asyncio
@@ -51,16 +51,16 @@ ASK_S = 0.02
 _ROUND_TIMEOUT_S = 1.0
 _ACCOUNTS_PER_CALL = 128  # 2 ms of the server's time
 _ASKS_PER_CALL = 64
-_MAX_CALLS = 4  # at once: a slow one must not keep the rest from asking
+_MAX_CALLS = 4  # concurrent calls, so that a slow one does not block the rest
 _MAX_WAITING = 4096
-_OTHERS_FOLLOW_S = 2.0  # several rounds: who finds the bus again first is not alone for that
+_OTHERS_FOLLOW_S = 2.0  # several rounds: the first gateway to reach the bus again is not the only one
 AskOutcome = Literal["granted", "denied", "slow"]
 Done = Callable[[OverLimit | None], None]
-_Debt = asyncio.Future[dict[str, OverLimit]]  # by account: why what it owed was not granted
+_Debt = asyncio.Future[dict[str, OverLimit]]  # by account: the limit for which its debt was not granted
 
 
 class QuotaLeases:
-    """Owned by one event loop."""
+    """Leases of one gateway. Owned by one event loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class QuotaLeases:
         uniform: Callable[[], float],
         expected_gateways: int = 1,
     ) -> None:
-        """`expected_gateways` share the limits until the bus is reached for the first time."""
+        """Start without leases. `expected_gateways` share the limits until the bus is reached for the first time."""
         self._broker = broker
         self._gateway_id = gateway_id
         self._clock = clock
@@ -80,24 +80,24 @@ class QuotaLeases:
         self._uniform = uniform
         self.asks: dict[str, int] = dict.fromkeys(get_args(AskOutcome), 0)
         self.gateways = expected_gateways
-        self._lost_s: float | None = None  # since when; None: in touch, or not yet
+        self._lost_s: float | None = None  # time of losing the bus; None: connected, or not yet reached
         self._found_again_s: float | None = None
         self._was_reached = False
         self._bus_is_new = False
-        self._bus_knows = True  # what was spent here before this regime
+        self._bus_knows = True  # True if the bus knows what was spent here before this regime
         self._active: dict[str, QuotaAccount] = {}
         self._waiting: list[_Pending] = []
-        self._calls = 0  # to the bus, under way
-        self._debts: dict[str, _Debt] = {}  # by account: what one of these calls asks for
+        self._calls = 0  # calls to the bus in progress
+        self._debts: dict[str, _Debt] = {}  # by account: debts that a call in progress requests
         self.regime = Regime("share", expected_gateways)
 
     def expect(self, gateways: int) -> None:
-        """As many share the limits, by whoever else knows; until the bus is reached, which knows better."""
+        """Set the number of gateways from another source, until the bus is reached."""
         if not self._was_reached:
             self.gateways = gateways
             self._switch(Regime("share", gateways))
 
-    # asked by accounts
+    # calls of accounts
 
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         if account.regime is self.regime:
@@ -125,9 +125,9 @@ class QuotaLeases:
             await asyncio.sleep(ROUND_S * (1.0 + ROUND_JITTER_RATIO * (2.0 * self._uniform() - 1.0)))
 
     async def round(self) -> None:
-        """Tell that this gateway lives, and have what its accounts want.
+        """Report that this gateway lives and request what its accounts want.
 
-        Each call has its time, not the round: a bus that has much to do makes rounds longer, and is not lost.
+        The timeout is per call, not per round: a busy bus makes rounds longer but is not considered lost.
         """
         try:
             now_us = self._now_us()
@@ -139,7 +139,8 @@ class QuotaLeases:
             self._lost(str(error) or "no answer in time")
 
     def _requests(self, now_us: int) -> Iterator[LeaseRequest]:
-        """Of the accounts in use, each as its call is made; most that are used now and then want nothing."""
+        """Yield the requests of active accounts, each computed just before its call. Most rarely used accounts want
+        nothing."""
         for key in tuple(self._active):
             account = self._active.get(key)
             if account is not None:
@@ -150,18 +151,18 @@ class QuotaLeases:
     async def _round_of(self, requests: list[LeaseRequest], now_us: int) -> None:
         async with asyncio.timeout(_ROUND_TIMEOUT_S):
             answer = await self._broker.ask(self._gateway_id, [Group(False, (request,)) for request in requests])
-        if self.regime.step == "leased":  # nobody has lost touch meanwhile
+        if self.regime.step == "leased":  # the bus was not lost meanwhile
             for request, granted in zip(requests, answer.granted, strict=True):
                 account = self._active.get(request.account)
                 if account is None:
                     continue
                 take_round(account, request, granted, self._now_us())
                 if account.is_idle(now_us):
-                    account.regime = None  # the next request has it fitted, and so active, again
+                    account.regime = None  # the next request activates the account again
                     del self._active[request.account]
         self._in_touch(answer)
 
-    # asks
+    # immediate requests
 
     async def _ask_waiting(self) -> None:
         try:
@@ -172,7 +173,8 @@ class QuotaLeases:
             self._calls -= 1
 
     async def _ask_for(self, batch: list["_Pending"]) -> None:
-        """What comes too late for the request that asked is still this gateway's: the bus has given it."""
+        """Request what these entries lack. Units that arrive too late for their request still belong to this
+        gateway."""
         if self.regime.step != "leased":
             for pending in batch:
                 self._judge(pending)
@@ -196,19 +198,19 @@ class QuotaLeases:
             for pending in batch:
                 self._judge(pending)
             return
-        finally:  # before this call waits for another: no two wait for each other
+        finally:  # before waiting for other calls, so that no two wait for each other
             for key in debts:
                 del self._debts[key]
             own.set_result(unpaid)
         of_groups = zip(groups, answer.granted[len(debts) :], strict=True)
         overs = [take_asked(self._active, group, granted, now_us) for group, granted in of_groups]
         for debt in elsewhere.values():
-            unpaid = unpaid | await asyncio.shield(debt)  # a call that is ended ends no other
+            unpaid = unpaid | await asyncio.shield(debt)  # cancelling one call must not cancel another
         for pending, over in zip(batch, overs, strict=True):
             self._tell(pending, over, unpaid)
 
     def _tell(self, pending: "_Pending", over: OverLimit | None, unpaid: dict[str, OverLimit]) -> None:
-        """`unpaid`: by account, why what it owed was not granted."""
+        """Notify a request. `unpaid` has the limit for which an account's debt was not granted."""
         if pending.told:
             return
         if over is not None and self._has_come(pending):
@@ -219,20 +221,20 @@ class QuotaLeases:
         pending.tell(over)
 
     def _has_come(self, pending: "_Pending") -> bool:
-        """Whether what the bus refused was given back here meanwhile, by a request that has ended."""
+        """Return True if a request that has ended here returned what the bus denied."""
         return not any(True for _ in missing(pending.entry, pending.places, self._active))
 
     def _judge(self, pending: "_Pending") -> None:
-        """The bus has not answered in time."""
+        """Decide locally because the bus has not answered in time."""
         if not pending.told:
             self.asks["slow"] += 1
             pending.tell(judged_here(pending.entry, self.gateways))
 
-    # in touch or not
+    # connection to the bus
 
     def _in_touch(self, answer: LeaseAnswer) -> None:
         if answer.learning and not self._bus_is_new and self.regime.step == "leased":
-            self._switch(regime_of(0.0, self.gateways))  # it was away, unnoticed
+            self._switch(regime_of(0.0, self.gateways))  # the bus was restarted unnoticed
         is_same_bus = self._lost_s is not None and self._was_reached and not answer.learning
         bus_knows = is_same_bus and self.regime.gateways > 1
         if self._lost_s is not None and self._was_reached:
@@ -246,21 +248,22 @@ class QuotaLeases:
         self._switch(Regime("share", 1) if alone else regime_of(None, self.gateways))
 
     def _has_just_come_back(self) -> bool:
-        """The bus forgets gateways in ten seconds: after a longer silence, others may not have asked yet."""
+        """Return True if the bus was found again recently. It forgets gateways in ten seconds, and others may not
+        have called yet."""
         return self._found_again_s is not None and self._clock() - self._found_again_s < _OTHERS_FOLLOW_S
 
     def _lost(self, why: str) -> None:
         if self._lost_s is None:
             self._lost_s = self._clock()
         if not self._was_reached:
-            return  # the share of those that are expected
+            return  # limits are shared among the expected gateways
         regime = regime_of(self._clock() - self._lost_s, self.gateways)
         if regime.step != self.regime.step:
             _log.warning("limits are kept without the bus (%s), by %s", why, regime.step)
         self._switch(regime)
 
     def _switch(self, regime: Regime) -> None:
-        """A new object only where something changes: accounts compare by identity."""
+        """Switch the regime if it changes. Accounts compare regimes by identity."""
         if regime.step == self.regime.step and (regime.gateways == self.regime.gateways or regime.step == "leased"):
             return
         if regime.step == "leased" or self.regime.step not in ("leased", "share"):
@@ -277,7 +280,7 @@ class QuotaLeases:
 
 
 class _Pending:
-    """One request that waits for its limits, and is told once."""
+    """One request that waits for its limits and is notified once."""
 
     __slots__ = ("_done", "entry", "places", "told")
 

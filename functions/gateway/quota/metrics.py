@@ -1,7 +1,7 @@
 """Metrics of quotas: the step in force, requests to the bus, and charges to accounts.
 
-No tenant is named: sums over all of them. `shoal_quota_settled_tokens_total{by="engine"}` over all gateways is what the
-engines say they computed for answers that they finished, to the token; `count` is what was delivered of the others.
+All are sums over tenants. `shoal_quota_settled_tokens_total{by="engine"}` over all gateways is exactly what the
+engines computed for the answers that they finished. `by="count"` is what was delivered of the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from functions.decisions.quota.outage import Regime, Step
 
 
 class Settled:
-    """What accounts were charged since the process began; each request once."""
+    """Charges to accounts since the process began, each request once."""
 
     __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "kv_token_s", "output_tokens", "requests")
 
@@ -24,7 +24,7 @@ class Settled:
 
 
 class Leasing(Protocol):
-    """The part of the leases that is shown."""
+    """The part of the leases that metrics show."""
 
     gateways: int
 
@@ -33,7 +33,7 @@ class Leasing(Protocol):
 
 
 class Quotas(Protocol):
-    """The accounts, as far as they are shown."""
+    """The part of the accounts that metrics show."""
 
     settled_by_engine: Settled
     settled_by_count: Settled

@@ -1,9 +1,9 @@
-"""What the gateway says of limits: the 429 that names one and what to do, the 400 of what can never come, and the
-`x-ratelimit-*` headers.
+"""Responses about limits: the 429 that names a limit and a remedy, the 400 for impossible requests, and the headers
+`x-ratelimit-*`.
 
-The headers hold as of admission, of streams too. Where several limits on tokens hold (input, output, the key's), the
-one speaks that is nearest its end. `remaining` is what may come at once, `reset` the time until all of that is there
-again, both as OpenAI has them.
+The headers describe the state at admission, for streams too. If several token limits apply (input, output, the
+key's), the headers show the one that is nearest to exhaustion. As with OpenAI, `remaining` is what may be used
+immediately, and `reset` the time until all of that is available again.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,8 @@ _JITTER_RATIO = 0.1
 
 
 def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = ()) -> OverQuota:
-    """429. `whose` limit it is; `draw` in 0..1 spreads those who come back: up to 10 % later than they could."""
+    """Return the 429. `whose` names the owner of the limit. `draw` in 0..1 delays retries by up to 10 % to spread
+    them."""
     wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * draw)
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
@@ -49,7 +50,7 @@ def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = 
 
 
 def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
-    """400: waiting would not help."""
+    """Return the 400 for a request that no waiting would make possible."""
     message = (
         f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and the request needs more than that, so that it could "
         "never come. Send a shorter prompt, ask for less output, or ask for a higher limit."
@@ -59,7 +60,7 @@ def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
 
 
 def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
-    """As of the last time that the buckets were looked at, which was on this request's way in."""
+    """Return the headers for requests, as of the last bucket update, which was on this request's way in."""
     left = _left(accounts, (REQUESTS,))
     if left is None:
         return ()
@@ -84,8 +85,10 @@ def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
 
 
 def _left(accounts: Iterable[QuotaAccount], dimensions: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Of the limit that is nearest its end: the limit, what may come at once, microseconds until all of that is there
-    again. Of a lease: what is in hand here, and what the bus should have left. None where nothing is limited."""
+    """Return limit, remaining amount, and microseconds to full recovery of the limit that is nearest to exhaustion.
+
+    For a lease, the remainder is the local part plus the estimated part at the bus. None if nothing is limited.
+    """
     nearest: tuple[QuotaAccount, int, TokenBucket] | None = None
     least = least_limit = 0
     for account in accounts:
@@ -107,7 +110,7 @@ def _left(accounts: Iterable[QuotaAccount], dimensions: tuple[int, ...]) -> tupl
 
 
 def duration(us: int) -> bytes:
-    """As OpenAI writes it, never too short: `20ms`, `8.6s`, `1m0s`."""
+    """Return a duration in OpenAI's format, rounded up: `20ms`, `8.6s`, `1m0s`."""
     if us < US_PER_S:
         return b"%dms" % -(-us // 1000)
     if us < 60 * US_PER_S:
@@ -118,5 +121,6 @@ def duration(us: int) -> bytes:
 
 
 def _spread(over: OverLimit, draw: float) -> float:
-    """None for waits below ten seconds: a whole second more would be far more than a tenth."""
+    """Return the delay for `retry-after`, 0 for waits below ten seconds: a whole second would be far more than a
+    tenth."""
     return over.retry_after_s * _JITTER_RATIO * draw if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0

@@ -1,15 +1,14 @@
-"""Settlement of a request: what it cost, and the charge for it. The one place where that is decided.
+"""Settlement of a request: its cost and the charge for it. No other module decides them.
 
-What the engine counted is charged, with the last event that came where the answer was broken off (the client left, the
-replica was lost); where it does not count as it goes, what was delivered by events and their text (`event_counts`), and
-the prompt as it was estimated, also where the client left before anything came, or its own deadline passed: else
-whoever leaves early has engines read for nothing. Attempts that failed before anything was
-delivered cost the tenant nothing, and neither does the loser of two attempts at once: the platform's faults and its
-haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
-(`CascadeSpend`): the policy wants both.
+The engine's count is charged. For a broken answer (the client left, the replica was lost) it is the count of the last
+event. If the engine does not count during a stream, the delivered events and their text are charged (`event_counts`),
+and the estimated prompt. This includes a client that leaves before any output, or whose own deadline passes:
+otherwise clients that leave early would get prefills for free. Attempts that failed before any output cost the tenant
+nothing, and neither does the loser of a hedge: the platform causes both. The small model's part of a cascade is
+charged in addition (`CascadeSpend`), because the policy requests both models.
 
-Neighbours: `functions.decisions.quota.dimensions` has the formulae; an exchange calls `spent` once, at its end;
-`settle` is one of the listeners that are given its `Ended`.
+`functions.decisions.quota.dimensions` has the formulae. An exchange calls `spent` once, at its end. `settle` is one
+of the listeners that receive its `Ended`.
 """
 
 from collections.abc import Callable
@@ -39,7 +38,7 @@ from functions.gateway.routing.cascade import CascadeJudge
 
 
 class Served(Protocol):
-    """An exchange, as far as its cost depends on it."""
+    """The part of an exchange that determines its cost."""
 
     admitted: Admitted
     timeline: Timeline
@@ -51,7 +50,7 @@ class Served(Protocol):
 
 
 class _Period(NamedTuple):
-    """How long an engine had a request; monotonic seconds. `first_token_s` is 0 where it was not seen."""
+    """Time for which an engine had a request, in monotonic seconds. `first_token_s` is 0 if it was not seen."""
 
     connected_s: float
     first_token_s: float
@@ -59,16 +58,16 @@ class _Period(NamedTuple):
 
 
 class Ledger(Protocol):
-    """Where usage is summed up for bills."""
+    """Sums of usage for billing."""
 
     def count(self, ended: Ended, charged: Charged | None) -> None: ...
 
 
 def settle(clock: Callable[[], float], ledger: Ledger, ended: Ended) -> None:
-    """Charge the request's accounts, and give back its slot."""
+    """Charge the request's accounts and free its slot."""
     beside, usage, now_s = ended.cascade_spend, ended.usage, clock()
     if beside is not None and not ended.worked and usage is None:
-        usage = Usage()  # the answer itself has not cost anything
+        usage = Usage()  # the answer itself cost nothing
     charged = ended.entry.settle(
         usage,
         ended.delivered_tokens,
@@ -83,9 +82,9 @@ def settle(clock: Callable[[], float], ledger: Ledger, ended: Ended) -> None:
 
 
 def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client_left: bool) -> Spent:
-    """On the answer, without what a small model was asked before.
+    """Return the resources spent on the answer, without an earlier small model.
 
-    NOTHING_SPENT itself where no engine has worked, or where it is not the client's doing that nothing came of it.
+    NOTHING_SPENT if no engine has worked, or if the request failed without an answer through no action of the client.
     """
     beside = exchange.cascade_spend
     if attempt is None or (beside is not None and beside.attempt is attempt):
@@ -98,13 +97,15 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
         usage = Usage(exchange.admitted.features.prompt_tokens, delivered_tokens(exchange, attempt))
     first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0
     period = _Period(timeline.connected_s, first_token_s, timeline.ended_s)
-    if exchange.split is not None and exchange.split.is_handed(attempt):  # it has computed nothing of the prompt
+    # The decoding replica computed nothing of the prompt
+    if exchange.split is not None and exchange.split.is_handed(attempt):
         usage = msgspec.structs.replace(usage, cached_tokens=usage.prompt_tokens)
     return _spent_on(usage, attempt, period, fleet, exchange.admitted.model)
 
 
 def prefill_spend(exchange: Served, split: Split, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
-    """A prefill replica's work for the answer, or for a client that left before it; any other is the platform's."""
+    """Return a prefill replica's work for the answer, or for a client that left before it. The platform bears other
+    work."""
     if not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
         return None
     return split.spend(exchange.timeline.ended_s)
@@ -115,7 +116,7 @@ def both(one: Spent, other: Spent) -> Spent:
 
 
 def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
-    """What fairness has its tenant down for, in `cost_tokens`; None: as much as was expected of it."""
+    """Return the cost that fairness charges to the tenant, in `cost_tokens`. None is the expected cost."""
     usage = exchange.usage
     if usage is not None:
         return cost_tokens(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
@@ -130,9 +131,10 @@ def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
 
 
 def counted(exchange: Served, attempt: Attempt) -> Usage | None:
-    """What the engine counted of a stream that was cut off: no less than was delivered, since some tell early.
+    """Return the engine's usage of a stream that was cut off, at least what was delivered, because some engines count
+    early.
 
-    Of several prompts it tells of one at a time.
+    With several prompts, engines report the usage of one at a time.
     """
     usage, features = attempt.usage, exchange.admitted.features
     if usage is None or attempt.done:
@@ -146,9 +148,10 @@ def counted(exchange: Served, attempt: Attempt) -> Usage | None:
 
 
 def unread(admitted: Admitted) -> Usage | None:
-    """Of an answer too large to be passed on: an engine has made it, and is paid for it as was foreseen.
+    """Return the usage to charge for an answer that is too large to pass on: the estimate, because an engine
+    generated it.
 
-    A stream was stopped at its first event; what comes whole was made whole.
+    A stream was stopped at its first event. A whole answer was generated completely.
     """
     if not admitted.route.is_read:
         return None
@@ -158,14 +161,14 @@ def unread(admitted: Admitted) -> Usage | None:
 def cascade_spend(
     exchange: Served, judge: CascadeJudge | None, attempt: Attempt | None, fleet: FleetView, now_s: float
 ) -> CascadeSpend | None:
-    """Of a request that ends before its time: what a small model has said up to now, which is paid for, too."""
+    """Return the small model's cost so far, if the request ends while the small model answers."""
     if judge is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
         return exchange.cascade_spend
     return of_judged(judge, attempt, fleet, now_s)
 
 
 def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
-    """What a small model's answer has cost up to now, whether or not it has come to its end."""
+    """Return the cost so far of a small model's answer, finished or not."""
     admitted = judge.plain
     usage = judge.usage or Usage(admitted.features.prompt_tokens, judge.counted_tokens)
     first_token_s = judge.first_token_s if admitted.stream else 0.0
@@ -174,14 +177,14 @@ def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: fl
 
 
 def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
-    """Of a stream, but for the event with which a chat begins: it has a role and no text."""
+    """Return the delivered tokens of a stream, without a chat's first event, which has a role and no text."""
     output = exchange.admitted.route.output
     begins_with_role = output is not None and output.prompt == "messages"
     return max(0, attempt.tokens - int(begins_with_role)) if exchange.begun else 0
 
 
 def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
-    """Whether an engine has the request: it was sent, and has not failed there."""
+    """Return True if an engine has the request: it was sent and has not failed there."""
     return attempt.connected_s > 0.0 and len(exchange.tries.all_failures) < exchange.tries.count
 
 
