@@ -10,8 +10,8 @@ from functions.cli.options import Output, OutputOption
 from functions.cli.refused import Refused
 
 app = typer.Typer(
-    name="studies", help="shoal beside others, and at sizes that no machine here has.", no_args_is_help=True,
-    add_completion=False, pretty_exceptions_enable=False,
+    name="studies", help="Compare shoal with other systems, and run it at sizes that no local machine has.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
 
 
@@ -19,21 +19,25 @@ app = typer.Typer(
 def routers(
     *,
     trace: Annotated[
-        Path | None, typer.Option(help="Mooncake's .jsonl or Azure's .csv, .gz or not. None: synthetic chats.")
+        Path | None,
+        typer.Option(help="Trace file: Mooncake's .jsonl or Azure's .csv, .gz or not. Default: synthetic chats."),
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
     profile: Annotated[
-        str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2.")
+        str, typer.Option(help="Profile of a replica: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim, vllm-cpu-smollm2.")
     ] = "h100-8b",
     router: Annotated[
         list[str] | None,
-        typer.Option(help="shoal, oracle, dynamo, llm-d, ... (a wrong one lists them); repeat. None: all."),
+        typer.Option(
+            help="Router: shoal, oracle, dynamo, llm-d, ... (an unknown name lists them); repeatable. Default: all."
+        ),
     ] = None,
     load: Annotated[
-        list[float] | None, typer.Option(help="Share of what the fleet can do; repeat. None: 0.6, 0.8 and 0.95.")
+        list[float] | None,
+        typer.Option(help="Load as a share of the fleet's capacity; repeatable. Default: 0.6, 0.8 and 0.95."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100)] = 3,
-    requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="Of each run.")] = 5_000,
+    requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="Number of requests of each run.")] = 5_000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare routers on a simulated fleet."""
@@ -53,24 +57,25 @@ def routers(
 
 @app.command("table")
 def table(
-    results: Annotated[Path, typer.Argument(help="Where the runs are kept, as JSON lines; gone on with if it exists.")],
+    results: Annotated[Path, typer.Argument(help="File of the runs, as JSON lines; resumed if it exists.")],
     *,
     traces_dir: Annotated[
-        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="The folder with mooncake_fast25/, azure_2023/, ...")
+        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="Folder with mooncake_fast25/, azure_2023/, ...")
     ] = Path("traces"),
     trace: Annotated[
         list[str] | None,
-        typer.Option(help="chats, adapters, mooncake, azure, servegen, agents; repeat. None: all."),
+        typer.Option(help="Trace: chats, adapters, mooncake, azure, servegen, agents; repeatable. Default: all."),
     ] = None,
-    router: Annotated[list[str] | None, typer.Option(help="As of `routers`; repeat. None: all.")] = None,
+    router: Annotated[list[str] | None, typer.Option(help="Router, as in `routers`; repeatable. Default: all.")] = None,
     load: Annotated[
-        list[float] | None, typer.Option(help="Share of what the fleet can do; repeat. None: 0.6, 0.8 and 0.95.")
+        list[float] | None,
+        typer.Option(help="Load as a share of the fleet's capacity; repeatable. Default: 0.6, 0.8 and 0.95."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100)] = 5,
-    requests: Annotated[int, typer.Option(min=100, max=1_000_000, help="Of each run.")] = 4_000,
+    requests: Annotated[int, typer.Option(min=100, max=1_000_000, help="Number of requests of each run.")] = 4_000,
     processes: Annotated[int, typer.Option(min=1, max=2)] = 2,
-    report: Annotated[Path | None, typer.Option(help="Write the tables there, as Markdown.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of them: .svg or .png.")] = None,
+    report: Annotated[Path | None, typer.Option(help="File for the tables, as Markdown.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot of them: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run every router on every trace at three loads, and show the best of each."""
@@ -94,23 +99,25 @@ def table(
 @app.command("scale")
 def scale(
     *,
-    requests_per_s: Annotated[float, typer.Option(min=1, max=1_000_000, help="Of all regions.")] = 100_000,
-    replicas: Annotated[int, typer.Option(min=2, max=100_000, help="Of all regions.")] = 5_000,
-    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Of virtual time.")] = 60,
+    requests_per_s: Annotated[
+        float, typer.Option(min=1, max=1_000_000, help="Requests per second in all regions.")
+    ] = 100_000,
+    replicas: Annotated[int, typer.Option(min=2, max=100_000, help="Number of replicas in all regions.")] = 5_000,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Duration in virtual time.")] = 60,
     regions: Annotated[int, typer.Option(min=1, max=32)] = 4,
-    pools: Annotated[int, typer.Option(min=1, max=200, help="Base models.")] = 20,
-    models: Annotated[int, typer.Option(min=0, max=200_000, help="Base models and adapters.")] = 10_000,
+    pools: Annotated[int, typer.Option(min=1, max=200, help="Number of pools, one per base model.")] = 20,
+    models: Annotated[int, typer.Option(min=0, max=200_000, help="Number of base models and adapters.")] = 10_000,
     tenants: Annotated[int, typer.Option(min=1, max=1_000_000)] = 50_000,
-    gateways: Annotated[int, typer.Option(min=1, max=64, help="Of each region.")] = 4,
+    gateways: Annotated[int, typer.Option(min=1, max=64, help="Number of gateways in each region.")] = 4,
     profile: Annotated[
-        str | None, typer.Option(help="What a replica is. None: 8B on H100, estimated by its data sheet.")
+        str | None, typer.Option(help="Profile of a replica. Default: 8B on H100, estimated from its data sheet.")
     ] = None,
     lose_region_at: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds: the last region is gone then.")
+        float | None, typer.Option(min=0.1, help="Time in seconds at which the last region is lost.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    processes: Annotated[int, typer.Option(min=1, max=64, help="Regions at once.")] = 2,
-    plot: Annotated[Path | None, typer.Option(help="A picture of it over time: .svg or .png.")] = None,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Regions simulated in parallel.")] = 2,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot over time: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Simulate the planned scale: regions of many pools, and the loss of one region."""
@@ -131,13 +138,13 @@ def scale(
 def spike(
     *,
     way: Annotated[
-        list[str] | None, typer.Option(help="ladder, room, hpa, kpa; repeat for several. None: all.")
+        list[str] | None, typer.Option(help="Arm: ladder, room, hpa, kpa; repeatable. Default: all.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100)] = 3,
-    factor: Annotated[float, typer.Option(min=1.0, max=50.0, help="How many times as many requests.")] = 5.0,
+    factor: Annotated[float, typer.Option(min=1.0, max=50.0, help="Factor by which the requests grow.")] = 5.0,
     start: Annotated[float, typer.Option(min=60.0, max=3600.0, help="Seconds until a started replica serves.")] = 300.0,
-    lasts: Annotated[float, typer.Option(min=30.0, max=7200.0, help="Seconds at its height.")] = 480.0,
-    plot: Annotated[Path | None, typer.Option(help="A picture of the first seed: a name in .svg or .png.")] = None,
+    lasts: Annotated[float, typer.Option(min=30.0, max=7200.0, help="Duration of the peak in seconds.")] = 480.0,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot of the first seed: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the overload ladder with HPA and KPA when requests multiply within half a minute."""
@@ -157,24 +164,31 @@ def spike(
 @app.command("scaling")
 def scaling(
     traces_dir: Annotated[
-        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="The folder that has servegen/ with the recorded rates.")
+        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="Folder that contains servegen/ with the recorded rates.")
     ],
     *,
-    traffic: Annotated[str, typer.Option(help="Which of ServeGen's pools.")] = "language_m-large",
-    day: Annotated[int, typer.Option(min=0, max=13, help="Of the recording, from 0.")] = 7,
-    hours: Annotated[int, typer.Option(min=1, max=24, help="Of that day, from its beginning.")] = 24,
-    lessons: Annotated[int, typer.Option(min=0, max=13, help="Days before it that the forecast has learnt from.")] = 0,
-    share: Annotated[float, typer.Option(min=0.001, max=100.0, help="Of the recorded requests a second.")] = 1.0,
+    traffic: Annotated[str, typer.Option(help="Pool of the ServeGen recording.")] = "language_m-large",
+    day: Annotated[int, typer.Option(min=0, max=13, help="Day of the recording, from 0.")] = 7,
+    hours: Annotated[int, typer.Option(min=1, max=24, help="Hours of that day, from its beginning.")] = 24,
+    lessons: Annotated[
+        int, typer.Option(min=0, max=13, help="Number of earlier days that the forecast learns from.")
+    ] = 0,
+    share: Annotated[
+        float, typer.Option(min=0.001, max=100.0, help="Share of the recorded requests per second.")
+    ] = 1.0,
     startup: Annotated[int, typer.Option(min=1, max=7200, help="Seconds until a new replica serves.")] = 300,
-    slack: Annotated[float, typer.Option(min=0.05, max=600.0, help="Seconds that a request may wait.")] = 1.0,
-    profile: Annotated[str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, ...")] = "h100-8b",
+    slack: Annotated[
+        float, typer.Option(min=0.05, max=600.0, help="Longest wait of a request that counts as in time, in seconds.")
+    ] = 1.0,
+    profile: Annotated[str, typer.Option(help="Profile of a replica: h100-8b, a100-8b, l40s-8b, ...")] = "h100-8b",
     scale_down: Annotated[
-        list[str] | None, typer.Option(help="A scaleDown rule; repeat. None: utilization < 78% for 2m: -1.")
+        list[str] | None, typer.Option(help="A scaleDown rule; repeatable. Default: utilization < 78% for 2m: -1.")
     ] = None,
     scaler: Annotated[
-        list[str] | None, typer.Option(help="oracle, shoal, reactive, rules, static, hpa, kpa; repeat. None: all.")
+        list[str] | None,
+        typer.Option(help="Autoscaler: oracle, shoal, reactive, rules, static, hpa, kpa; repeatable. Default: all."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of it: a name that ends in .svg or .png.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot: .svg or .png.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Simulate a recorded day under autoscalers: share served in time, and cost. Takes minutes for a whole day."""
@@ -200,19 +214,21 @@ def scaling(
 @app.command("scaling-fleet")
 def scaling_fleet(
     traces_dir: Annotated[
-        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="The folder that has servegen/ with the recorded rates.")
+        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="Folder that contains servegen/ with the recorded rates.")
     ],
     *,
-    traffic: Annotated[str, typer.Option(help="Which of ServeGen's pools.")] = "language_m-large",
-    day: Annotated[int, typer.Option(min=0, max=13, help="Of the recording, from 0.")] = 7,
-    from_minute: Annotated[int, typer.Option(min=0, max=1439, help="Of that day.")] = 610,
-    minutes: Annotated[int, typer.Option(min=1, max=1440, help="How many.")] = 25,
-    share: Annotated[float, typer.Option(min=0.001, max=100.0, help="Of the recorded requests a second.")] = 1.0,
+    traffic: Annotated[str, typer.Option(help="Pool of the ServeGen recording.")] = "language_m-large",
+    day: Annotated[int, typer.Option(min=0, max=13, help="Day of the recording, from 0.")] = 7,
+    from_minute: Annotated[int, typer.Option(min=0, max=1439, help="First minute of that day.")] = 610,
+    minutes: Annotated[int, typer.Option(min=1, max=1440, help="Number of minutes.")] = 25,
+    share: Annotated[
+        float, typer.Option(min=0.001, max=100.0, help="Share of the recorded requests per second.")
+    ] = 1.0,
     startup: Annotated[int, typer.Option(min=1, max=7200, help="Seconds until a new replica serves.")] = 300,
     slo: Annotated[
-        float, typer.Option(min=0.05, max=600.0, help="Seconds to the first token that are promised.")
+        float, typer.Option(min=0.05, max=600.0, help="Target for the time to the first token, in seconds.")
     ] = 5.0,
-    profile: Annotated[str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, ...")] = "h100-8b",
+    profile: Annotated[str, typer.Option(help="Profile of a replica: h100-8b, a100-8b, l40s-8b, ...")] = "h100-8b",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Simulate minutes of a recorded day under shoal's autoscaler, request by request."""
@@ -235,12 +251,14 @@ def scaling_fleet(
 @app.command("forecast")
 def forecast(
     traces_dir: Annotated[
-        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="The folder that has servegen/ and azure_2023/.")
+        Path, typer.Option(envvar="SHOAL_TRACES_DIR", help="Folder that contains servegen/ and azure_2023/.")
     ],
     *,
-    horizon: Annotated[list[int] | None, typer.Option(help="Seconds ahead; repeat. None: 60, 300 and 900.")] = None,
+    horizon: Annotated[
+        list[int] | None, typer.Option(help="Forecast horizon in seconds; repeatable. Default: 60, 300 and 900.")
+    ] = None,
     days: Annotated[
-        int, typer.Option(min=1, max=14, help="Of ServeGen's recording; the first is only learnt from.")
+        int, typer.Option(min=1, max=14, help="Number of days of ServeGen's recording; the first is only learnt from.")
     ] = 14,
     output: OutputOption = Output.TABLE,
 ) -> None:

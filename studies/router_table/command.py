@@ -88,7 +88,9 @@ def _trials(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _standings(found: Sequence[Standing]) -> Table:
-    shown = Table("trace", "load", "figure", "shoal", "best other", "who", "shoal is", "by", box=None, pad_edge=False)
+    shown = Table(
+        "trace", "load", "figure", "shoal", "best other", "router", "shoal is", "by", box=None, pad_edge=False
+    )
     for column in (3, 4, 7):
         shown.columns[column].justify = "right"
     for each in found:

@@ -217,7 +217,7 @@ def _table(found: Mapping[ScalerName, DayOutcome], given: Known) -> Table:
 
 def _backtest_table(results: Sequence[tuple[str, Backtest]]) -> Table:
     methods = list(results[0][1].error_sums) if results else []
-    table = Table("series", "ahead", *methods, "pinball", "above", "gone by", box=None, pad_edge=False)
+    table = Table("series", "ahead", *methods, "pinball", "above", "methods used", box=None, pad_edge=False)
     for column in table.columns[1:-1]:
         column.justify = "right"
     for name, result in results:
@@ -236,14 +236,14 @@ def _draw(path: Path, title: str, found: Mapping[ScalerName, DayOutcome]) -> Non
     first = next(iter(drawn.values()))
     hours = [index * PERIOD_S / 3600 for index in range(len(first.replicas))]
     replicas = [charts.Series(name, hours, outcome.replicas, is_step=True) for name, outcome in drawn.items()]
-    demand = charts.Series("work that arrives", hours, _smooth(first.demand), style="dotted")
+    demand = charts.Series("arriving work", hours, _smooth(first.demand), style="dotted")
     waits = [charts.Series(name, hours, _smooth(outcome.waits_s)) for name, outcome in drawn.items()]
     charts.lines(
         path,
         title,
         [
-            charts.Panel("Replicas that are paid for", "replicas", [*replicas, demand]),
-            charts.Panel("Wait of an interactive request, the longest of each 5 minutes", "seconds", waits),
+            charts.Panel("Replicas paid for", "replicas", [*replicas, demand]),
+            charts.Panel("Longest wait of an interactive request in each 5 minutes", "seconds", waits),
         ],
         x_label="hours",
     )

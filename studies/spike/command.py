@@ -46,8 +46,8 @@ def spike(
         return
     console = make_console()
     console.print(
-        f"{setting.base_per_s:.0f} requests/s, {factor:g} times as many within {setting.rise_s:.0f} s; a replica that "
-        f"is started serves {start_s:.0f} s later; {seeds} seeds"
+        f"{setting.base_per_s:.0f} requests/s, {factor:g} times as many within {setting.rise_s:.0f} s; a started "
+        f"replica serves {start_s:.0f} s later; {seeds} seeds"
     )
     console.print(table(found))
 
@@ -83,7 +83,7 @@ def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
         panels.append(Panel(TITLES[one.arm], "replicas", replicas, marks))
     for one in runs:
         line = one.recorder.timeline
-        panels.append(Panel("wait for their first token", "requests", [Series("waiting", line.at_s, line.waiting)]))
+        panels.append(Panel("requests without a first token", "requests", [Series("waiting", line.at_s, line.waiting)]))
     for one in runs:
         line, slo = one.recorder.timeline, Mark(SLO_MS, "promised", is_level=True)
         p99 = Series("interactive p99", line.at_s, line.p99_ms)
@@ -95,8 +95,8 @@ def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
             Series("degraded", line.at_s, _smooth(line.degraded_ratio)),
             Series("batch refused", line.at_s, _smooth(line.batch_shed_ratio), style="dotted"),
         )
-        panels.append(Panel("of what is asked", "share", shares, y_max=1.0))
-    note = f"studies spike --plot: {len(runs)} ways, the same requests, the same accelerators at the beginning"
+        panels.append(Panel("share of requests", "share", shares, y_max=1.0))
+    note = f"studies spike --plot: {len(runs)} arms, the same requests, the same accelerators at the beginning"
     lines(path, f"{spike.factor:g} times as many requests within {spike.rise_s:.0f} s", panels,
           columns=len(runs), note=note)  # fmt: skip
 

@@ -262,7 +262,7 @@ async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> 
         tell("no statistics", watched, row, began_s)
     assert (row["state"], row["stage"]) == ("running", 0)
     (shown,) = [each for each in listed if each["id"] == row["id"]]
-    assert "no gateway has told of it yet" in shown["verdict"]
+    assert "no gateway has reported yet" in shown["verdict"]
 
 
 async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet: Fleet) -> None:

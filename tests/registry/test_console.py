@@ -56,7 +56,7 @@ def test_the_state_has_every_part_and_is_never_stored(rig: ConsoleRig) -> None:
     shown = next(each for each in state["rollouts"] if each["id"] == rollout)
     assert shown["stages"] == [1, 10, 100]
     assert shown["actions"] == ["pause", "promote", "rollback"]
-    assert shown["why"] == "stage 1 of 3 (1%): no gateway has told of it yet"
+    assert shown["why"] == "stage 1 of 3 (1%): no gateway has reported yet"
     assert [row["name"] for row in shown["rows"]][:2] == ["requests", "failed"]
     assert state["audit"][0]["action"].startswith("rollout.")
 

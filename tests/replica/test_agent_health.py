@@ -90,7 +90,7 @@ def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
         bus.wait_for_phase("ready")
         engine.fault(**{fault: True})
         hung = bus.wait_for_phase("hung")
-        assert ("answered nothing" if fault == "hang" else "no token") in hung.reason
+        assert ("no answer for" if fault == "hang" else "no token") in hung.reason
         assert {heartbeat.phase for heartbeat in steady_beats(bus, 4.0)} == {"hung"}
         engine.fault(**{fault: False})
         bus.wait_for_phase("ready")
@@ -152,7 +152,7 @@ def test_a_killed_engine_is_dead_and_its_successor_ready(bus: BusProbe, tmp_path
             engine.signal(signal.SIGKILL)
             dead = bus.wait_for_phase("dead")
             # By evidence, and said by the agent: not by 15 s of silence.
-            assert (dead.reason, dead.adapters, dead.running) == ("connection refused: nobody listens", (), 0)
+            assert (dead.reason, dead.adapters, dead.running) == ("connection refused: no process is listening", (), 0)
             assert agent.ask("/engine/livez")[0] == 200  # its supervisor sees the exit; a successor must not be hit
         with engine.run():
             bus.wait_for_phase("ready")

@@ -59,7 +59,7 @@ __all__ = [
 ]  # fmt: skip
 
 _DRAINED = "waits for an adapter that is being drained"
-_BUSY = "waits for room: every other adapter of this replica is busy or lately used"
+_BUSY = "waits for room: every other adapter of this replica is busy or recently used"
 _REASONS_SHOWN = 4  # a hundred adapters that cannot be loaded give one sentence, not a page
 
 

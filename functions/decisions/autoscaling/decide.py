@@ -87,21 +87,22 @@ def objection(case: Case) -> tuple[Cause, str] | None:
 def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
     signals, now_s, forecast = case.signals, case.now_s, case.forecast
     if case.quiet_until_s is not None and now_s < case.quiet_until_s:
-        yield "quiet", f"nothing is taken away for another {case.quiet_until_s - now_s:.0f} s"
+        yield "quiet", f"no replica is removed for another {case.quiet_until_s - now_s:.0f} s"
     for looked in case.ups:
         if looked.met is None:
-            yield "blind", f"{looked.rule.metric} is not known: nothing is taken away"
+            yield "blind", f"{looked.rule.metric} is unknown: no replica is removed"
         elif looked.met:
-            yield "needed", f"{told(looked)}: nothing is taken away"
+            yield "needed", f"{told(looked)}: no replica is removed"
     if forecast is not None and forecast.replicas >= case.current:
-        yield "needed", f"all {case.current} are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
+        yield "needed", f"all {case.current} replicas are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
     if signals.starting or signals.draining or signals.ready > case.current or case.is_coming:
-        yield "waiting", "replicas are still coming or going"
+        yield "waiting", "replicas are still starting or draining"
     if case.shrank_s is not None and now_s - case.shrank_s < SETTLE_S:
-        yield "waiting", "the last one has just gone"
+        yield "waiting", f"a replica was removed less than {SETTLE_S:.0f} s ago"
     after = _utilization_without_one(signals)
-    if after is not None and after > case.policy.target_utilization_ratio:
-        yield "needed", f"the others would be at {after:.0%}, above {case.policy.target_utilization_ratio:.0%}"
+    target = case.policy.target_utilization_ratio
+    if after is not None and after > target:
+        yield "needed", f"the other replicas would be at {after:.0%}, above the target of {target:.0%}"
 
 
 def _utilization_without_one(signals: PoolSignals) -> float | None:
@@ -140,7 +141,7 @@ def decide(
     age_s = now_s - signals.at_s
     if age_s > policy.stale_s:
         blind = replace(_quiet(state, policy, now_s), up_since_s=(), down_since_s=(), idleness=Idleness())
-        return _ended(blind, policy, current, ("blind", f"no figures for {age_s:.0f} s: nothing changes"))
+        return _ended(blind, policy, current, ("blind", f"no signals for {age_s:.0f} s: nothing changes"))
     if policy.min_replicas == 0:
         state = replace(state, idleness=watched(state.idleness, signals, now_s))
         zero = at_zero(state.idleness, policy, signals, current, now_s)
@@ -174,7 +175,7 @@ def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
     if holding:
         most = max(holding, key=lambda looked: step_replicas(looked.rule, case.current))
         if case.is_coming:
-            why = "waiting", f"{told(most)}: {case.current - case.signals.ready} asked for are still to come"
+            why = "waiting", f"{told(most)}: {case.current - case.signals.ready} requested replicas are still starting"
         else:
             wanted, why = case.current + step_replicas(most.rule, case.current), ("rule", told(most))
     forecast = case.forecast
@@ -199,4 +200,4 @@ def _since(looks: tuple[Looked, ...]) -> tuple[float | None, ...]:
     return tuple(looked.since_s for looked in looks)
 
 
-_NO_CHANGE: tuple[Cause, str] = ("steady", "no rule asks for a change")
+_NO_CHANGE: tuple[Cause, str] = ("steady", "no rule requires a change")

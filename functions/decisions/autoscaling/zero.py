@@ -52,12 +52,12 @@ def at_zero(idleness: Idleness, policy: ScalePolicy, signals: PoolSignals, curre
     """
     if current == 0:
         if signals.waking:
-            return AtZero(1, "demand", f"{_requests(signals.waking)} for it: it is started from zero")
-        return AtZero(0, "idle", "asleep: the next request starts it")
+            return AtZero(1, "demand", f"{_requests(signals.waking)}: the pool starts from zero")
+        return AtZero(0, "idle", "no replicas: the next request starts one")
     if _idle_s(idleness, now_s) >= _allowed_s(idleness, policy):
-        return AtZero(0, "idle", f"nobody has asked for {_idle_s(idleness, now_s):.0f} s: it goes to zero")
+        return AtZero(0, "idle", f"no requests for {_idle_s(idleness, now_s):.0f} s: the pool scales to zero")
     if current == 1 and not signals.ready:
-        return AtZero(1, "waiting", "its first replica is being started")
+        return AtZero(1, "waiting", "the first replica is starting")
     return None
 
 

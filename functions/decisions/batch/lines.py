@@ -23,7 +23,7 @@ _KNOWN = frozenset({"custom_id", "method", "url", "body"})
 class RawLine:
     number: int  # in the file, from 1
     ordinal: int  # position in the file that skips empty lines, from 0
-    text: bytes | None  # None: longer than a request may be, or beyond the last line that a file may have
+    text: bytes | None  # None if longer than a request may be, or beyond the last line that a file may have
 
 
 @dataclass(slots=True)
@@ -95,12 +95,12 @@ def too_many_lines(line: RawLine) -> LineProblem | None:
 def read_line(line: RawLine, parsed: object, endpoint: str) -> Line | LineProblem:
     """Return the request of a parsed line, or the problem with it."""
     if not isinstance(parsed, dict):
-        return _wrong(line, "invalid_json_line", "Each line is a JSON object.")
+        return _wrong(line, "invalid_json_line", "Each line must be a JSON object.")
     for is_wrong, code, message, param in _CHECKS:
         if is_wrong(parsed):
             return _wrong(line, code, message, param)
     if parsed.get("url") != endpoint:
-        return _wrong(line, "mismatched_url", f"'url' is the batch's endpoint, {endpoint}.", "url")
+        return _wrong(line, "mismatched_url", f"'url' must be the batch's endpoint, {endpoint}.", "url")
     return Line(line.ordinal, parsed["custom_id"], parsed["body"])
 
 
@@ -113,10 +113,10 @@ _CHECKS: tuple[tuple[Callable[[dict[str, Any]], bool], str, str, str], ...] = (
     (
         lambda parsed: len(parsed["custom_id"]) > CUSTOM_ID_CHARS,
         "invalid_custom_id",
-        f"'custom_id' is over {CUSTOM_ID_CHARS} characters.",
+        f"'custom_id' is longer than {CUSTOM_ID_CHARS} characters.",
         "custom_id",
     ),
-    (lambda parsed: parsed.get("method") != "POST", "invalid_method", "'method' is \"POST\".", "method"),
+    (lambda parsed: parsed.get("method") != "POST", "invalid_method", "'method' must be \"POST\".", "method"),
     (
         lambda parsed: not isinstance(parsed.get("body"), dict),
         "missing_body",
@@ -126,20 +126,20 @@ _CHECKS: tuple[tuple[Callable[[dict[str, Any]], bool], str, str, str], ...] = (
     (
         lambda parsed: bool(parsed["body"].get("stream")),
         "stream_not_offered",
-        "'stream' is not offered in a batch.",
+        "'stream' is not supported in a batch.",
         "body.stream",
     ),
     (
         lambda parsed: not _KNOWN.issuperset(parsed),
         "unknown_field",
-        "A line has custom_id, method, url and body, and nothing else.",
+        "A line must have only custom_id, method, url and body.",
         "",
     ),
 )
 
 
 def duplicate(line: RawLine) -> LineProblem:
-    return _wrong(line, "duplicate_custom_id", "This 'custom_id' was on a line before.", "custom_id")
+    return _wrong(line, "duplicate_custom_id", "This 'custom_id' is already used on an earlier line.", "custom_id")
 
 
 def over_long(line: RawLine, max_bytes: int) -> LineProblem:
@@ -147,7 +147,7 @@ def over_long(line: RawLine, max_bytes: int) -> LineProblem:
 
 
 def empty_file() -> LineProblem:
-    return LineProblem("empty_file", "The file has no requests: one JSON object a line.")
+    return LineProblem("empty_file", "The file has no requests. Write one JSON object per line.")
 
 
 def _wrong(line: RawLine, code: str, message: str, param: str | None = None) -> LineProblem:

@@ -114,7 +114,7 @@ def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
     if record.is_over:
         raise IllegalMove(f"the batch is {record.status}")
     if record.claims >= MAX_CLAIMS:
-        problem = LineProblem("too_many_restarts", f"The batch was taken up {MAX_CLAIMS} times and never came through.")
+        problem = LineProblem("too_many_restarts", f"The batch was restarted {MAX_CLAIMS} times and never finished.")
         return failed(replace(record, owner=owner), (problem,), now_s)
     claims = record.claims + 1
     return replace(

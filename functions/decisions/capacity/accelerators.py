@@ -71,7 +71,7 @@ def described(text: str) -> Accelerator:
     try:
         memory_gib, terabytes_per_s, tflops_16, tflops_8 = (float(part) for part in figures.split(":"))
     except ValueError:
-        raise AcceleratorUnknown(f"{text!r} is no description: NAME=GiB:TB/s:TFLOPS16:TFLOPS8") from None
+        raise AcceleratorUnknown(f"{text!r} is not a description: write NAME=GiB:TB/s:TFLOPS16:TFLOPS8") from None
     if not name or not all(0 < each < 1e6 for each in (memory_gib, terabytes_per_s, tflops_16, tflops_8)):
-        raise AcceleratorUnknown(f"{text!r}: a name, and four figures above 0")
+        raise AcceleratorUnknown(f"{text!r}: give a name and four figures above 0")
     return _of(name, memory_gib, terabytes_per_s, tflops_16, tflops_8)

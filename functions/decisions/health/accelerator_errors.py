@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Remedy = Literal["the device has to be reset", "the machine has to be restarted", "its links have to be looked at"]
+Remedy = Literal["the device has to be reset", "the machine has to be restarted", "its links have to be inspected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ FATAL_XIDS: dict[int, FatalXid] = {
     48: FatalXid("a memory error of two bits", "the device has to be reset"),  # WORKFLOW_XID_48: RESET_GPU
     62: FatalXid("its micro-controller halted", "the device has to be reset"),  # RESET_GPU
     64: FatalXid("no memory row is left to remap to", "the device has to be reset"),  # RESET_GPU
-    74: FatalXid("an NVLink failed", "its links have to be looked at"),  # WORKFLOW_NVLINK_ERR
+    74: FatalXid("an NVLink failed", "its links have to be inspected"),  # WORKFLOW_NVLINK_ERR
     79: FatalXid("fallen off the bus", "the machine has to be restarted"),  # RESTART_BM
     95: FatalXid("a memory error that was not contained", "the device has to be reset"),  # RESET_GPU
     119: FatalXid("its system processor does not answer", "the device has to be reset"),  # RESET_GPU

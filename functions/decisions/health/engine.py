@@ -102,13 +102,13 @@ def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: Health
     """Return the engine's health after one more tick of evidence."""
     seen = _take_in(before, evidence, now_s)
     if evidence.health == "unwell":
-        return _enter(seen, "dead", "unwell", "/health answers 503: its core has died", now_s)
+        return _enter(seen, "dead", "unwell", "/health answers 503: the engine core has died", now_s)
     if evidence.health == "refused":
         if seen.phase in ("ready", "hung"):
-            return _enter(seen, "dead", "refused", "connection refused: nobody listens", now_s)
+            return _enter(seen, "dead", "refused", "connection refused: no process is listening", now_s)
         return _start_clock(seen, now_s, policy)
     if seen.phase == "dead" and seen.cause != "start_timed_out":
-        seen = _enter(seen, "starting", "", "it listens again", now_s)
+        seen = _enter(seen, "starting", "", "the engine accepts connections again", now_s)
     if seen.phase == "ready":
         return _still_ready(seen, evidence, now_s, policy)
     if _proven_since(seen, evidence):
@@ -167,7 +167,7 @@ def _take_in(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHe
 def _still_ready(seen: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> EngineHealth:
     silent_s, stalled_s = now_s - seen.heard_s, now_s - seen.moved_s
     if silent_s >= policy.silent_after_s:
-        return _enter(seen, "hung", "silent", f"it answered nothing for {silent_s:.0f} s", now_s)
+        return _enter(seen, "hung", "silent", f"no answer for {silent_s:.0f} s", now_s)
     if stalled_s >= policy.stalled_after_s:
         pending = f"{evidence.outstanding} requests" if evidence.outstanding else "a one-token probe"
         return _enter(seen, "hung", "stalled", f"{pending} pending and no token for {stalled_s:.0f} s", now_s)
@@ -186,7 +186,11 @@ def _start_clock(seen: EngineHealth, now_s: float, policy: HealthPolicy) -> Engi
     """Condemn a start that takes too long for `verdict_s`, then restart the clock for its successor."""
     in_phase_s = now_s - seen.since_s
     if seen.cause == "start_timed_out":
-        return _enter(seen, "starting", "", "given another start", now_s) if in_phase_s >= policy.verdict_s else seen
+        return (
+            _enter(seen, "starting", "", "another start is under way", now_s)
+            if in_phase_s >= policy.verdict_s
+            else seen
+        )
     if seen.phase == "hung" or in_phase_s < policy.start_timeout_s:
         return seen
     return _enter(seen, "dead", "start_timed_out", f"not ready within {policy.start_timeout_s:.0f} s", now_s)

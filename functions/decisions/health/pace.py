@@ -47,7 +47,7 @@ class Pace(msgspec.Struct, frozen=True):
     queue_ms: _Millis | None = None
     prefill_ms: _Millis | None = None
     gap_ms: _Millis | None = None
-    busy_ratio: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None  # None: an older agent
+    busy_ratio: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None  # None from an older agent
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,9 @@ def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
     reasons = {
         "no other replica is ready": not others,
         f"{state.unsettled} other replicas of the pool are not ready": state.unsettled > 0,
-        "a node or a zone of the pool has fallen silent": state.suspected > 0,
-        "the pool is on its overload ladder": state.overloaded,
-        f"requests wait {state.queue_s:.1f} s for the pool as it is": state.queue_s > QUEUE_MAX_S,
+        "a node or zone of the pool sends no heartbeats": state.suspected > 0,
+        "the pool's overload ladder is active": state.overloaded,
+        f"requests wait {state.queue_s:.1f} s for the pool already": state.queue_s > QUEUE_MAX_S,
         "the others' KV caches have no room for its requests": kv_usage > KV_MAX_RATIO * len(others),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
@@ -178,13 +178,13 @@ class _Measure:
 
 _MEASURES = (
     _Measure(
-        "waits in its queue",
+        "in its queue",
         lambda pace: pace.queue_ms if pace.requests >= REQUESTS_MIN else None,
         lambda pace: pace.waiting + 1.0,
         QUEUE_FLOOR_MS,
     ),
     _Measure(
-        "a prompt token",
+        "per prompt token",
         lambda pace: pace.prefill_ms if pace.requests >= REQUESTS_MIN else None,
         lambda pace: pace.running + 1.0,
         PREFILL_FLOOR_MS,
@@ -212,7 +212,7 @@ def _excess(measure: _Measure, pace: Pace, fellows: Sequence[Pace]) -> tuple[flo
     if not explained:
         return None
     explained_ms = median_low(explained) + measure.floor_ms
-    return value_ms / explained_ms, f"{value_ms:.3g} ms {measure.name}, where its fellows explain {explained_ms:.3g} ms"
+    return value_ms / explained_ms, f"{value_ms:.3g} ms {measure.name}; its load explains {explained_ms:.3g} ms"
 
 
 def _is_condemned(suspect: Suspect, policy: SlowPolicy, now_s: float) -> bool:
@@ -227,10 +227,10 @@ def _too_soon(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: flo
     backoff_s = min(BACKOFF_CAP_S, policy.backoff_s * 2.0**doublings)
     last_s = watch.restarts_s[-1] if watch.restarts_s else float("-inf")
     if (left_s := last_s + backoff_s - now_s) > 0:
-        return f"{len(watch.restarts_s)} restarts lately: not again for {left_s:.0f} s"
+        return f"{len(watch.restarts_s)} recent restarts: the next may follow in {left_s:.0f} s"
     youngest_s = min(now_unix_s - each.began_unix_s for each in state.ready)
     if youngest_s < policy.backoff_s:
-        return f"a replica of the pool began {youngest_s:.0f} s ago: not before it is {policy.backoff_s:.0f} s old"
+        return f"a replica of the pool started {youngest_s:.0f} s ago: no restart before {policy.backoff_s:.0f} s"
     return ""
 
 

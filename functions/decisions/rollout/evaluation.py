@@ -126,7 +126,7 @@ def evaluate(
 def _passed(rollout: Rollout, where: Residency, findings: tuple[Finding, ...]) -> Verdict:
     words = f"{_stage_words(rollout)}: passed"
     if rollout.is_of_base and not _is_borne(next_percent(rollout), where):
-        words += f"; replicas of {rollout.to_version} come, one by one"
+        words += f"; replicas of {rollout.to_version} start one by one"
         return Verdict("hold", words, findings, widens=True)
     return Verdict("advance", words, findings)
 
@@ -158,7 +158,7 @@ def _unborne(rollout: Rollout, where: Residency) -> str:
     if not rollout.is_of_base:
         return ""
     if where.lacks_candidate:
-        share = f"its share is answered by {rollout.from_version} until one comes back"
+        share = f"{rollout.from_version} serves its share until one is back"
         return f"no replica has {rollout.to_version}: {share}"
     return f"an adapter does not load on {rollout.to_version}: {where.refusal}" if where.refusing else ""
 
@@ -169,16 +169,16 @@ def _obstacles(
     """Yield the reasons why the stage does not pass, the most important first."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
     if heard is None:
-        yield "no gateway has told of it yet"
+        yield "no gateway has reported yet"
     elif now_unix_s - heard > patience.fresh_s:
-        yield f"nothing heard of it for {seconds_text(now_unix_s - heard)}: held until gateways tell more"
+        yield f"no report for {seconds_text(now_unix_s - heard)}: held until gateways report again"
     yield from (finding_text(finding) for finding in findings if finding.is_suspected)
     if evidence.candidate.requests < least:
         yield f"{evidence.candidate.requests} of {least} requests of {rollout.to_version}"
     yield from (f"{finding.text}: {finding.missing}" for finding in findings if finding.missing)
     lasts_s, lasted_s = rollout.current.duration_s or 0.0, now_unix_s - rollout.stage_began_unix_s
     if lasted_s < lasts_s:
-        yield f"goes well, {seconds_text(lasted_s)} of {seconds_text(lasts_s)}"
+        yield f"no problems, {seconds_text(lasted_s)} of {seconds_text(lasts_s)}"
 
 
 def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:

@@ -201,7 +201,7 @@ def _taken_back(rollout: Rollout, event: Breached | LoadFailed | Withdrawn, _: f
 
 def _breached_while_paused(rollout: Rollout, event: Breached, now_unix_s: float) -> Rollout:
     if not rollout.loaded:
-        raise IllegalTransition("the rollout is paused before its new version was loaded: it serves nobody")
+        raise IllegalTransition("the rollout is paused before its new version was loaded: it serves no requests")
     return _taken_back(rollout, event, now_unix_s)
 
 
@@ -235,7 +235,7 @@ def _tried_again(rollout: Rollout, event: Resumed, now_unix_s: float) -> Rollout
 
 def _promoted(rollout: Rollout, event: Promoted, _: float) -> Rollout:
     if not rollout.loaded:
-        raise IllegalTransition("the new version is not loaded yet: nobody could answer with it")
+        raise IllegalTransition("the new version is not loaded yet: no replica could serve it")
     return _completed(rollout, f"promoted by {event.by}")
 
 
@@ -296,7 +296,7 @@ _CANNOT: Mapping[type[AnyEvent], str] = MappingProxyType(
     {
         Loaded: "nothing is being loaded",
         StagePassed: "no stage of it can pass",
-        Breached: "it sends nobody to the new version",
+        Breached: "it sends no requests to the new version",
         LoadFailed: "nothing is being loaded",
         Paused: "it cannot be paused",
         Resumed: "it cannot be resumed",

@@ -8,7 +8,7 @@ from functions.decisions.rollout.lifecycle import Rollout
 
 def finding_text(finding: Finding) -> str:
     """Return a sentence such as `error_rate > 2%: 5.2% against 0.3% (weight 1310, 1200 halts)`."""
-    shared = "; the old version misses it as well" if finding.is_shared else ""
+    shared = "; the old version breaches it too" if finding.is_shared else ""
     figures = f"{amount(finding.candidate, finding.unit)} against {amount(finding.control, finding.unit)}"
     weight = "over 1e6" if finding.log_weight > log(1e6) else f"{exp(finding.log_weight):.3g}"
     return f"{finding.text}: {figures} (weight {weight}, {exp(finding.log_needed):.4g} halts){shared}"

@@ -30,7 +30,7 @@ OWN = ""  # name of the pool's own service
 
 @dataclass(frozen=True, slots=True)
 class ServiceReplicas:
-    version: str | None  # None: weights that the base does not declare; such a service is left alone
+    version: str | None  # None for weights that the base does not declare; such a service is left alone
     asked: int = 0
     ready: int = 0
 

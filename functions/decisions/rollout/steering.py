@@ -159,7 +159,7 @@ class _Model:
 
     entry: ModelEntry
     before: ModelEntry | None
-    declared: Mapping[str, str] | None  # None: git does not declare it
+    declared: Mapping[str, str] | None  # None if git does not declare it
     policy: RolloutEntry
     rows: Rows
 
@@ -221,7 +221,7 @@ class _Model:
             return _ChannelState(target)
         if len(self.policy.stages) == 1 or self.declared is None:
             return _ChannelState(target)
-        held = f"{self.entry.id}:{channel} stays {start.name}: the registry does not tell of its rollouts"
+        held = f"{self.entry.id}:{channel} stays {start.name}: the registry has not reported its rollouts"
         if not self.rows.are_known:
             return _ChannelState(start, held=held)
         spec = RolloutSpec(

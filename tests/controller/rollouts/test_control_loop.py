@@ -90,7 +90,7 @@ async def test_a_stage_whose_evidence_never_arrives_is_held(rig: Rig) -> None:
     assert (await only(rig)).stage == row.stage == 0
     assert [split.percent for split in rig.bot.splits] == [10]
     (controller,) = rig.controllers
-    assert "no gateway has told of it yet" in controller.driver.verdicts[row.id].reason
+    assert "no gateway has reported yet" in controller.driver.verdicts[row.id].reason
 
 
 async def test_a_stage_without_enough_requests_is_held(rig: Rig) -> None:

@@ -66,7 +66,7 @@ class Rig:
 async def test_it_is_taken_back_when_nobody_has_had_it_for_the_deadline() -> None:
     rig = Rig()
     assert "no replica has v2" not in await rig.after(0.0, "v1", "v2")
-    assert "no replica has v2: its share is answered by v1" in await rig.after(1.0, "v1")
+    assert "no replica has v2: v1 serves its share" in await rig.after(1.0, "v1")
     await rig.after(599.0, "v1")
     assert rig.registry.posted == []
     await rig.after(1.0, "v1")

@@ -104,10 +104,10 @@ def test_a_pool_with_more_than_it_wants_waits_until_they_have_gone() -> None:
     ("given", "cause", "words"),
     [
         ({"queue_seconds": 0.6, "starting": 1}, "needed", "queue_seconds"),
-        ({"kv_usage_ratio": None}, "blind", "kv_usage is not known"),
-        ({"ttft_p99_s": None}, "blind", "p99_ttft is not known"),
-        ({"starting": 1}, "waiting", "coming or going"),
-        ({"draining": 1}, "waiting", "coming or going"),
+        ({"kv_usage_ratio": None}, "blind", "kv_usage is unknown"),
+        ({"ttft_p99_s": None}, "blind", "p99_ttft is unknown"),
+        ({"starting": 1}, "waiting", "starting or draining"),
+        ({"draining": 1}, "waiting", "starting or draining"),
     ],
 )
 def test_never_shrinks_against(given: dict[str, float | None], cause: str, words: str) -> None:
@@ -132,7 +132,7 @@ def test_two_replicas_at_half_stay_two() -> None:
     scaler(signals(0, 2, utilization_ratio=0.5))
     scaling = scaler(signals(1000, 2, utilization_ratio=0.5))
     assert (scaling.desired, scaling.cause) == (2, "needed")
-    assert "100%, above 80%" in scaling.reason
+    assert "100%, above the target of 80%" in scaling.reason
 
 
 def test_without_utilization_the_rule_that_needs_it_says_nothing() -> None:
@@ -143,7 +143,7 @@ def test_without_utilization_the_rule_that_needs_it_says_nothing() -> None:
 def test_without_fresh_figures_nothing_changes() -> None:
     scaler = quiet_pool(10)
     scaling = scaler(signals(2000, 10, utilization_ratio=0.2, queue_seconds=3.0), foreseen(20), age_s=46.0)
-    assert scaling == Scaling(10, "blind", "no figures for 46 s: nothing changes")
+    assert scaling == Scaling(10, "blind", "no signals for 46 s: nothing changes")
 
 
 def test_after_blindness_nothing_is_taken_away_for_the_quiet_time() -> None:

@@ -29,7 +29,7 @@ class Pool:
 def test_worked_example_of_a_night() -> None:
     pool = Pool()
     assert pool(0, 0, waking=5, arrivals_per_s=5.0) == Scaling(
-        1, "demand", "5 requests wait for it: it is started from zero"
+        1, "demand", "5 requests wait: the pool starts from zero"
     )
     for at_s in range(15, 90, 15):
         assert pool(at_s, 0, starting=1, waking=5).desired == 1
@@ -37,8 +37,8 @@ def test_worked_example_of_a_night() -> None:
         assert pool(at_s, 1, open_requests=2).desired == 1
     assert pool(200, 1).desired == 1
     assert pool(799, 1).desired == 1
-    assert pool(800, 1) == Scaling(0, "idle", "nobody has asked for 600 s: it goes to zero")
-    assert pool(815, 0) == Scaling(0, "idle", "asleep: the next request starts it")
+    assert pool(800, 1) == Scaling(0, "idle", "no requests for 600 s: the pool scales to zero")
+    assert pool(815, 0) == Scaling(0, "idle", "no replicas: the next request starts one")
 
 
 def test_no_second_start_before_the_first_one_serves_whatever_rules_and_forecasts_say() -> None:

@@ -142,7 +142,7 @@ def test_a_refused_connection_is_dead_at_once() -> None:
     story = Story().ready()
     story.health, story.metrics = "refused", False
     assert story.tick() == "dead"
-    assert story.judged.reason == "connection refused: nobody listens"
+    assert story.judged.reason == "connection refused: no process is listening"
 
 
 def test_a_503_is_dead_at_once_and_condemned_after_vllms_own_watchdog() -> None:

@@ -177,7 +177,7 @@ def test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the
     row, good = of_base(Loaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
     held = evaluate(row, good, lost(599.0), 70.0)
     assert held.kind == "hold" and not held.widens
-    assert held.reason.endswith("no replica has v2: its share is answered by v1 until one comes back")
+    assert held.reason.endswith("no replica has v2: v1 serves its share until one is back")
     halted = evaluate(row, good, lost(600.0), 70.0)
     assert halted.kind == "halt" and halted.reason.endswith("no replica has had v2 for 10m 0s")
     assert evaluate(of_base(Loaded(), Paused("ada")), good, lost(600.0), 70.0).kind == "halt", "the guard is on duty"

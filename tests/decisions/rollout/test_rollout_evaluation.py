@@ -38,10 +38,10 @@ def test_a_stage_passes_when_it_has_lasted_on_enough_good_evidence() -> None:
 @pytest.mark.parametrize(
     ("seen", "now_unix_s", "why"),
     [
-        (Evidence(), OVER + 1, "no gateway has told of it yet"),
-        (good(heard_unix_s=OVER), OVER + 46, "nothing heard of it for 46 s"),
+        (Evidence(), OVER + 1, "no gateway has reported yet"),
+        (good(heard_unix_s=OVER), OVER + 46, "no report for 46 s"),
         (good(candidate=49), OVER + 1, "49 of 50 requests of v2"),
-        (good(), 31.0, "goes well, 30 s of 60 s"),
+        (good(), 31.0, "no problems, 30 s of 60 s"),
         (good(control=3), OVER + 1, "3 of 20 measured requests of the old version"),
         (bad(60, 0.03), OVER + 1, "error_rate > 2%"),
     ],

@@ -232,7 +232,7 @@ def test_an_artifact_that_is_only_missing_moves_nothing(known: Rows) -> None:
 def test_where_rows_are_not_known_nothing_that_has_stages_moves() -> None:
     made = steered(OLD, NEW, UNKNOWN)
     assert (only(made).channels, made.commands) == ({"stable": "v1"}, ())
-    assert made.held == ("acme/bot:stable stays v1: the registry does not tell of its rollouts",)
+    assert made.held == ("acme/bot:stable stays v1: the registry has not reported its rollouts",)
     assert only(steered(None, NEW, UNKNOWN)).channels == {"stable": "v2"}
     at_once = steered(OLD, model("v1", "v2", rollout="at-once", stable="v2"), UNKNOWN)
     assert only(at_once).channels == {"stable": "v2"}
