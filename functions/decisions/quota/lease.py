@@ -110,8 +110,8 @@ class RateLease:
         return burst // CREDIT_DIVISOR // gateways
 
     def left(self, bucket: TokenBucket, now_us: int) -> int:
-        """Return what the bus has left by now if it has granted nothing since its last answer. Without any answer, return
-        a full burst."""
+        """Return what the bus has left by now if it has granted nothing since its last answer. Without any answer,
+        return a full burst."""
         burst = bucket.burst * bucket.unit
         if self._left_us is None:
             return burst

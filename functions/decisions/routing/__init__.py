@@ -1,1 +1,1 @@
-"""The choice of a replica: predicted time to first token, session affinity, retries, fallback."""
+"""Choice of a replica: predicted time to first token, session affinity, retries, fallback."""

@@ -1,15 +1,15 @@
-"""Candidate replicas of a decision: all that can answer in a small pool, those that may win in a large one.
+"""Candidate replicas of a routing decision: all suitable replicas of a small pool, a sample of a large one.
 
-Up to SCAN_MAX, all. Beyond, DRAWS of them by lot (the request's key is the lot), and whoever speaks for himself: the
-first MAX_HITS of those with the prompt in their cache, and the session's replica. So a decision costs the same at 33
-replicas and at 2,000, and gateways that know nothing of each other do not all run to the one that looked idle a second
-ago, as they would to a true minimum.
-What is lost: the best of 16 drawn at random is among the best q of the pool with probability 1 - (1 - q)^16, so among
-the best 20 % in 97 of 100 decisions (test_the_best_of_those_drawn_is_among_the_best_of_the_pool).
+Up to SCAN_MAX replicas, all are candidates. In larger pools, DRAWS of them are sampled at random (seeded by the
+request's key), plus the first MAX_HITS replicas with the prompt in their cache, plus the session's replica. So a
+decision costs the same at 33 replicas and at 2,000. Gateways, which do not coordinate, do not all choose the one
+replica that looked idle a second ago, as they would with a true minimum.
+The price: the best of 16 samples is among the best q of the pool with probability 1 - (1 - q)^16, so among the best
+20 % in 97 of 100 decisions (test_the_best_of_those_drawn_is_among_the_best_of_the_pool).
 
-A pool that is dedicated to tenants has no candidate for anybody else (`PoolIndex.dedicated_to`, by the snapshot in
-force): `placement` has not sent him there, and where a mistake, or a snapshot that was swapped meanwhile, has, it ends
-here (test_no_path_leads_a_stranger_to_a_dedicated_replica).
+A pool that is dedicated to tenants has no candidates for other tenants (`PoolIndex.dedicated_to`, by the snapshot in
+force). `placement` does not choose such a pool for them. This is the last check after an error or a change of snapshot
+(test_no_path_leads_a_stranger_to_a_dedicated_replica).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 
 
 def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
-    """Rows to be scored, at least one; or why there is none."""
+    """Return the rows to be scored, at least one, or the reason why there is none."""
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
     if not pool.ready:
@@ -47,7 +47,7 @@ def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[Repl
 def _with_weights(
     request: RouteRequest, weights: Digest, pool: PoolIndex, excluded: Collection[ReplicaId]
 ) -> list[Row] | NoReplica:
-    """Those of one version of the base, and of the adapter where one is asked for."""
+    """Return the rows that have loaded one version of the base, and the adapter if the request is for one."""
     those = pool.rows_with(weights, request.engine_name if request.is_adapter else None)
     if not those:
         return NoReplica("adapter_not_loaded" if pool.rows_with(weights) else "weights_not_loaded")
@@ -58,7 +58,7 @@ def _with_weights(
 
 
 def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
-    """Every replica that can answer, by id, however large the pool."""
+    """Return every replica that can answer, by id, for a pool of any size."""
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
     if not pool.known:
@@ -73,7 +73,7 @@ def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[
 
 
 def draw(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
-    """So many by lot, with repetition."""
+    """Return `count` random rows, with repetition. Equal keys give equal rows."""
     drawn, size = [], len(rows)
     for _ in range(count):
         key = (key * _STEP + _OFFSET) & _MASK
@@ -82,7 +82,8 @@ def draw(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
 
 
 def heaviest(rows: Sequence[Row], tie_key: str) -> Row:
-    """Of equals, the one with the most weight for this request, whoever else comes or goes: rendezvous hashing."""
+    """Return the row with the highest hash weight for the key (rendezvous hashing). Replicas that join or leave do not
+    change the order of the others."""
     if len(rows) == 1:
         return rows[0]
     key = xxh3_64_intdigest(tie_key.encode())
@@ -91,7 +92,7 @@ def heaviest(rows: Sequence[Row], tie_key: str) -> Row:
 
 
 def rendezvous(key: str, replica: ReplicaId) -> bytes:
-    """The same for a key that is to find its replica again, whatever the release."""
+    """Return a rendezvous weight that stays the same in all releases."""
     return hashlib.blake2b(f"{key}\0{replica}".encode(), digest_size=8).digest()
 
 
@@ -102,7 +103,7 @@ def _holders(request: RouteRequest, pool: PoolIndex, excluded: Collection[Replic
         untried = excluded and all(name in excluded for name in pool.ready)
         return NoReplica("all_tried" if untried else "adapter_not_loaded")
     if len(able) > SCAN_MAX:
-        by_id = sorted(able)  # ids are unlike: by the order of a set nothing may be decided
+        by_id = sorted(able)  # sort by id: the order of a set must not decide
         return _drawn(request, pool, by_id, excluded)
     return able
 

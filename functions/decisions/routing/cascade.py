@@ -1,15 +1,17 @@
 """Confidence of a small model in its answer: the entropy of its tokens against a policy's threshold.
 
-Per token, from the log probabilities of its likeliest alternatives; what they leave over counts as one more:
+The entropy of a token comes from the log probabilities of its likeliest alternatives; the remaining probability counts
+as one more:
 
-    H = -sum(p x ln p) - rest x ln rest            nats; 0: it saw one way to go on
+    H = -sum(p x ln p) - rest x ln rest            nats; 0: a single possible continuation
 
 Worked example (test_worked_example_of_the_prologue): alternatives of 0.5 and 0.25 leave 0.25 over, so
 H = 0.5 x 0.693 + 0.25 x 1.386 + 0.25 x 1.386 = 1.04 nats.
 
-Of the first tokens of an answer (as many as the policy samples) the mean is taken, or the 90th percentile, which one
-doubtful word among many sure ones moves more. Above the threshold the larger model is asked. A threshold is chosen
-from what was recorded: `escalations` says which share of past answers each one would have escalated.
+The value of an answer is the mean over its first tokens (as many as the policy samples), or the 90th percentile, which
+reacts more to one doubtful word among many sure ones. Above the threshold, the request goes on to the larger model.
+Thresholds are chosen from recorded values: `escalations` returns the share of past answers that each one would have
+escalated.
 
 Neighbours: `functions.gateway.routing.cascade` reads the log probabilities and holds the answer; `shoal simulate
 cascade` prints the table.
@@ -23,14 +25,14 @@ from functions.api.ids import PoolName
 from functions.api.snapshot import CascadeEntry
 
 Measure = Literal["mean", "p90"]
-TOP_LOGPROBS = 5  # alternatives asked for per token; vLLM gives up to 20
+TOP_LOGPROBS = 5  # alternatives requested per token; vLLM returns up to 20
 
 
 def token_entropy(logprobs: Iterable[float]) -> float:
-    """Of one token, in nats, from the log probabilities of its likeliest alternatives."""
+    """Return the entropy of one token in nats, from the log probabilities of its likeliest alternatives."""
     masses = [exp(min(0.0, logprob)) for logprob in logprobs]
     total = sum(masses)
-    if total > 1.0:  # rounded, or made up: what adds up to more than all is scaled down to it
+    if total > 1.0:  # rounded or invalid values: scale them down to a sum of 1
         masses = [mass / total for mass in masses]
         total = 1.0
     entropy = -sum(mass * log(mass) for mass in masses if mass > 0.0)
@@ -39,7 +41,7 @@ def token_entropy(logprobs: Iterable[float]) -> float:
 
 
 def answer_entropy(entropies: Sequence[float], measure: Measure) -> float | None:
-    """How unsure the answer is; None where nothing is known of it."""
+    """Return the entropy of an answer, or None if no token was measured."""
     if not entropies:
         return None
     if measure == "mean":
@@ -48,13 +50,13 @@ def answer_entropy(entropies: Sequence[float], measure: Measure) -> float | None
 
 
 def step_for(steps: Collection[CascadeEntry], pool: PoolName, tier: str) -> CascadeEntry | None:
-    """The first step that leads on from the pool for this tier."""
+    """Return the first cascade step from the pool for this tier, or None."""
     found = (step for step in steps if step.source_pool == pool and (not step.tiers or tier in step.tiers))
     return next(found, None)
 
 
 class Escalations(NamedTuple):
-    """What one threshold would have done."""
+    """Number and share of the recorded answers that one threshold would have escalated."""
 
     threshold_nats: float
     escalated: int
@@ -62,7 +64,7 @@ class Escalations(NamedTuple):
 
 
 def escalations(entropies: Sequence[float], thresholds: Iterable[float]) -> list[Escalations]:
-    """For each threshold, which share of the recorded answers it would have escalated."""
+    """Return the escalations of the recorded answers for each threshold."""
     rows = []
     for threshold in thresholds:
         escalated = sum(one > threshold for one in entropies)
@@ -71,7 +73,7 @@ def escalations(entropies: Sequence[float], thresholds: Iterable[float]) -> list
 
 
 def quantile_thresholds(entropies: Sequence[float], ratios: Iterable[float]) -> list[float]:
-    """The thresholds that would have escalated about these shares."""
+    """Return the thresholds that would have escalated about these shares."""
     ranked = sorted(entropies)
     if not ranked:
         return []

@@ -1,21 +1,22 @@
-"""Choice of a replica: the least score (`prediction`) among those with a fair load.
+"""Choice of a replica: the least score (`prediction`) among the candidates with a fair load.
 
-Load is bounded (consistent hashing with bounded loads; c is the RoutingPolicy's `boundedLoad`): a replica that already
-has more than its share, ceil(c x (all outstanding + 1) / replicas) + SLACK, is no candidate, however fast it looks.
-Measured rates lag: one slow minute would otherwise send nearly everything elsewhere for as long as nobody corrects it.
+Load is bounded (consistent hashing with bounded loads; c is the RoutingPolicy's `boundedLoad`). A replica that already
+has its share, ceil(c x (all outstanding + 1) / replicas) + SLACK, is no candidate, however fast it looks. Measured
+rates lag: otherwise one slow minute would send nearly all requests elsewhere until the rates are corrected.
 Worked example (test_no_replica_gets_more_than_its_share): with c = 1.25, 16 and 2 outstanding make a share of
-ceil(1.25 x 19 / 2) + 4 = 16, so the first takes no more, though it seems ten times as fast.
-A replica that has more tokens ahead than the request itself is no refuge, however few requests those are: our own count
-of tokens does not lag. (A 30,000-token prompt is one request, and whoever is sent behind it waits for two seconds.)
+ceil(1.25 x 19 / 2) + 4 = 16, so the first gets no more, though it seems ten times as fast.
+A full replica's requests are not shifted to a replica that has more tokens ahead than the request itself, however few
+requests those are: our own count of tokens does not lag. (A 30,000-token prompt is one request, and a request behind it
+waits for two seconds.)
 
-A conversation leaves its home only where that pays for its prompt (`moves`), or the home has its share.
+A conversation leaves its home only if that is worth computing its prompt again (`moves`), or if the home has its share.
 
-Only replicas that hold the model's adapter are candidates: an engine answers 404 for one that it has not loaded. Where
-the holders are so busy that a load elsewhere would be faster, the decision says where (`choice`).
-Ties break by a hash of the request's key and the replica's id, never by the order in which replicas were learnt.
+Only replicas that hold the model's adapter are candidates: an engine answers 404 for an adapter that it has not loaded.
+If the holders are so busy that loading it elsewhere would be faster, the decision names the replica (`load_elsewhere`).
+Ties are broken by a hash of the request's key and the replica's id, never by the order in which replicas joined.
 
-Neighbours: `prediction` has the formula, `replicas` the rows, `candidates` which of them are looked at,
-`request` what goes in and what comes out.
+Neighbours: `prediction` has the formula, `replicas` the rows, `candidates` selects the rows to score, `request` has the
+input and output types.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,47 +42,47 @@ from functions.decisions.routing.request import (
     RouteRequest,
 )
 
-# Second copy of a hot adapter: where it would answer sooner, its load included.
+# Second copy of a hot adapter: wanted if it would answer sooner elsewhere, including the time to load it.
 #
 #     elsewhere = predicted there (nothing cached) + load,   load = DISK_MS with the files on its node, else STORE_MS
-#                                                                 + EVICTION_MS where only its headroom is left
-#     a copy is wanted where the least elsewhere < predicted at the best holder
+#                                                                 + EVICTION_MS if only its headroom is left
+#     a copy is wanted if the least elsewhere < predicted at the best holder
 #
-# The request that finds out goes to the holder all the same; the copy is for those after it. Looked at only once the
-# best holder is predicted above DISK_MS, below which no load could pay. Replicas without room are not asked.
+# The request at hand still goes to the holder; the copy serves later requests. The check runs only if the best holder
+# is predicted above DISK_MS, since no load is faster. Replicas without a free adapter slot are skipped.
 # Worked example (test_worked_example_from_the_prologue): the only holder is predicted at 900 ms. A has the files on its
 # disk and is predicted at 100: 100 + 300 = 400, less than 900: a copy on A. B, idle, would have to fetch them: 1,500.
 #
-# An agent keeps an eighth of its places free, so that a cold load need not wait until another adapter is withdrawn
-# (`adapter_state.AdapterPolicy.headroom`). A copy that takes one of those is paid by the next cold load, which waits
-# for that long; and whom it pushes out in the end is asked for again.
-# Worked example (test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction): with 14 of 16 places taken, A counts
+# An agent keeps an eighth of its slots free, so that a cold load need not wait until another adapter is withdrawn
+# (`adapter_state.AdapterPolicy.headroom`). If a copy uses one of those, the next cold load waits for a withdrawal, and
+# the evicted adapter must be loaded again later.
+# Worked example (test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction): with 14 of 16 slots used, A counts
 # 100 + 300 + 3,000 = 3,400: no copy for a holder predicted at 900, and one for a holder predicted at 4,000.
-# Replayed over 200 adapters and 128 places (docs/explanation/routing.md), copies at the price of a load alone were 168
-# in four minutes; each pushed another out, cold starts went from 6 to 9 % of all requests, and p99 from 2.0 to 5.1 s.
+# In a replay of 200 adapters and 128 slots (docs/explanation/routing.md) without EVICTION_MS, 168 copies were made in
+# four minutes. Each evicted another adapter, cold starts went from 6 to 9 % of all requests, and p99 from 2.0 to 5.1 s.
 
 
-# Of those within NEAR_MS of the least, the adapter's hash says which, and in a large pool which are looked at: forty
-# gateways that see the same holder busy, each with loads of its own, want the same copy and not forty
+# Among replicas within NEAR_MS of the least, the adapter's hash decides; in a large pool it also selects the sample.
+# So forty gateways that see the same holder busy, each with a different load, want the same copy and not forty
 # (test_gateways_with_loads_of_their_own_want_the_same_copy).
 
 
 DISK_MS = 300.0  # measured: 0.1 to 0.3 s with the agent's round trip
-HEADROOM_PART = 8  # of an agent's places one is kept free in so many
+HEADROOM_PART = 8  # an agent keeps one slot in so many free
 STORE_MS = 1_500.0  # a fetch of some ten megabytes from S3 on top
-NEAR_MS = 250.0  # what a load costs at least: a shorter queue elsewhere is not worth another copy
-EVICTION_MS = 3_000.0  # what a withdrawal takes (`AdapterPolicy.withdraw_s`)
+NEAR_MS = 250.0  # least cost of a load: a queue that is shorter by less is not worth another copy
+EVICTION_MS = 3_000.0  # duration of a withdrawal (`AdapterPolicy.withdraw_s`)
 
 
 def copy_elsewhere(
     request: RouteRequest, pool: PoolIndex, best: Prediction, load: OwnLoad, excluded: Collection[ReplicaId]
 ) -> ReplicaId | None:
-    """Where a second copy would have answered sooner than the best of the holders."""
+    """Return the replica where a second copy would answer sooner than the best holder, or None."""
     if best.total_ms <= DISK_MS:
         return None
     holders = pool.holders.get(request.engine_name, ())
     if len(holders) == len(pool.ready):
-        return None  # there is no elsewhere
+        return None  # all ready replicas hold it
     rows = [row for row in _looked_at(request, pool) if _may_load(row[6]) and row[0] not in holders]
     rows = [row for row in rows if row[0] not in excluded]
     if request.weights is not None and pool.weights:
@@ -97,7 +98,7 @@ def copy_elsewhere(
 
 
 def load_ms(replica: ReplicaView, name: EngineName) -> float:
-    """What loading the adapter there takes, and takes from others."""
+    """Return the time to load the adapter there, plus the cost of an eviction if only headroom is left."""
     eviction_ms = EVICTION_MS if _only_headroom(replica) else 0.0
     return (DISK_MS if replica.has_on_disk(name) else STORE_MS) + eviction_ms
 
@@ -133,7 +134,7 @@ __all__ = [
     "route",
 ]
 
-SLACK = 4  # requests above the share that are no imbalance yet (`prediction` says how it was found)
+SLACK = 4  # requests above the share that are tolerated (`prediction` has the measurement)
 
 
 def decide(
@@ -143,7 +144,7 @@ def decide(
     in_flight: Mapping[ReplicaId, int],
     excluded: Collection[ReplicaId] = (),
 ) -> Prediction | NoReplica:
-    """`route` for a pool that is looked at once; `in_flight` is this gateway's own count per replica."""
+    """Call `route` for a pool view that is used once; `in_flight` is this gateway's own count per replica."""
     return route(request, PoolIndex(pool.replicas, pool.dedicated_to), policy, OwnLoad(in_flight), excluded=excluded)
 
 
@@ -156,7 +157,7 @@ def route(
     excluded: Collection[ReplicaId] = (),
     penalties_ms: Mapping[ReplicaId, float] = NO_PENALTIES,
 ) -> Prediction | NoReplica:
-    """The replica with the least score among those that can answer; `excluded` are those already tried or ejected."""
+    """Return the replica with the least score among those that can answer. `excluded` are those tried or ejected."""
     rows = candidates(request, pool, excluded)
     if isinstance(rows, NoReplica):
         return rows
@@ -187,7 +188,7 @@ def route(
 
 
 def fair_share(predictions: Sequence[Prediction], policy: RoutingEntry) -> int:
-    """The number of outstanding requests from which a replica takes no more."""
+    """Return the number of outstanding requests at which a replica receives no more."""
     return _share(sum(prediction.outstanding for prediction in predictions), len(predictions), policy)
 
 

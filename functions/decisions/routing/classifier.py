@@ -1,14 +1,14 @@
-"""Choice of a pool for a request by rules over its visible features, without running anything.
+"""Choice of a pool for a request by rules over its visible features, without running a model.
 
-A RoutingPolicy's `classifier` names a model id that is no model (`auto`, say). Who asks for it gets the base model of
-the pool of the first rule all of whose conditions hold, and of `otherwise` where none does. A pool that the tenant may
-not call is passed over, so that a rule opens nothing to anybody.
+A RoutingPolicy's `classifier` names a model id that is not a model (`auto`, for example). A request for it goes to the
+base model of the pool of the first rule whose conditions all hold, or of `otherwise` if none does. A pool that the
+tenant may not call is skipped, so rules give no additional access.
 
 Worked example (test_worked_example_of_the_prologue): rules {tools: true} to 70b, {maxPromptTokens: 200} to 1b,
 otherwise 8b. A question of 50 tokens goes to 1b, the same with tools to 70b, a page of 900 tokens to 8b.
 
-Looked at are the last message (of a completion, the prompt) up to `LOOK_CHARS`, since who asks decides what is asked
-last, and the whole request's length.
+The rules see the last message (of a completion, the prompt) up to `LOOK_CHARS`, because it holds the actual question,
+and the length of the whole request.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,15 +37,15 @@ _RANGES: tuple[tuple[int, int, Script], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What is looked at of a request."""
+    """Features of a request that the rules see."""
 
-    prompt_tokens: int  # about
+    prompt_tokens: int  # estimated
     has_tools: bool
-    text: str  # of the last message
+    text: str  # the last message
 
 
 def choose(entry: ClassifierEntry, sketch: Sketch, may_call: Callable[[PoolName], bool]) -> PoolName | None:
-    """The pool; None where the tenant may call none of those that would do."""
+    """Return the pool, or None if the tenant may call none of the suitable ones."""
     return next((pool for pool in _suitable(entry, sketch) if may_call(pool)), None)
 
 
@@ -72,7 +72,8 @@ def _holds(rule: RuleEntry, sketch: Sketch, text: str) -> bool:
 
 
 def script_of(text: str) -> Script | None:
-    """What most letters of the text's beginning are written in; kana makes a text Japanese, whatever han is in it."""
+    """Return the script of most letters at the start of the text. Any kana makes the text Japanese: han counts as
+    kana."""
     counts: dict[Script, int] = {}
     for char in text[:_SCRIPT_CHARS]:
         if char.isalpha():

@@ -1,40 +1,41 @@
-"""Prefill and decode apart: whether a prompt is computed by another pool's replica, and its KV cache handed over.
+"""Prefill and decode on separate replicas: when another pool should compute a prompt and transfer its KV cache.
 
-A long prompt is bound by compute and stops every stream of the replica that reads it; decoding is bound by memory
-bandwidth. Where a model has a prefill pool beside the pool that answers, the gateway compares, in milliseconds to the
-first token, what both ways take:
+A long prompt is bound by compute and stalls every stream of the replica that reads it; decoding is bound by memory
+bandwidth. If a model has a prefill pool beside the pool that answers, the gateway compares the milliseconds to the
+first token of both ways:
 
     one     = queue  +  own x prefill_ms  +  stall,      stall   = own x prefill_ms x outstanding / CROWD
     arrival = queue' +  own' x prefill_ms'  +  own x transfer_ms  +  HANDOVER_MS
     split   = max(queue, arrival)
-    split pays where  split + GAIN_MS <= one
+    split pays if  split + GAIN_MS <= one
 
-Without a dash: the replica that decodes; with one: the prefill replica. `own` are the prompt's tokens that it has not
-cached. The stall is what the prompt takes from the streams that run there, at the price that routing has for it
-(`prediction`): each waits for its next token while the prompt is read. What waits at the decoding replica drains while
-the prompt is computed elsewhere, hence the maximum. A replica that decodes has the prompt's KV blocks only once all of
-them have come, so the transfer counts whole.
+Without a prime: the replica that decodes; with one: the prefill replica. `own` are the prompt's tokens that it has not
+cached. The stall is the delay of the running streams, at the price that routing has for it (`prediction`): each waits
+for its next token while the prompt is read. The queue of the decoding replica drains while the prompt is computed
+elsewhere, hence the maximum. The decoding replica can use the prompt's KV blocks only when all of them have arrived, so
+the whole transfer counts.
 
 Worked example (test_worked_example_of_the_prologue): a prompt of 8,000 tokens, nothing cached; the pool's replica reads
 a token in 0.1 ms, 10 streams run there, its queue is 50 ms: one = 50 + 800 + 800 x 10 / 20 = 1,250 ms. The prefill
 replica reads as fast, and 300 ms are ahead there; a token's 128 KiB take 0.0105 ms at 100 Gbit/s: split = 300 + 800 +
 84 + 10 = 1,194. That pays. With 6 streams one = 1,090, and the prompt stays.
 
-A prompt is the prefill pool's demand where it would pay with nothing ahead there (`Weighed.is_demand`), whether or not
-that pool reads it: it turns away by its queue what it cannot read in time, and whoever decides on its size has to know.
-Where it has no replica that could, one is taken to read as fast as the one that decodes.
+A prompt counts as demand of the prefill pool if splitting would pay with an empty queue there (`Weighed.is_demand`),
+whether or not that pool reads it. The autoscaler needs this figure, because a full prefill pool receives fewer prompts.
+If the pool has no usable replica, one is assumed that reads as fast as the decoding one.
 
     alone  = own' x prefill_ms'  +  own x transfer_ms  +  HANDOVER_MS
-    demand where  max(queue, alone) + GAIN_MS <= one
+    demand if  max(queue, alone) + GAIN_MS <= one
 
-Worked example (test_worked_example_of_demand): of the two above, both. With 6 streams the prompt stays for the 300 ms
-that are ahead at the prefill replica: alone = 800 + 84 + 10 = 894. With 1 stream it is nobody's: one = 50 + 800 + 40.
+Worked example (test_worked_example_of_demand): of the two above, both. With 6 streams the prompt stays because of the
+300 ms that are ahead at the prefill replica: alone = 800 + 84 + 10 = 894. With 1 stream it is no demand: one = 50 +
+800 + 40.
 
-Short prompts, and those that are cached where they would be answered, are not looked at: most requests cost two
-comparisons here. Both replicas have loaded the same weights, or the blocks of one mean nothing to the other.
+Short prompts, and prompts cached on the decoding replica, are not compared: most requests cost two comparisons here.
+Both replicas must have loaded the same weights, because KV blocks of other weights are useless.
 
-Neighbours: `catalogue` says which pool computes for which (`prefill_pools`); `functions.gateway.request.split` asks and
-goes; the simulated fleet runs both. Pure.
+Neighbours: `catalogue` stores the prefill pool of each pool (`prefill_pools`); `functions.gateway.request.split` runs
+the comparison and the split; the simulated fleet runs both. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,22 +48,22 @@ from functions.api.snapshot import PoolEntry
 from functions.decisions.routing.crowding import CROWD
 from functions.decisions.routing.request import NoReplica, Prediction
 
-HANDOVER_MS = 10.0  # a second request, and the two engines' handshake
-GAIN_MS = 20.0  # less than this is no gain: predictions are not so exact
+HANDOVER_MS = 10.0  # a second request, and the handshake of the two engines
+GAIN_MS = 20.0  # smallest gain that counts, given the error of predictions
 _LACKS_REPLICAS = frozenset(
     {"pool_empty", "no_replica_ready", "all_tried", "told_to_wait"}
-)  # others lack something else
+)  # reasons that more replicas would remove
 
 SplitWhy = Literal[
-    "pays",  # the only one that is `split`; all others are answered by one engine
+    "pays",  # the only value with a split; in all other cases one engine answers
     "short",
     "cached",
     "slower",
     "unsuited",  # several answers, log probabilities of the prompt, a route without KV blocks
     "no_prefill_replica",
-    "no_room",  # the gateway holds as many large bodies as it may
+    "no_room",  # the gateway's buffer for large bodies is full
     "other_weights",
-    "other_model",  # the request has become another model's meanwhile: a rollout's other version, another pool's
+    "other_model",  # the request was moved meanwhile: to a rollout's other version or another pool
     "prefill_failed",
     "prefill_refused",
     "prefill_slow",
@@ -74,15 +75,15 @@ SplitWhy = Literal[
 
 
 class Weighed(msgspec.Struct, frozen=True):
-    """The comparison, for the request's trace; milliseconds to first token."""
+    """Result of the comparison, for the request's trace; milliseconds to first token."""
 
     why: SplitWhy
     one_ms: float = 0.0
     split_ms: float = 0.0
     prefill_ms: float = 0.0  # at the prefill pool, its queue included
     transfer_ms: float = 0.0
-    wait_ms: float = 0.0  # there, until it would be read
-    is_demand: bool = False  # the prefill pool's, see the prologue
+    wait_ms: float = 0.0  # queue at the prefill replica
+    is_demand: bool = False  # counts as demand of the prefill pool, see the module docstring
 
     @property
     def pays(self) -> bool:
@@ -90,21 +91,21 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 def at_once(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: int) -> SplitWhy | None:
-    """Why a prompt is not looked at any further, or None."""
+    """Return why a prompt is not compared at all, or None if it is."""
     if prompt_tokens < min_prompt_tokens:
         return "short"
     return "cached" if prompt_tokens - cached_tokens < min_prompt_tokens else None
 
 
 def transfer_ms(tokens: int, prefill_pool: PoolEntry) -> float:
-    """What the KV blocks of so many tokens are on their way for."""
+    """Return the transfer time of the KV blocks of `tokens`."""
     if not prefill_pool.kv_transfer_bytes_per_s:
         return 0.0
     return tokens * prefill_pool.kv_bytes_per_token / prefill_pool.kv_transfer_bytes_per_s * 1000.0
 
 
 def weigh(prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplica, prefill_pool: PoolEntry) -> Weighed:
-    """The comparison of the prologue, for one request and the best replica of each pool."""
+    """Compare both ways for one request and the best replica of each pool, as the module docstring defines."""
     stall_ms = decode.prefill_ms * decode.outstanding / CROWD
     one_ms = decode.total_ms + stall_ms
     moved_ms = transfer_ms(max(0, prompt_tokens - decode.cached_tokens), prefill_pool)
@@ -131,14 +132,14 @@ def weigh(prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplic
 
 
 def same_weights(decode: Prediction, prefill: Prediction) -> bool:
-    """As far as both replicas tell what they have loaded."""
+    """Return False if both replicas report their weights and they differ."""
     one, other = decode.replica.weights, prefill.replica.weights
     return one is None or other is None or one == other
 
 
 def prefill_pools(pools_of: Mapping[PoolName, Iterable[PoolEntry]]) -> dict[PoolName, PoolEntry]:
-    """By the pool that answers, the one that computes prompts for it: of the same model, quantized alike, and for the
-    same tenants. Of several, the first by name."""
+    """Return the prefill pool of each answering pool: same model, same quantization, same tenants. If several match,
+    the first by name wins."""
     found: dict[PoolName, PoolEntry] = {}
     for entries in pools_of.values():
         those = sorted((entry for entry in entries if entry.role == "prefill"), key=lambda entry: entry.name)

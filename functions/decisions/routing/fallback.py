@@ -1,22 +1,23 @@
-"""Fallback pools: which may answer in the place of another, and which requests shift there as it fills.
+"""Fallback pools: pools that may answer instead of another one, and the requests that shift there as it fills.
 
-The steps are the RoutingPolicy's (`fallback`), in the order in which they are written; a request takes at most
-`MAX_HOPS` of them and comes to no pool twice, so that policies that are each fine cannot lead it in a circle.
+The steps are the RoutingPolicy's (`fallback`), in the order in which they are written. A request takes at most
+`MAX_HOPS` of them and visits no pool twice, so that policies cannot lead it in a circle.
 
-As a pool fills, what loses least goes first. Pressure is the predicted wait in its replica's queue over the time to
-first token that its band promises; a request is indifferent where next to nothing of its prompt is cached in the pool:
+As a pool fills, requests that lose least are shifted first. Pressure is the predicted wait in its replica's queue over
+the band's SLO for the time to first token. A request is indifferent if next to nothing of its prompt is cached in the
+pool:
 
     shifted share of the indifferent = clamp((pressure - 0.5) / 0.5, 0, 1)
 
 Worked example (test_worked_example_of_the_prologue): 375 ms of queue against an SLO of 500 ms is a pressure of 0.75, so
-half of the indifferent requests are shifted, and none whose conversation is cached. From a pressure of 1 on a request
-would break its SLO where it is: all of them may go, to where less is predicted.
+half of the indifferent requests are shifted, and none whose conversation is cached. From a pressure of 1 on, a request
+that stays would break its SLO. So all of them may go to a pool where less is predicted.
 
-The overload ladder (`ladder`) may ask for a share of its own: of all, whatever is cached, since those are what the pool
-cannot answer in time and would be refused. Those go wherever there is room, whether or not it is faster there.
+The overload ladder (`ladder`) may set an additional share, which applies to all requests whatever is cached: the pool
+cannot answer these in time and would reject them. They go to any pool with room, even if it is not faster.
 
-Neighbours: `functions.gateway.routing.fallback` rewrites the request; `functions.api.consistency.fallbacks` refuses
-circles where the YAML is read.
+Neighbours: `functions.gateway.routing.fallback` rewrites the request; `functions.api.consistency.fallbacks` rejects
+circles when the YAML is read.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -28,14 +29,14 @@ from functions.decisions.routing.request import Prediction
 
 MAX_HOPS = 3
 SHIFT_FROM_PRESSURE_RATIO = 0.5
-INDIFFERENT_BELOW_RATIO = 0.05  # of its prompt cached
-_ESTIMATE_MARGIN_RATIO = 1.25  # a prompt that was not counted may be so much longer than it looks
+INDIFFERENT_BELOW_RATIO = 0.05  # cached share of the prompt
+_ESTIMATE_MARGIN_RATIO = 1.25  # an estimated prompt may be longer by this factor
 
 
 def targets(
     steps: Collection[FallbackEntry], pool: PoolName, when: FallbackWhen, tier: str, been: Collection[PoolName]
 ) -> Iterator[PoolName]:
-    """The pools to which a tier's request may go on from `pool`, the preferred one first; `been` were tried already."""
+    """Yield the pools that a tier's request may go to from `pool`, preferred first, without those in `been`."""
     if len(been) > MAX_HOPS:
         return
     for step in steps:
@@ -48,7 +49,7 @@ def targets(
 def shift_targets(
     steps: Collection[FallbackEntry], pool: PoolName, has_ready: Callable[[PoolName], bool]
 ) -> Iterator[PoolName]:
-    """The pools that would get what is shifted from `pool`, of one tier or another: the first that serves, of each."""
+    """Yield the ready pools that receive requests shifted from `pool`, up to the first that accepts every tier."""
     for step in steps:
         if step.source_pool == pool and step.when == "saturated" and has_ready(step.target_pool):
             yield step.target_pool
@@ -57,17 +58,18 @@ def shift_targets(
 
 
 def waiting_ms(here: Prediction) -> float:
-    """What of the predicted queue is waiting: those that run slow a newcomer down, but it does not wait for them."""
+    """Return the part of the predicted queue that is waiting. Running requests slow a new one down, but it does not
+    wait for them."""
     return here.queue_ms - here.outstanding / CROWD * here.replica.service_ms
 
 
 def pressure_ratio(queue_ms: float, slo_ms: float | None) -> float:
-    """How near the pool is to breaking its promise; 0 where none was made."""
+    """Return the predicted wait as a share of the SLO, or 0 without an SLO."""
     return queue_ms / slo_ms if slo_ms else 0.0
 
 
 def shifts(pressure: float, cached_ratio: float, draw: float, ladder_ratio: float = 0.0) -> bool:
-    """Whether one request goes elsewhere though it might still be answered here. `draw` is uniform in [0, 1)."""
+    """Return True if a request is shifted although this pool might still answer it. `draw` is uniform in [0, 1)."""
     if pressure >= 1.0 or draw < ladder_ratio:
         return True
     if cached_ratio >= INDIFFERENT_BELOW_RATIO:
@@ -76,6 +78,6 @@ def shifts(pressure: float, cached_ratio: float, draw: float, ladder_ratio: floa
 
 
 def fits(prompt_tokens: int, *, exact: bool, output_tokens: int | None, window_tokens: int) -> bool:
-    """Whether prompt and output have room in another pool's context window; None: as much output as there is room."""
+    """Return True if prompt and output fit another pool's context window. Output None needs room for one token."""
     prompt = prompt_tokens if exact else int(prompt_tokens * _ESTIMATE_MARGIN_RATIO)
     return prompt + (output_tokens or 1) <= window_tokens

@@ -1,21 +1,23 @@
-"""Home of a conversation that nobody here has seen: the replica that every gateway would name, without a word.
+"""Assumed home of a conversation that no gateway has reported: a replica that every gateway computes without messages.
 
-Forty gateways behind one front see the turns of a conversation by turns. Each takes the same replica for its home, by
-a hash of the conversation and of the replicas that are ready (an adapter's: that hold it), so only exceptions need
-telling (`functions.gateway.routing.homes`).
+Many gateways behind one load balancer see the turns of a conversation in alternation. Each assumes the same home
+replica, by a hash of the conversation and of the ready replicas (for an adapter: those that hold it). So gateways only
+tell each other the exceptions (`functions.gateway.routing.homes`).
 
     up to SCAN_MAX replicas:  rendezvous hashing, the heaviest of all
-    beyond:                   one ring of the replicas' lots, PROBES places on it by the conversation; whoever follows
-                              one of them most closely (multi-probe consistent hashing, Appleton and O'Reilly 2015)
+    beyond:                   one ring of the replicas' hashes, with PROBES points on it per conversation; the replica
+                              that follows one of them most closely wins (multi-probe consistent hashing, Appleton and
+                              O'Reilly 2015)
 
-A replica that comes takes its share of the conversations, one that goes leaves them to the others, and nobody else's
-move (test_a_replica_that_comes_takes_only_its_share). It takes them SETTLES_S after it was seen to become ready: those
-who know where a conversation of its share is have told the others by then, which would look for it at the newcomer
-(`functions.gateway.routing.homes`). At the border between the two ways they all move, once.
-Measured beside other work: 8 us for 32 replicas, 10 to 24 us up to 2,000 (rendezvous hashing: 570 us). With 21 places
+A replica that joins receives its share of the conversations, and one that leaves passes its share on to the others. No
+other conversation moves (test_a_replica_that_comes_takes_only_its_share). A new replica receives its share only some
+seconds after it became ready (SETTLES_S). By then, gateways that know the real home of one of these conversations have
+reported it to the others, which would otherwise look for it at the new replica (`functions.gateway.routing.homes`).
+When a pool grows or shrinks past SCAN_MAX, all conversations move, once.
+Measured under other load: 8 us for 32 replicas, 10 to 24 us up to 2,000 (rendezvous hashing: 570 us). With 21 points
 on the ring the busiest of 200 replicas has less than twice the mean (test_conversations_spread).
 
-Neighbours: `candidates` has rendezvous hashing; `replicas` keeps the ring.
+Neighbours: `candidates` has rendezvous hashing; `replicas` holds the ring.
 """
 
 from bisect import bisect_left
@@ -28,7 +30,7 @@ from functions.decisions.routing.candidates import SCAN_MAX, heaviest
 from functions.decisions.routing.replicas import PoolIndex
 
 PROBES = 21
-SETTLES_S = 2.0  # from a sweep to the next, and to the next batch on the bus, several times over
+SETTLES_S = 2.0  # several times the interval between sweeps and between batches on the bus
 _MASK = (1 << 64) - 1
 _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear congruential generator
 
@@ -36,9 +38,9 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 def assumed_home(
     key: str, pool: PoolIndex, engine_name: EngineName, *, is_adapter: bool, settled: bool = True
 ) -> ReplicaId | None:
-    """Where a conversation with this key belongs, as far as hashes say; None where nobody could answer it.
+    """Return the assumed home of a conversation with this key, or None if no replica can answer it.
 
-    `settled`: not with one that has just become ready, while there are others.
+    `settled`: avoid replicas that have just become ready, if there are others.
     """
     rows = pool.rows_of(engine_name) if is_adapter else pool.rows
     if not rows:

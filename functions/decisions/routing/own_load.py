@@ -1,13 +1,13 @@
-"""Requests that one gateway has in flight at each replica: exact where heartbeats are a second old.
+"""Requests that one gateway has in flight at each replica: exact, while heartbeats are a second old.
 
     prefill ahead = prompt tokens sent, less those cached there, of requests whose first token has not come
 
-Tokens and not requests, because that is what a prompt waits for: an engine computes prompts in the order in which they
-came, and one of 30,000 tokens takes as long as a hundred short ones.
+Tokens are counted, not only requests, because a prompt waits for tokens: an engine computes prompts in the order of
+arrival, and one of 30,000 tokens lasts as long as a hundred short ones.
 Worked example (test_worked_example_of_tokens_ahead): two requests with 4,000 and 1,000 tokens to compute are sent to a
 replica: 2 in flight, 5,000 tokens ahead. The first answers: 2 in flight, 1,000 ahead. It ends: 1 in flight.
 
-Neighbours: `functions.gateway.request.attempt` enters, starts and leaves; `choice` reads.
+Neighbours: `functions.gateway.request.attempt` calls enter, start and leave; `choice` reads.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class InFlightSlot(msgspec.Struct, eq=False):  # a slot equals itself alone
 
 
 class OwnLoad:
-    """Owned by one event loop; a replica without requests takes no room."""
+    """Requests and prefill tokens in flight, by replica. Owned by one event loop. Idle replicas use no memory."""
 
     __slots__ = ("ahead_tokens", "in_flight")
 
@@ -38,14 +38,14 @@ class OwnLoad:
         self.ahead_tokens: dict[ReplicaId, int] = {}
 
     def enter(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> InFlightSlot:
-        """A request goes there, with so many tokens to compute before its first."""
+        """Count a request sent to the replica, with the prompt tokens to compute before its first token."""
         self.in_flight[replica_id] = self.in_flight.get(replica_id, 0) + 1
         if prefill_tokens:
             self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens
         return InFlightSlot(replica_id, prefill_tokens, sent_s)
 
     def start(self, slot: InFlightSlot) -> None:
-        """Its first token came, or must have; does nothing the second time."""
+        """Remove the request's prefill tokens: its first token has come or must have. A second call has no effect."""
         tokens = slot.prefill_tokens
         if not tokens:
             return
@@ -57,7 +57,7 @@ class OwnLoad:
             del self.ahead_tokens[slot.replica_id]
 
     def leave(self, slot: InFlightSlot) -> None:
-        """It is over: once for each place."""
+        """Count the end of the request. Call once per slot."""
         self.start(slot)
         left = self.in_flight[slot.replica_id] - 1
         if left:

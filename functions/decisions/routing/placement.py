@@ -1,31 +1,31 @@
-"""Pools of one model: which of them a tenant may use, and which of these answers a request.
+"""Pools of one model: which of them a tenant may use, and which one answers a request.
 
-A model's pools are the one that bears its name and those that say that they serve it too (`PoolEntry.model`); they
-differ in accelerator, quantization, parallelism, price. A pool may be dedicated to tenants; then no other's request
-comes there, whatever its path: only `usable` says which pools there are for a tenant, every resolved model holds only
-those, and `candidates` asks once more, of the snapshot in force, before it looks at a replica.
+A model's pools are the one that bears its name and those that declare the model (`PoolEntry.model`). They differ in
+accelerator, quantization, parallelism and price. A pool may be dedicated to tenants. Then requests of other tenants
+never reach it: `usable` alone defines a tenant's pools, every resolved model holds only those, and `candidates` checks
+again, with the snapshot in force, before it selects a replica.
 
-A model of a tenant's own (`acme/wiki`) has no pool but those that are dedicated to its tenant, whatever the tenant's
-`isolation.pools` says.
+A tenant's own model (`acme/wiki`) has only pools that are dedicated to its tenant, whatever the tenant's
+`isolation.pools` is.
 
     isolation.pools   shared      the shared ones
-                      preferred   its own, then the shared ones where those cannot answer
+                      preferred   its own, then the shared ones if those cannot answer
                       dedicated   its own; a model without such a pool does not exist for the tenant
 
-Where it may use several, the first rule of the policy that holds decides (`place`). A tenant that has pools of its own
-starts in these; only a rule that names the tenant sends it to a shared one at once. Without a rule it is the first:
-own before shared, spot capacity last, the model's own name before others, those by name.
+If a tenant may use several pools, the first policy rule that holds decides (`place`). A tenant with its own pools
+starts there; only a rule that names the tenant sends its requests to a shared pool first. Without a rule, the first
+pool is used: own before shared, spot capacity last, the model's own name before others, those by name.
 
-A rule on predicted time compares with what would be done without it:
+A rule on predicted time is compared with the result without it:
 
-    place(rules) = target of the first rule that holds;   of one with `min_predicted_ttft_ms` only if
+    place(rules) = target of the first rule that holds;   a rule with `min_predicted_ttft_ms` holds only if the
                    predicted time to first token in place(the rules after it) is at least that
 
 Worked example (test_worked_example_of_the_prologue): rules batch to spot, and 800 ms to h200. A batch request goes to
 spot. An interactive one that is predicted at 300 ms in the model's own pool stays there, one at 900 ms goes to h200.
 
-Taking over: where the chosen pool is full or gone, the tenant's other pools of the model are next, in that order. Batch
-waits rather than fill dearer pools: it moves only where its pool has no replica.
+Takeover: if the chosen pool is full or gone, the tenant's other pools of the model are next, in that order. Batch
+requests wait instead of filling more expensive pools: they move only if their pool has no replica.
 
 Neighbours: `functions.decisions.catalogue` holds the pools; `fallback` leads on to other models. Pure.
 """
@@ -45,7 +45,7 @@ Predict = Callable[[PoolName], float | None]  # milliseconds to first token in a
 class Usable:
     """A tenant's pools of one model, in the order in which it uses them."""
 
-    own: tuple[PoolName, ...] = ()  # dedicated to it
+    own: tuple[PoolName, ...] = ()  # dedicated to the tenant
     shared: tuple[PoolName, ...] = ()
 
     @property
@@ -55,27 +55,27 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What of a request decides on its pool."""
+    """Features of a request that decide on its pool."""
 
     tenant: TenantId
     tier: str
     service_class: ServiceClass
-    prompt_tokens: int  # about
+    prompt_tokens: int  # estimated
 
 
 def model_of(entry: PoolEntry) -> PoolName:
-    """The pool that bears the name of the model that this one serves; most often itself."""
+    """Return the pool that bears the name of the model that `entry` serves, usually `entry` itself."""
     return PoolName(entry.model) if entry.model else entry.name
 
 
 def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = False) -> Usable:
-    """Which of a model's pools there are for the tenant: the one place that says so. `is_own`: it is a tenant's own
-    model, this one's or another's."""
+    """Return the tenant's pools of a model. No other code decides this. `is_own`: the model belongs to a tenant, this
+    one or another."""
     own: list[PoolName] = []
     shared: list[PoolName] = []
     for entry in sorted(pools, key=lambda entry: (entry.spot, bool(entry.model), entry.name)):
         if entry.role:
-            continue  # it computes prompts for the others, and answers nothing by itself
+            continue  # a prefill pool answers no requests
         if not entry.dedicated_to:
             shared.append(entry.name)
         elif tenant.name in entry.dedicated_to:
@@ -85,7 +85,7 @@ def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = Fa
 
 
 def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens: int) -> Usable:
-    """Without those whose context window the prompt overflows; all, where it overflows every one."""
+    """Return the pools whose context window fits the prompt, or all if it fits none."""
     own, shared = (
         tuple(pool for pool in part if prompt_tokens < entries[pool].context_window_tokens)
         for part in (pools.own, pools.shared)
@@ -94,7 +94,7 @@ def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens:
 
 
 def place(rules: Sequence[PlacementEntry], request: Placed, pools: Usable, predict: Predict | None = None) -> PoolName:
-    """The pool that answers first; `pools` has one at least. Without `predict`, rules on predicted time do not hold."""
+    """Return the pool to try first; `pools` is not empty. Without `predict`, rules on predicted time do not hold."""
     for at, rule in enumerate(rules):
         if not _holds(rule, request) or not _may_choose(rule, request, pools):
             continue
@@ -129,14 +129,14 @@ def _may_choose(rule: PlacementEntry, request: Placed, pools: Usable) -> bool:
 def takeovers(
     others: Iterable[PoolName], when: FallbackWhen, service_class: ServiceClass, been: Collection[PoolName]
 ) -> list[PoolName]:
-    """The pools of the same model that answer where the request's own cannot, in order; `been` were tried already."""
+    """Return the pools of the same model that may take over from the request's pool, in order, without `been`."""
     if len(been) > MAX_HOPS or (when == "saturated" and service_class == "batch"):
         return []
     return [pool for pool in others if pool not in been]
 
 
 def takes_over(pool: PoolEntry, pools: Iterable[PoolEntry], tenants: Mapping[TenantId, TenantEntry]) -> list[PoolName]:
-    """Of the model's `pools`, those that would get what this one cannot take, of one tenant or another."""
+    """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
     shared = [other.name for other in pools if other.name != pool.name and not (other.dedicated_to or other.role)]
     owners = [tenants[owner] for owner in pool.dedicated_to if owner in tenants]
     return shared if not pool.dedicated_to or any(owner.pools == "preferred" for owner in owners) else []

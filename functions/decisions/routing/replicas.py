@@ -1,9 +1,9 @@
 """Replicas of a pool as routing sees them: one frozen view each, and an index for partial walks.
 
-`PoolView` is a picture of one moment, for whoever looks at all of a pool. `PoolIndex` is kept up to date by whoever
-hears the heartbeats (`functions.fleet.view`), at O(1) a heartbeat, so that a decision neither filters nor copies: its
-ready replicas as rows of plain numbers, who holds which adapter, and the sum that its utilization is made of.
-It is valid until the next heartbeat: decide within one call.
+`PoolView` is a picture of a whole pool at one moment. `PoolIndex` is kept up to date by the receiver of the heartbeats
+(`functions.fleet.view`), at O(1) a heartbeat, so that a decision neither filters nor copies. It has the ready replicas
+as rows of plain numbers, the holders of each adapter, and the sum for the pool's utilization. It is valid until the
+next heartbeat: decide within one call.
 
 Neighbours: `choice` reads rows; `functions.fleet.view` puts and drops them.
 """
@@ -20,13 +20,13 @@ from functions.api.ids import Digest, EngineName, PoolName, ReplicaId, TenantId
 from functions.decisions.distribution.bloom import Bloom
 from functions.decisions.routing.crowding import line
 
-# warm: the base is loaded, nothing is routed there until it is promoted
+# warm: the base is loaded; the replica receives no requests until it is promoted
 ReplicaPhase = Literal["starting", "ready", "warm", "draining", "hung", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """What a gateway believes of one replica, folded from its heartbeats."""
+    """State of one replica as a gateway knows it from heartbeats."""
 
     id: ReplicaId
     pool: PoolName
@@ -37,19 +37,19 @@ class ReplicaView:
     waiting: int
     kv_usage_ratio: float
     adapters: frozenset[EngineName]
-    service_ms: float  # between two completions: what one request that waits adds to the next one's wait
+    service_ms: float  # time between two completions: each waiting request adds this much to the next one's wait
     prefill_ms_per_token: float
-    peer_port: int = 0  # where its agent loads adapters and gives chunks; 0: nowhere
+    peer_port: int = 0  # port on which its agent loads adapters and serves chunks; 0: none
     zone: str = ""
-    adapter_room: int = 0  # how many more adapters it could load at once
-    on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
-    kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
-    withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
-    weights: Digest | None = None  # of the base, as its engine has loaded them; None: not known
-    reload_ms_per_token: float = 0.0  # from host memory to its accelerator; 0: it keeps nothing there
+    adapter_room: int = 0  # number of adapters that it can load without a withdrawal
+    on_disk: Bloom | None = None  # the digests on its node's disk; None: unknown
+    kv_capacity_tokens: int = 0  # size of its KV cache; 0: unknown
+    withdrawn: frozenset[EngineName] = frozenset()  # recently withdrawn adapters: available again immediately
+    weights: Digest | None = None  # base weights that its engine has loaded; None: unknown
+    reload_ms_per_token: float = 0.0  # from host memory to its accelerator; 0: no host cache
 
     def has_on_disk(self, name: EngineName) -> bool:
-        """Whether the adapter's files lie on the node, as far as the node has told."""
+        """Return True if the node has reported the adapter's files on its disk."""
         return self.on_disk is not None and self.on_disk.holds_adapter(name)
 
 
@@ -59,19 +59,18 @@ class PoolView:
 
     name: PoolName
     replicas: tuple[ReplicaView, ...]
-    dedicated_to: frozenset[TenantId] = frozenset()  # empty: everybody's
+    dedicated_to: frozenset[TenantId] = frozenset()  # empty: shared by all tenants
 
 
-EVERY = EngineName("")  # stands for whatever is asked for of a pool
+EVERY = EngineName("")  # entry of `PoolIndex.changed` that stands for every model
 
-# id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view, the `crowding` line's two
-# numbers: unpacked at once in the one loop that runs for each request, where 32 objects' attributes would cost twice
-# as much.
+# id, running and waiting, waiting alone, the two rates, the id's hash for ties, the view, the `crowding` line's two
+# numbers. A tuple, because the loop that runs for each request unpacks it at half the cost of 32 objects' attributes.
 Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView, float, float]
 
 
 class PoolIndex:
-    """One pool's ready replicas. Owned by one event loop."""
+    """Index of one pool's ready replicas. Owned by one event loop."""
 
     __slots__ = (
         "_by_weights",
@@ -90,24 +89,24 @@ class PoolIndex:
     )
 
     def __init__(self, replicas: Iterable[ReplicaView] = (), dedicated_to: frozenset[TenantId] = frozenset()) -> None:
-        self.dedicated_to = dedicated_to  # no other tenant's request finds a replica here; empty: everybody's
+        self.dedicated_to = dedicated_to  # other tenants' requests find no replica here; empty: shared
         self.known = 0  # replicas in any phase
         self.ready: dict[ReplicaId, Row] = {}
-        self.rows: list[Row] = []  # of the ready ones, by id: what is drawn by number must not depend on who came first
-        self.holders: dict[EngineName, set[ReplicaId]] = {}  # of an adapter, ready ones only
-        self.weights: dict[Digest, set[ReplicaId]] = {}  # who has loaded them, ready ones only; few: versions of a base
+        self.rows: list[Row] = []  # ready replicas by id, so that samples do not depend on the order of joining
+        self.holders: dict[EngineName, set[ReplicaId]] = {}  # ready replicas by adapter
+        self.weights: dict[Digest, set[ReplicaId]] = {}  # ready replicas by loaded base weights
         self.kv_usage_sum = 0.0
-        self.fresh: dict[ReplicaId, float] = {}  # ready since we know them: no home is assumed there yet (`homes`)
-        self.changed: set[EngineName] = set()  # adapters that more hold than before; EVERY: somebody has become ready
+        self.fresh: dict[ReplicaId, float] = {}  # recently ready replicas: not yet assumed as homes (`homes`)
+        self.changed: set[EngineName] = set()  # adapters with new holders; EVERY: a replica has become ready
         self._ids: list[ReplicaId] = []
-        self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
-        self._by_weights: dict[tuple[Digest, EngineName | None], list[Row]] = {}  # the same
-        self._ring: list[tuple[int, ReplicaId]] = []  # made when asked for, until somebody comes or goes
+        self._held: dict[EngineName, list[Row]] = {}  # cache, cleared by each change
+        self._by_weights: dict[tuple[Digest, EngineName | None], list[Row]] = {}  # likewise
+        self._ring: list[tuple[int, ReplicaId]] = []  # cache, cleared when a replica joins or leaves
         for replica in replicas:
             self.put(None, replica)
 
     def put(self, former: ReplicaView | None, view: ReplicaView) -> None:
-        """A replica's new view in place of its former one (None: it is new)."""
+        """Replace a replica's view; `former` is None for a new replica."""
         if former is None:
             self.known += 1
         elif former.phase == "ready":
@@ -129,21 +128,21 @@ class PoolIndex:
 
     @property
     def utilization_ratio(self) -> float:
-        """Mean share of the KV cache that is in use."""
+        """Mean share of the KV caches in use."""
         return self.kv_usage_sum / len(self.ready) if self.ready else 0.0
 
     def rows_of(self, name: EngineName) -> list[Row]:
-        """The rows of those that hold the adapter, in no order that means anything."""
+        """Return the rows of the adapter's holders, in arbitrary order."""
         rows = self._held.get(name)
         if rows is None:
             rows = [self.ready[holder] for holder in self.holders.get(name, ())]
-            if rows:  # and nobody can fill the memory with names of their own invention
+            if rows:  # do not cache empty results: invented names must not fill the memory
                 self._held[name] = rows
         return rows
 
     def rows_with(self, weights: Digest, adapter: EngineName | None = None) -> list[Row]:
-        """The rows of those that have loaded these weights of the base (and this adapter), by id. Where nobody of the
-        pool tells what it has loaded, as older agents, all count."""
+        """Return the rows of replicas that have loaded these base weights (and this adapter), by id. If no replica of
+        the pool reports its weights (older agents), all count."""
         rows = self._by_weights.get((weights, adapter))
         if rows is None:
             those: AbstractSet[ReplicaId] = self.ready.keys()
@@ -157,7 +156,7 @@ class PoolIndex:
         return rows
 
     def ring(self) -> list[tuple[int, ReplicaId]]:
-        """The ready replicas by their lots, the ones of ties."""
+        """Return the ready replicas sorted by their hash, the one that also breaks ties."""
         if not self._ring:
             self._ring = sorted((row[5], row[0]) for row in self.rows)
         return self._ring

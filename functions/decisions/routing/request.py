@@ -1,6 +1,6 @@
-"""Input and output of routing: one request's needs, and the choice with every term of its prediction.
+"""Input and output of routing: features of one request, and the choice with every term of its prediction.
 
-Structs, since one of each is made per decision: as frozen dataclasses they would cost 2 us more.
+They are structs, since one of each is made per decision: frozen dataclasses would cost 2 us more.
 """
 
 from collections.abc import Mapping
@@ -16,57 +16,57 @@ NOTHING_CACHED: Mapping[ReplicaId, int] = MappingProxyType({})
 NO_PENALTIES: Mapping[ReplicaId, float] = MappingProxyType({})
 
 RouteReason = Literal[
-    "least_predicted_wait",  # nothing but load and speed spoke
-    "prefix",  # it has a part of the prompt in its cache
+    "least_predicted_wait",  # decided by load and speed alone
+    "prefix",  # the replica has a part of the prompt in its cache
     "session",  # the session's last request went there
-    "spread",  # a cache spoke for another, which had its share or a pool too full for caches to matter
-    "panic",  # most of the pool is out on evidence, which is then not believed
-    "round_robin",  # the rest: routers for comparison (`studies.routers`)
+    "spread",  # another replica scored better but has its share of load, or the pool is too full for caches to count
+    "panic",  # most of the pool is ejected, so ejections are ignored
+    "round_robin",  # this and the rest: routers for comparison (`studies.routers`)
     "least_loaded",
     "cache_aware",
 ]
 
 
 class CachedPrompt(msgspec.Struct, frozen=True):
-    """What is believed of one prompt, by replica; absent: none."""
+    """Predicted cached tokens of one prompt by replica. An absent replica has none."""
 
-    tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # that need not be computed there
-    in_host: Mapping[ReplicaId, int] = NOTHING_CACHED  # of those, what lies in host memory alone and is reloaded
+    tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # tokens that need not be computed
+    in_host: Mapping[ReplicaId, int] = NOTHING_CACHED  # part of `tokens` that is in host memory only and is reloaded
 
 
 NOT_CACHED = CachedPrompt()
 
 
 class RouteRequest(msgspec.Struct, frozen=True):
-    """What routing reads of a request."""
+    """Features of a request that routing reads."""
 
     engine_name: EngineName
     is_adapter: bool
     prompt_tokens: int
     tie_key: str  # the request id
-    cached_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # prompt tokens predicted in its cache; absent: none
-    session_replica: ReplicaId | None = None  # where the conversation went last, or everybody would look for it
-    zone: str = ""  # the gateway's own; empty: no preference
+    cached_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # predicted cached prompt tokens; absent: none
+    session_replica: ReplicaId | None = None  # replica of the conversation's last turn, or its assumed home
+    zone: str = ""  # the gateway's zone; empty: no preference
     expected_output_tokens: int = 0
-    is_first_turn: bool = False  # as far as is known: the session's replica has nothing of it yet
-    tenant: TenantId = TenantId("")  # whose request it is
-    weights: Digest | None = None  # the base's, of a pool that has several versions of it; None: any
-    reload_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # of `cached_tokens`, what lies in host memory alone
+    is_first_turn: bool = False  # the session's replica is not known to have any of the conversation
+    tenant: TenantId = TenantId("")
+    weights: Digest | None = None  # required base weights if the pool has several versions; None: any
+    reload_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # part of `cached_tokens` that is in host memory only
 
 
 HomeState = Literal[
-    "slower",  # by more than a move costs (`moves`)
-    "full",  # it has its share of the load
-    "out",  # it failed this request already, or is ejected, resting or suspected
+    "slower",  # the difference is more than a move costs (`moves`)
+    "full",  # the home has its share of the load
+    "out",  # the home failed this request already, or is ejected, resting or suspected
 ]
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A conversation that was sent elsewhere than to its home: the home's figures beside the chosen one's."""
+    """Figures of a conversation's home and of the replica that was chosen instead."""
 
     home: ReplicaId
     state: HomeState
-    predicted_ms: float  # to first token there, with what a refusal counts
+    predicted_ms: float  # time to first token at the home, with the penalty for refusals
     score_ms: float
     chosen_score_ms: float
 
@@ -75,23 +75,25 @@ class Prediction(msgspec.Struct, frozen=True):
     """Milliseconds to first token, term by term: what the request's trace records."""
 
     replica: ReplicaView
-    outstanding: int  # requests that wait or run there
+    outstanding: int  # waiting and running requests
     queue_ms: float
-    prefill_ms: float  # of the tokens that are not cached
+    prefill_ms: float  # for the tokens that are not cached
     cached_tokens: int = 0
     adapter_ms: float = 0.0
     reason: RouteReason = "least_predicted_wait"  # a metric label
-    load_elsewhere: ReplicaId | None = None  # where a second copy of the adapter would answer sooner, its load included
-    reload_ms: float = 0.0  # of cached tokens that lie in host memory
+    load_elsewhere: ReplicaId | None = (
+        None  # replica where a second copy of the adapter would answer sooner, including its load
+    )
+    reload_ms: float = 0.0  # for cached tokens in host memory
     reload_tokens: int = 0
-    moved: Moved | None = None  # from the conversation's home
+    moved: Moved | None = None  # set if the conversation did not go to its home
 
     @property
     def total_ms(self) -> float:
         return self.queue_ms + self.prefill_ms + self.reload_ms + self.adapter_ms
 
     def explain(self) -> dict[str, float | int | str]:
-        """The decision for the request's trace (docs/explanation/routing.md says what each field means)."""
+        """Return the decision for the request's trace (docs/explanation/routing.md describes the fields)."""
         terms: dict[str, float | int | str] = {
             "reason": self.reason,
             "predicted_ms": round(self.total_ms, 1),
@@ -117,7 +119,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class NoReplica(msgspec.Struct, frozen=True):
-    """Nobody can take the request now; `reason` is a metric label."""
+    """Result if no replica can take the request now; `reason` is a metric label."""
 
     reason: Literal[
         "pool_empty",
@@ -128,4 +130,4 @@ class NoReplica(msgspec.Struct, frozen=True):
         "told_to_wait",
         "dedicated",
     ]
-    after_s: float = 0.0  # `told_to_wait`: whoever could take it is full, and wants to be left alone for so long
+    after_s: float = 0.0  # with `told_to_wait`: the suitable replicas are full and asked for this pause

@@ -1,14 +1,14 @@
-"""Further attempts of a request: retries on other replicas after a failure, and hedges beside a slow one.
+"""Further attempts of a request: retries on other replicas after a failure, and hedges beside a slow attempt.
 
-Only while nothing has gone to the client, never twice on one replica, never after the deadline, and under a budget:
-retries may add at most a fixed share to a pool's traffic, so that a failing pool is not buried under its own retries
-(Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at all). How many
-attempts and which share are the RoutingPolicy's to say (`retry`); a share of nothing means no retries, floor or not.
+They are made only before anything was sent to the client, never twice on one replica, never after the deadline, and
+under a budget. Retries may add at most a fixed share to a pool's traffic, so that a failing pool is not overloaded by
+its own retries (Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at
+all). The RoutingPolicy's `retry` sets the number of attempts and the share. A share of 0 disables retries, floor
+included.
 
-An engine that is full may say for how long it wants to be left alone (`Retry-After`). Nothing goes to it meanwhile, but
-never for longer than RETRY_AFTER_MAX_S: a heartbeat a second tells how full it is, and a slip of a digit must not cost
-a replica for a day.
-Worked example (test_worked_example_of_retry_after): `2.5` are 2.5 s, `86400` are 30, a date or nonsense is not heard.
+A full engine may request a pause (`Retry-After`). No request goes to it meanwhile, but for RETRY_AFTER_MAX_S at most:
+a heartbeat a second reports its load, and a wrong digit must not remove a replica for a day.
+Worked example (test_worked_example_of_retry_after): `2.5` means 2.5 s, `86400` means 30; a date or nonsense is ignored.
 """
 
 from collections import deque
@@ -18,58 +18,58 @@ from math import ceil
 
 
 class Failure(Enum):
-    """How one attempt ended without an answer. Values are metric labels."""
+    """Reason why an attempt ended without an answer. Values are metric labels."""
 
     CONNECT = "connect"  # refused, unreachable, or no answer to the handshake in time
     RESET = "reset"  # the connection broke before the answer began
     FIRST_BYTE = "first_byte"  # accepted, then silent past the attempt's time
-    SILENT = "silent"  # a stream that began and then stopped; never retried, but it tells about the replica
-    REPLICA_LOST = "replica_lost"  # the fleet says that it is dead or hung
+    SILENT = "silent"  # a stream that began and then stopped; never retried, but counted against the replica
+    REPLICA_LOST = "replica_lost"  # the fleet view reports it dead or hung
     OVERLOADED = "overloaded"  # 429 or 503 from the engine
     ENGINE_ERROR = "engine_error"  # 500, 502 or 504 from the engine
     ADAPTER_MISSING = "adapter_missing"  # the engine does not have the adapter that its agent announced
     ABORTED = "aborted"  # 200, then finish_reason abort without a token: the engine is draining
-    BAD_ANSWER = "bad_answer"  # not HTTP, not the media type that was asked for, or without an end
-    TOO_LARGE = "too_large"  # what was asked for makes an answer over the bounds: the request's doing, on any replica
+    BAD_ANSWER = "bad_answer"  # not HTTP, not the requested media type, or without an end
+    TOO_LARGE = "too_large"  # the answer exceeds the bounds; the request causes that on any replica
 
 
-# Failures after which a load of the adapter on another replica is worth its cost: the replica is gone, or lacks it. One
-# that is full or breaks on the prompt is not: the adapter would walk through the pool.
+# Failures after which loading the adapter on another replica is worth its cost: the replica is gone, or lacks the
+# adapter. If a replica is full or fails on the prompt, the adapter would be loaded on one replica after the other.
 WORTH_A_LOAD = frozenset(
     {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
 )
-# What a failure says about the replica rather than about the request.
+# Failures that are evidence against the replica rather than the request.
 EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
-# With which an engine has not begun to work.
+# Failures before the engine has begun to work.
 REFUSALS = frozenset({Failure.CONNECT, Failure.OVERLOADED, Failure.ADAPTER_MISSING})
 RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 
 
 def retry_after_s(retry_after: bytes) -> float:
-    """The seconds that a Retry-After header asks for, within bounds; 0 where it says none."""
+    """Return the seconds of a Retry-After header, at most RETRY_AFTER_MAX_S; 0 if it has no valid number."""
     if len(retry_after) > _SECONDS_MAX_BYTES or not retry_after.replace(b".", b"", 1).isdigit():
         return 0.0
     return min(float(retry_after), RETRY_AFTER_MAX_S)
 
 
-# An engine error may be the prompt's doing: such a prompt must not walk through the whole pool.
+# The prompt may cause an engine error, and such a prompt must not be tried on the whole pool.
 _MAX_ENGINE_ERRORS = 2
-# A replica's end, too, whatever the policy allows and however well the request is known: it is risked on one more.
+# The prompt may also cause a replica's end. Whatever the policy allows, one more replica is risked.
 DEATHS_MAX = 2
 _DEATHS = frozenset({Failure.RESET, Failure.REPLICA_LOST})
 
 
 def died_with(failures: tuple[Failure, ...]) -> int:
-    """Replicas that went, or hung, with the request in their hands."""
+    """Return the number of replicas that died or hung while they had the request."""
     return sum(failure in _DEATHS for failure in failures)
 
 
 @dataclass(slots=True)
 class RetryBudget:
-    """One pool's bucket, which requests fill and retries drain. Times are monotonic seconds.
+    """Retry budget of one pool: requests fill it and retries drain it. Times are monotonic seconds.
 
-    The share is an argument, since a push may change it while the bucket stands.
+    The share is an argument, since a push may change it.
     """
 
     tokens: float = 10.0
@@ -78,7 +78,7 @@ class RetryBudget:
     _FLOOR_PER_S = 10.0  # granted each second even without traffic
 
     def on_request(self, budget_ratio: float, now_s: float) -> None:
-        """For each request: what `_refill` says, without its call."""
+        """Add the share of one request. Call it for each request; `_refill` is inlined."""
         tokens = self.tokens + budget_ratio
         if now_s > self.updated_s:
             tokens += (now_s - self.updated_s) * self._FLOOR_PER_S
@@ -101,7 +101,7 @@ class RetryBudget:
 def may_retry(
     failures: tuple[Failure, ...], max_attempts: int, now_s: float, deadline_s: float, body_bytes_sent: int
 ) -> bool:
-    """Whether one more attempt is allowed after these failures; the budget is asked separately, and last."""
+    """Return True if one more attempt is allowed after these failures. The caller checks the budget afterwards."""
     if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= max_attempts:
         return False
     if Failure.TOO_LARGE in failures:
@@ -111,38 +111,38 @@ def may_retry(
 
 # Hedge delay: the wait for a first token after which a second attempt beside the first is worth its cost.
 #
-# Not before 19 in 20 requests that looked like it had begun: what a pool's first tokens really took, over what was
-# predicted, is remembered for the last `WINDOW` of them, and
+# 19 of 20 comparable requests should have their first token by then. The ratio of real to predicted time is kept for
+# the last `WINDOW` first tokens of the pool, and
 #
 #     wait = max(hedgeAfter, p95 of (took / predicted) x predicted)
 #
-# Worked example (test_worked_example_of_the_prologue): predicted are 200 ms; of the last tokens 95 in 100 took at most
-# 2.5 times what was predicted. With `hedgeAfter: 300ms` the second attempt begins after 500 ms, and for a prediction of
-# 50 ms after 300. Until enough is known, a first token may take `UNKNOWN_RATIO` times what was predicted.
+# Worked example (test_worked_example_of_the_prologue): 200 ms are predicted; 95 in 100 of the last tokens took at most
+# 2.5 times their prediction. With `hedgeAfter: 300ms` the second attempt begins after 500 ms, and for a prediction of
+# 50 ms after 300. Until enough is known, the ratio is `UNKNOWN_RATIO`.
 
 
 WINDOW = 256
-_LEAST_KNOWN = 40  # below, a 95th percentile is one request's luck
+_LEAST_KNOWN = 40  # with fewer samples, a 95th percentile is chance
 UNKNOWN_RATIO = 4.0
-_LEAST_PREDICTED_S = 0.001  # an idle replica is predicted at nothing
+_LEAST_PREDICTED_S = 0.001  # the prediction for an idle replica may be 0
 
 
 class FirstTokens:
-    """One pool's; owned by one event loop."""
+    """Ratios of real to predicted time to first token of one pool. Owned by one event loop."""
 
     __slots__ = ("_fresh", "_p95", "_ratios")
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
         self._p95 = UNKNOWN_RATIO
-        self._fresh = 0  # learnt since the percentile was computed
+        self._fresh = 0  # samples since the percentile was computed
 
     def took(self, predicted_s: float, took_s: float) -> None:
         self._ratios.append(took_s / max(predicted_s, _LEAST_PREDICTED_S))
         self._fresh += 1
 
     def wait_s(self, predicted_s: float, hedge_after_s: float) -> float:
-        """How long to wait for a first token before it is asked for a second time."""
+        """Return how long to wait for a first token before hedging."""
         if self._fresh >= _LEAST_KNOWN:
             self._fresh = 0
             self._p95 = sorted(self._ratios)[ceil(0.95 * len(self._ratios)) - 1]

@@ -1,6 +1,7 @@
-"""Sessions as routing keeps them: a hash each, never the id, in a table that each tenant fills at its own cost.
+"""Sessions as routing stores them: hashes, never ids, in a table in which tenants evict only their own entries.
 
-Neighbours: `functions.gateway.routing.homes` and `pins` keep where sessions belong; `homes` is where they would.
+Neighbours: `functions.gateway.routing.homes` and `pins` store the replica or version of a session; `homes` computes the
+assumed one.
 """
 
 import hashlib
@@ -12,27 +13,24 @@ from typing import Generic, TypeVar
 
 from functions.api.ids import TenantId
 
-# Bounded table of sessions, which clients name as they like: a tenant evicts only its own.
+# Bounded table of sessions. Clients choose session ids freely.
 #
-#     full: whoever has most entries loses the longest silent of them, until a 64th is free
+#     full: the tenant with most entries loses its least recently used ones, until a 64th is free
 #
-# So a tenant that invents sessions by the thousand drives out its own, never another's. Whose a session is, the first
-# bytes of its hash say (`sessions`), so that this holds for what other gateways tell too.
+# So a tenant that invents thousands of sessions evicts its own, not those of other tenants. The first bytes of a
+# session's hash identify the tenant, so this also holds for sessions reported by other gateways.
 # Worked example (test_a_tenant_with_many_sessions_loses_its_own): with room for 4, acme's five sessions and globex's
 # one leave globex's one and acme's last three.
-
-
-# Session hash: eight bytes, the first two of them the tenant's, never the id itself.
 #
-# So what is kept by sessions can be bounded for each tenant apart.
+# A session hash has eight bytes; the first two identify the tenant. The id itself is not stored.
 
 
 HASH_BYTES = 8
-MARK_BYTES = 2  # of them, the tenant's. 50,000 sessions of one tenant and rollout collide with a chance of 4 in 10^6
+MARK_BYTES = 2  # for the tenant; 50,000 sessions of one tenant and rollout collide with a probability of 4 in 10^6
 
 
 def session_hash(tenant: TenantId, session: str) -> bytes:
-    """A tenant's name has no bar in it."""
+    """Return the hash of a session. The separator is unambiguous: a tenant's name has no bar in it."""
     text = f"{tenant}|{session}".encode(errors="surrogatepass")
     rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
     return tenant_mark(tenant) + rest
@@ -40,23 +38,23 @@ def session_hash(tenant: TenantId, session: str) -> bytes:
 
 @lru_cache(4096)
 def tenant_mark(tenant: TenantId) -> bytes:
-    """The first bytes of each of its hashes."""
+    """Return the first bytes of all session hashes of a tenant."""
     return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest()
 
 
 Value = TypeVar("Value")
-Name = TypeVar("Name", bound=str)  # what the entry is about: a rollout, a version
+Name = TypeVar("Name", bound=str)  # subject of the entry: a rollout, a version
 
-_FREED = 64  # of so many entries, one is freed at a time: looking for who has most is not done for each
-_LOOKED_AT = 500  # tenants, each time that what is over is looked for: the next ones the next time
+_FREED = 64  # one in so many entries is evicted at a time, since finding the largest tenant is expensive
+_LOOKED_AT = 500  # tenants checked per call of `expire`; the next call continues with the next ones
 
 
 class SessionTable(Generic[Name, Value]):
-    """Owned by one event loop. A key is (name, session's hash)."""
+    """Bounded table of sessions. Owned by one event loop. A key is (name, session's hash)."""
 
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
-        self._tenants: dict[bytes, OrderedDict[tuple[Name, bytes], Value]] = {}  # each with the longest silent first
+        self._tenants: dict[bytes, OrderedDict[tuple[Name, bytes], Value]] = {}  # least recently used first
         self._count = 0
         self._to_look_at: list[bytes] = []
 
@@ -65,7 +63,7 @@ class SessionTable(Generic[Name, Value]):
         return sessions.get(key) if sessions is not None else None
 
     def put(self, key: tuple[Name, bytes], value: Value) -> None:
-        """New or renewed: it is the last that may go."""
+        """Add or renew an entry. It is then the last one to be evicted."""
         sessions = self._tenants.setdefault(key[1][:MARK_BYTES], OrderedDict())
         self._count += key not in sessions
         sessions[key] = value
@@ -74,7 +72,8 @@ class SessionTable(Generic[Name, Value]):
             self._make_room()
 
     def expire(self, is_over: Callable[[Value], bool]) -> None:
-        """Forget what is over, a few hundred tenants a call; each from the longest silent to the first that is not."""
+        """Remove expired entries of a few hundred tenants per call. Each tenant is checked from its least recently used
+        entry up to the first that is not expired."""
         self._to_look_at = self._to_look_at or list(self._tenants)
         looked_at, self._to_look_at = self._to_look_at[-_LOOKED_AT:], self._to_look_at[:-_LOOKED_AT]
         for mark in looked_at:
@@ -86,14 +85,14 @@ class SessionTable(Generic[Name, Value]):
                 del self._tenants[mark]
 
     def drop(self, names: Collection[Name]) -> None:
-        """Forget all that is about these."""
+        """Remove all entries with these names."""
         for sessions in self._tenants.values():
             for key in [key for key in sessions if key[0] in names]:
                 del sessions[key]
                 self._count -= 1
 
     def items(self) -> Iterator[tuple[tuple[Name, bytes], Value]]:
-        """All of them; nothing may be put meanwhile."""
+        """Yield all entries. The table must not change meanwhile."""
         for sessions in self._tenants.values():
             yield from sessions.items()
 
@@ -101,7 +100,7 @@ class SessionTable(Generic[Name, Value]):
         return self._count
 
     def _make_room(self) -> None:
-        """Costs a look at every tenant, once for each 64th of the entries."""
+        """Evict a 64th of the entries. Each call walks over all tenants once."""
         most = [(-len(sessions), mark) for mark, sessions in self._tenants.items()]
         heapq.heapify(most)
         while self._count > self._max_sessions - self._max_sessions // _FREED:
