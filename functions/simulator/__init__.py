@@ -1,4 +1,1 @@
-"""A fleet in virtual time that runs `functions.decisions` unchanged.
-
-distribution   a base model's way to many nodes: chunks from peers and store
-"""
+"""A simulated fleet in virtual time that runs `functions.decisions` and `functions.gateway` unchanged."""

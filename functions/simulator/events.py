@@ -1,4 +1,4 @@
-"""Event queue in virtual time; events of equal times happen in the order in which they were scheduled."""
+"""Event queue in virtual time. Events at equal times run in the order in which they were scheduled."""
 
 import heapq
 from collections.abc import Callable
@@ -23,11 +23,11 @@ class Events:
 
     @property
     def waiting(self) -> int:
-        """What is to happen yet."""
+        """Number of events still to run."""
         return len(self._waiting)
 
     def due(self, kind: type[Callable[[], None]]) -> "Events":
-        """Of that kind and at this time, in their order, and nothing else."""
+        """Return a queue with only the events of that kind that are due now, in their order."""
         events = Events(self.now_s)
         for when_s, _, what in sorted(self._waiting, key=itemgetter(0, 1)):
             if when_s > self.now_s:
@@ -37,18 +37,18 @@ class Events:
         return events
 
     def stop(self) -> None:
-        """Nothing happens after what happens now."""
+        """Run no further event after the current one."""
         self.is_stopped = True
 
     def run(self, until: Callable[[], bool], limit_s: float) -> None:
-        """Let things happen until `until`; TimeoutError where that does not come by `limit_s`."""
+        """Run events until `until` is true; raise TimeoutError if that does not happen by `limit_s`."""
         while not until():
             if not self._waiting or self._waiting[0][0] > limit_s:
                 raise TimeoutError(f"nothing more happens, or not by {limit_s:.0f} s of virtual time")
             self._next()
 
     def run_until_stopped(self) -> None:
-        """Let things happen until somebody says `stop`; TimeoutError where nothing more happens."""
+        """Run events until `stop` is called; raise TimeoutError if no event is left."""
         waiting, pop, happened = self._waiting, heapq.heappop, 0
         while not self.is_stopped:
             if not waiting:
@@ -59,7 +59,7 @@ class Events:
         self.happened += happened
 
     def run_all(self) -> None:
-        """Until nothing more happens."""
+        """Run events until none is left."""
         while self._waiting:
             self._next()
 

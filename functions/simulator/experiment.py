@@ -1,19 +1,19 @@
 """A simulated fleet at shares of its capacity: the same workload for each router, over several seeds.
 
-    capacity  = the most requests per second of which IN_TIME_RATIO have their first token in time when the oracle sends
-                them (it knows every cache and all work), without a waiting room; found by halving. So it is what the
-                fleet can do, not what some router makes of it, and the same for all that are compared
+    capacity  = the most requests per second of which IN_TIME_RATIO get their first token in time if the oracle routes
+                them without an admission queue; found by bisection. It measures the fleet, not a router, and is
+                the same for all routers that are compared
     a cell    = one router at one load; its figures are the median over the seeds, with their range
-    oracle    = the router that sends a request where this is least:
-                  seconds to its first token there
-                  + seconds that its prompt is computed there x (BEHIND + HARM x requests that run there)
+    oracle    = the router that knows every cache and all work, and picks the replica with the least of:
+                  seconds to the request's first token there
+                  + seconds to compute its prompt there x (BEHIND + HARM x requests that run there)
 
-The oracle's first term is what the request itself waits; the second what others wait for it: those that come behind it,
-and those that run, for their next token. It is greedy, and knows nothing of what comes later nor of adapters, so it is
-no bound that cannot be beaten. Of BEHIND 0 and 2 and HARM from 0 to 0.2, over three traces at two loads and three
-seeds, these had the least p99: 3.1 s on the Azure trace at 95 %, where HARM 0.1 had 5.1 s.
+The oracle's first term is the delay of the request itself. The second is its cost for others: requests behind it, and
+running requests that wait for their next token. The oracle is greedy and knows neither the future nor adapters, so it
+is not an upper bound. Of BEHIND 0 and 2 and HARM from 0 to 0.2, over three traces at two loads and three seeds, these
+had the least p99: 3.1 s on the Azure trace at 95 %, where HARM 0.1 had 5.1 s.
 
-Neighbours: `simulation` runs one cell, `workload` makes the requests; the CLI's `simulate_fleet` shows the table.
+`fleet.simulation` runs one cell, `workload` makes the requests; the CLI's `simulate_fleet` prints the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ BEHIND = 2.0
 HARM = 0.02
 IN_TIME_RATIO = 0.95
 _HALVINGS = 5  # to within 3 %
-_NEAR_FACTOR, _NEAR_HALVINGS = 1.25, 3  # the same
+_NEAR_FACTOR, _NEAR_HALVINGS = 1.25, 3  # to within 3 % as well
 _LEAST_PER_S, _MOST_PER_S = 0.01, 1e6
 
 
 def oracle(engines: EngineStates, rng: Draws) -> "Oracle":
-    """As a setting's router."""
+    """Make the oracle; usable as a setting's router."""
     return Oracle(engines)
 
 
@@ -54,10 +54,10 @@ class Oracle:
         return min(rows, key=lambda row: self._cost(asked, row))
 
     def started(self, key: str) -> None:
-        """It asks the engines."""
+        """Do nothing: the oracle reads the engines' state."""
 
     def ended(self, key: str) -> None:
-        """It asks the engines."""
+        """Do nothing: the oracle reads the engines' state."""
 
     def _cost(self, asked: Question, row: Row) -> float:
         engines, replica_id = self._engines, row[0]
@@ -68,23 +68,23 @@ class Oracle:
 
 
 class FleetTooSlow(ValueError):
-    """Give the promise more time, or the fleet more replicas."""
+    """The fleet misses the first-token limit at any rate: allow more time or add replicas."""
 
 
 class Workload(Protocol):
-    """Requests at whatever rate is asked for."""
+    """Source of requests at any given rate."""
 
     @property
     def block_tokens(self) -> int:
-        """The size of the blocks by which prompts are compared."""
+        """Size of the blocks by which prompts are compared."""
 
     def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
-        """In order of time."""
+        """Yield requests in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chats:
-    """Synthetic traffic of a given number of requests."""
+    """Synthetic traffic with a given number of requests."""
 
     traffic: Traffic
     requests: int
@@ -100,7 +100,7 @@ class Chats:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace, played faster or slower; each seed is a window of it that begins elsewhere."""
+    """A trace, played faster or slower; each seed plays a window that starts at another place."""
 
     path: Path
     requests: int
@@ -119,7 +119,7 @@ class Recorded:
         factor = (len(rows) / lasts_s) / requests_per_s
         for row in rows:
             row.at_s = (row.at_s - start_s) * factor
-            row.pool = row.adapter = None  # the fleet here is one pool of base models
+            row.pool = row.adapter = None  # this fleet is one pool of base models
             yield row
 
     def _window(self, seed: int) -> Iterator[WorkloadRequest]:
@@ -131,15 +131,15 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One router at one load."""
+    """Results of one router at one load."""
 
     router: str
     load_ratio: float
     requests_per_s: float
-    runs: tuple[dict[str, Any], ...]  # `Outcome.figures`, one a seed
+    runs: tuple[dict[str, Any], ...]  # `Outcome.figures`, one per seed
 
     def middle(self, *path: str) -> float | None:
-        """The median of one figure over the seeds; None where no seed has it."""
+        """Return the median of one figure over the seeds, or None if no seed has it."""
         found = self.each(*path)
         return median(found) if found else None
 
@@ -150,7 +150,10 @@ class Cell:
 def capacity_per_s(
     setting: Setting, workload: Workload, seed: int, slo_s: float = SLO_S, near_per_s: float | None = None
 ) -> float:
-    """Requests per second; see the prologue. Known to be near something, it is found in half as many runs."""
+    """Return the capacity in requests per second (see the module).
+
+    `near_per_s`, a rate close to it, saves half the runs.
+    """
     best = replace(setting, router=oracle, admission=None, block_tokens=workload.block_tokens)
     factor, halvings = (2.0, _HALVINGS) if near_per_s is None else (_NEAR_FACTOR, _NEAR_HALVINGS)
     low = high = near_per_s or 1.0
@@ -172,7 +175,7 @@ def capacity_per_s(
 
 
 def in_time_ratio(outcome: Outcome, slo_s: float) -> float:
-    """First tokens that came within `slo_s`, of all that were asked for: goodput."""
+    """Return the share of all requests that had their first token within `slo_s`: the goodput."""
     asked = sum(band.asked for band in outcome.bands)
     in_time = sum(band.ttft.count_up_to(slo_s * 1000) for band in outcome.bands)
     return in_time / asked if asked else 1.0
@@ -191,7 +194,7 @@ def compare(
     seeds: int,
     progress: Callable[[str], None],
 ) -> tuple[float, list[Cell]]:
-    """The capacity and the cells, by load and then in the order of the routers."""
+    """Return the capacity and the cells, ordered by load and then by router."""
     capacity = capacity_per_s(setting, workload, 0)
     progress(f"capacity {capacity:.1f} requests/s")
     cells = []

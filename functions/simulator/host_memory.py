@@ -1,20 +1,18 @@
-"""Host memory behind the KV cache: for which chats, and how fast a link, it pays.
+"""Experiment: for which chats, and with how fast a link, does host memory behind the KV cache pay?
 
     under way   = chats a second x turns x (thinking + answering)        chats whose next turn is still to come
     their KV    = under way x mean prompt
 
-Over a pool's KV cache, turns find nothing of theirs, unless host memory has it. There lie copies of what comes into
-the cache: one that is no larger than the cache gains nothing.
+If their KV exceeds a pool's KV cache, turns find nothing in the cache unless host memory has it. Host memory holds
+copies of what enters the cache, so a host memory that is no larger than the cache gains nothing.
 
-Each arm is a simulated fleet in which the gateway's own code routes by the engines' own events; the same chats for all
-arms of a load, so that what differs is the memory and the link. `computed` is the share of prompt tokens that engines
-computed: it is what accelerators are paid for.
+Each arm is a simulated fleet whose gateway routes by the engines' events. All arms of a load get the same chats, so
+only the memory and the link differ. `computed` is the share of prompt tokens that engines computed, which is the use
+of accelerators.
 
 Worked example (test_what_the_prologue_says_is_under_way): 2 requests a second, 120 s between two turns and 150 tokens
-an answer: 2 x (120 + 150 x 0.015) = 244 chats.
-
-Neighbours: `functions.decisions.routing.prediction` prices a hit; `functions.simulator.fleet.prefix_cache` has both
-memories; the CLI's `simulate_tables` shows.
+per answer: 2 x (120 + 150 x 0.015) = 244 chats. Related modules: `functions.decisions.routing.prediction` prices a
+hit, `functions.simulator.fleet.prefix_cache` has both memories, the CLI's `simulate_tables` prints the table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,20 +26,20 @@ from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 
 GIB = 2**30
-ANSWER_TOKEN_S = 0.015  # as `workload.synthetic` takes it
+ANSWER_TOKEN_S = 0.015  # as in `workload.synthetic`
 _POOL = PoolName("model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostArm:
-    """What one size of host memory and one link made of one load."""
+    """Result of one load with one size of host memory and one link."""
 
     requests_per_s: float
     host_gib: float
     gigabytes_per_s: float
     ttft_p50_ms: float
     ttft_p99_ms: float
-    computed_ratio: float  # of all prompt tokens
+    computed_ratio: float  # share of all prompt tokens
     reloaded_ratio: float
     lost_ratio: float  # shed or lost
 
@@ -59,7 +57,7 @@ class HostExperiment:
     seed: int = 1
 
     def under_way(self, requests_per_s: float) -> float:
-        """Chats whose next turn is still to come."""
+        """Return the number of chats whose next turn is still to come."""
         return requests_per_s * (self.thinking_s + self.answer_tokens * ANSWER_TOKEN_S)
 
     def arm(self, requests_per_s: float, host_gib: float, gigabytes_per_s: float) -> HostArm:
@@ -89,7 +87,7 @@ class HostExperiment:
         )
 
     def table(self, loads: Iterable[float], sizes_gib: Iterable[float], links: Iterable[float]) -> Iterator[HostArm]:
-        """Of each load, without host memory, and then each size by each link."""
+        """Yield for each load the arm without host memory, then each size with each link."""
         sizes, rates = [size for size in sizes_gib if size > 0], list(links)
         for load in loads:
             yield self.arm(load, 0.0, rates[0])

@@ -1,12 +1,10 @@
-"""Prefill pools against one pool, on the same accelerators: for which prompts, and under which load, they pay.
+"""Experiment: for which prompts and loads do prefill pools pay, compared to one pool on the same accelerators?
 
     load 1 = every accelerator busy:   requests a second = load x accelerators / busy_s
     busy_s = prompt x prefill_ms + output x (step_ms / BATCH + decode_ms_per_sequence)
 
-Each arm is a simulated fleet, in which the gateway's own code decides. Requests come at even gaps and are all alike, so
-that what differs is the arm.
-
-Neighbours: `functions.decisions.routing.disaggregation` decides; `shoal simulate prefill` shows.
+Each arm is a simulated fleet in which the gateway's own code decides. Requests are equal and arrive at even gaps, so
+only the arms differ. `functions.decisions.routing.disaggregation` decides; `shoal simulate prefill` prints the table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,14 +17,14 @@ from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.workload.request import WorkloadRequest
 
-BATCH = 16  # streams at a time, about: what a step of decoding is shared by
+BATCH = 16  # assumed number of streams that share a decode step
 _MODEL, _PREFILL = PoolName("model"), PoolName("model-prefill")
 ROUTING = RoutingEntry("prefill", ("*",), prefill_min_prompt_tokens=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillArm:
-    """What one arrangement of the accelerators made of one load."""
+    """Result of one load with one arrangement of the accelerators."""
 
     prompt_tokens: int
     load: float
@@ -34,7 +32,7 @@ class PrefillArm:
     ttft_p50_ms: float
     ttft_p99_ms: float
     gap_p99_ms: float
-    split_ratio: float  # of the requests
+    split_ratio: float  # share of the requests
     lost_ratio: float  # shed or lost
 
 
@@ -48,7 +46,7 @@ class PrefillExperiment:
     kv_transfer_bytes_per_s: float = 12.5e9
 
     def per_s(self, prompt_tokens: int, load: float) -> float:
-        """Requests a second that make the load."""
+        """Return the requests per second that make the load."""
         profile = self.profile
         decode_ms = self.output_tokens * (profile.step_ms / BATCH + profile.decode_ms_per_sequence)
         return load * self.accelerators * 1000.0 / (prompt_tokens * profile.prefill_ms_per_token + decode_ms)
@@ -84,7 +82,7 @@ class PrefillExperiment:
         )
 
     def table(self, lengths: Iterable[int], loads: Iterable[float]) -> Iterator[PrefillArm]:
-        """Of each length and load, one pool and then each arrangement with up to half of the accelerators reading."""
+        """Yield for each length and load one pool, then each split with up to half of the accelerators reading."""
         shares = list(loads)
         for prompt_tokens in lengths:
             for load in shares:

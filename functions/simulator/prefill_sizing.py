@@ -1,13 +1,12 @@
-"""Two pools in place of one, sized: how many replicas read prompts and how many write answers, to keep a promise.
+"""Size a prefill pool and an answering pool in place of one pool, to keep an SLO.
 
     share    = reading / (reading + writing)      of the work in one request, on the replicas that do it
-    R of T   = T x share, rounded, and one more or less: whichever keeps the promise
+    R of T   = T x share, rounded, and one more or less: the first that keeps the SLO
     answer   = the fewest T = R + W with such an R, found as `replicas_needed` finds one pool's
 
-Beyond sixteen replicas a slice is tried, as there. The gateway's own code decides which prompts go to those that read;
-what is predicted to come later by them is read where it is written (`functions.decisions.routing.disaggregation`).
-
-Neighbours: `prefill_pools` compares arrangements of the same accelerators; `shoal capacity` asks for both sizes.
+Beyond sixteen replicas a slice is simulated, as there. The gateway's own code decides which prompts the prefill pool
+reads: if it would be later, the answering pool reads the prompt (`functions.decisions.routing.disaggregation`).
+`prefill_pools` compares arrangements of the same accelerators; `shoal capacity` uses both sizes.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ _MODEL, _PREFILL = PoolName("model"), PoolName("model-prefill")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A prefill pool's replicas."""
+    """Replicas of a prefill pool."""
 
     profile: EngineProfile
     kv_bytes_per_token: int
@@ -50,15 +49,15 @@ class Apart:
     writing: int
     ttft_p99_ms: float
     itl_p99_ms: float | None
-    tokens_per_s: float  # prompt and output, as asked for
-    split_ratio: float  # of the requests: the others were read where they were written
-    simulated_replicas: int  # fewer, where a slice was tried
+    tokens_per_s: float  # prompt and output, at the offered load
+    split_ratio: float  # share of requests whose prompts the prefill pool read
+    simulated_replicas: int  # fewer if only a slice was simulated
 
 
 def replicas_apart(
     writing: EngineProfile, reading: Reading, load: Load, seed: int, progress: Callable[[str], None]
 ) -> Apart:
-    """Unreachable where no numbers are enough."""
+    """Return the sizes of both pools; raise Unreachable if no sizes are enough."""
     check_one_request(writing, load)
     reading_s = load.prompt_tokens * reading.profile.prefill_ms_per_token / 1000
     writing_s = max(0.0, work_s(writing, load) - load.prompt_tokens * writing.prefill_ms_per_token / 1000)
@@ -92,7 +91,7 @@ def replicas_apart(
 
 
 def _readers(replicas: int, share: float) -> Iterator[int]:
-    """How many of them might read, the likeliest first; none where there are too few for both."""
+    """Yield possible numbers of reading replicas, the likeliest first; none if there are too few for both pools."""
     first = min(replicas - 1, max(1, round(replicas * share)))
     yield from (each for each in (first, first + 1, first - 1) if 1 <= each < replicas)
 

@@ -1,14 +1,13 @@
-"""Replicas that keep a promise at a load, found by trying in virtual time.
+"""Find the replicas that keep an SLO at a load, by simulation.
 
-    estimate  = load x seconds of work in one request / (1 second x a replica)       where the search begins
-    answer    = the fewest with which 99 of 100 first tokens come within the promised time, and 99 of 100 gaps between
-                tokens are within theirs, each request served
+    estimate  = load x seconds of work in one request / (1 second x a replica)       where the search starts
+    answer    = the fewest with which 99 of 100 first tokens come within the SLO, and 99 of 100 gaps between tokens
+                are within theirs, with at least 99 of 100 requests served
 
-Beyond 16 replicas a sixteen-replica slice of the load is tried, and the answer is in proportion: larger fleets even out
-more, so that is on the safe side. Each try lasts at least two minutes of virtual time and 1,500 requests. The fleet is
-sent to by shoal's own router, without a waiting room: a queue at the gateway is a queue all the same.
-
-Neighbours: `prefill_sizing` does the same for two pools, of which one reads prompts.
+Beyond 16 replicas, a slice of the load for sixteen replicas is simulated and the answer scaled up. That is on the
+safe side, because larger fleets even out more. Each try has two minutes of requests,
+but at least 1,500 and at most 20,000. Shoal's own router is used without an admission queue: waiting in the gateway is waiting all the same.
+`prefill_sizing` does the same for two pools, one of which reads prompts.
 """
 
 from collections.abc import Callable
@@ -26,13 +25,13 @@ from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthe
 
 SLICE_REPLICAS = 16
 _LEAST_S, _LEAST_REQUESTS, _MOST_REQUESTS = 120.0, 1500, 20_000
-_SPREAD = 0.8  # of the logarithm of lengths
+_SPREAD = 0.8  # standard deviation of the logarithm of lengths
 _P99 = 2.33  # standard deviations
-_MOST_TIMES = 16  # the first estimate
+_MOST_TIMES = 16  # upper limit, relative to the first estimate
 
 
 class Unreachable(ValueError):
-    """No number of replicas keeps the promise: one request alone takes too long."""
+    """No number of replicas keeps the SLO: one request alone takes too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Load:
     prompt_tokens: int  # median
     output_tokens: int  # median
     ttft_slo_s: float
-    itl_slo_s: float | None = None  # None: any
+    itl_slo_s: float | None = None  # None: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,8 @@ class Needed:
     replicas: int
     ttft_p99_ms: float
     itl_p99_ms: float | None
-    tokens_per_s: float  # prompt and output, as asked for
-    simulated_replicas: int  # fewer, where a slice was tried
+    tokens_per_s: float  # prompt and output, at the offered load
+    simulated_replicas: int  # fewer if only a slice was simulated
 
 
 def profile_from(speed: Speed, memory: MemoryPlan, serving: Serving) -> EngineProfile:
@@ -67,13 +66,13 @@ def profile_from(speed: Speed, memory: MemoryPlan, serving: Serving) -> EnginePr
 
 
 def estimated_profile(model: str, product: str, serving: Serving) -> EngineProfile:
-    """Of a public model on an accelerator, by its data sheet: nothing was measured."""
+    """Return the profile of a public model on an accelerator, by its data sheet and without measurement."""
     shape, device = known(model), accelerator(product)
     return profile_from(speed_of(shape, serving, device), plan_memory(shape, serving, device), serving)
 
 
 def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Callable[[str], None]) -> Needed:
-    """Unreachable where no number is enough."""
+    """Return the replicas needed; raise Unreachable if no number is enough."""
     check_one_request(profile, load)
     estimate = max(1, ceil(load.requests_per_s * work_s(profile, load)))
     part = min(1.0, SLICE_REPLICAS / estimate)
@@ -97,8 +96,8 @@ def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Cal
 
 
 def fewest(keeps: Callable[[int], bool], guess: int) -> int:
-    """The least number that keeps it, within 2.5 %; Unreachable where sixteen times the guess does not."""
-    low, high = 0, guess  # `low` does not keep it
+    """Return the least number that keeps the SLO, within 2.5 %; raise Unreachable if 16 times the guess does not."""
+    low, high = 0, guess  # `low` replicas do not keep the SLO
     while not keeps(high):
         low, high = high, high * 2
         if high > guess * _MOST_TIMES:
@@ -116,7 +115,7 @@ def fewest(keeps: Callable[[int], bool], guess: int) -> int:
 
 
 def check_one_request(profile: EngineProfile, load: Load) -> None:
-    """Unreachable where even an idle replica is too late."""
+    """Raise Unreachable if even an idle replica is too slow."""
     longest_tokens = int(load.prompt_tokens * exp(_P99 * _SPREAD))
     alone_ms = profile.step_ms * ceil(longest_tokens / profile.step_budget_tokens)
     alone_ms += longest_tokens * profile.prefill_ms_per_token
@@ -135,7 +134,7 @@ def check_one_request(profile: EngineProfile, load: Load) -> None:
 
 
 def work_s(profile: EngineProfile, load: Load) -> float:
-    """Seconds of a replica that one request takes, in a batch as large as its memory holds."""
+    """Return the seconds of replica time per request, in a batch as large as its memory holds."""
     context = load.prompt_tokens + load.output_tokens
     batch = max(1, min(profile.max_sequences, profile.kv_tokens // max(1, context)))
     step_ms = profile.step_ms + batch * profile.decode_ms_per_sequence
@@ -152,7 +151,7 @@ def traffic(load: Load, requests_per_s: float) -> Traffic:
 
 
 def mean_tokens(load: Load) -> float:
-    """Lengths are log-normal: their mean is above the median."""
+    """Return the mean tokens per request; lengths are log-normal, so the mean is above the median."""
     return (load.prompt_tokens + load.output_tokens) * exp(_SPREAD**2 / 2)
 
 

@@ -1,11 +1,10 @@
-"""Port for another router in a simulated gateway: what it is asked, and what it may read of the engines.
+"""Port for another router in a simulated gateway: its requests, and the engine state that it may read.
 
-SimulatedRouter   picks a replica for each request, and hears of first tokens and of ends
-EngineStates      the engines' state at this moment: for routers that know caches by the engines' events, that read
-                  metrics every few milliseconds, or that cheat (the oracle)
+    SimulatedRouter   picks a replica for each request, and is notified of first tokens and ends
+    EngineStates      current engine state, for routers that know caches by the engines' events, that read
+                      metrics every few milliseconds, or that cheat (the oracle)
 
-Neighbours: `experiment.Oracle` finds what a fleet can do at most; the published algorithms of other routers are in
-`studies`.
+`experiment.Oracle` shows what a fleet can do at best; `studies` has other routers' published algorithms.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ Thing = TypeVar("Thing")
 
 
 class Draws(Protocol):
-    """Chance, as `random.Random` of a seed gives it: decisions have none of their own."""
+    """Source of randomness, such as `random.Random` with a seed."""
 
     def choice(self, seq: Sequence[Thing], /) -> Thing: ...
 
@@ -31,52 +30,52 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request that is to go somewhere."""
+    """One request to route."""
 
-    key: str  # of the request
+    key: str  # key of the request
     pool: PoolName
     model: EngineName
-    blocks: Sequence[int]  # of the prompt, in whole blocks; none: nothing is known of its text
+    blocks: Sequence[int]  # the prompt's whole blocks; empty if its text is unknown
     block_tokens: int
     prompt_tokens: int
-    output_tokens: int  # as recorded, which nobody but the oracle may read
+    output_tokens: int  # as recorded; only the oracle may read it
     session: str | None = None
 
 
 class SimulatedRouter(Protocol):
-    """Of one gateway."""
+    """Router of one gateway."""
 
     def pick(self, asked: Question, rows: Sequence[Row], load: OwnLoad) -> Row:
-        """One of `rows`, which are never empty and in the order of their ids. The request then goes there."""
+        """Return one of `rows`, which are not empty and sorted by id. The request is then sent there."""
 
     def started(self, key: str) -> None:
-        """The request's first token has come; it may be told of nobody that was picked."""
+        """Receive notice of a request's first token, even of a request that this router did not pick."""
 
     def ended(self, key: str) -> None:
-        """The request is over, whatever became of it; once or more often."""
+        """Receive notice of a request's end, in any way; may be called more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """What an engine's metrics say at this moment."""
+    """Current metrics of an engine."""
 
     running: int
-    waiting: int  # not yet scheduled, which in vLLM includes whoever found the step's token budget used up
+    waiting: int  # not scheduled yet; in vLLM that includes requests beyond the step's token budget
     kv_usage_ratio: float
 
 
 class EngineStates(Protocol):
     def cached_tokens(self, replica_id: ReplicaId, asked: Question) -> int:
-        """The prompt's longest beginning that the engine has in its cache, in tokens; at most all but one."""
+        """Return the tokens of the prompt's longest cached prefix; at most all but one."""
 
     def engine(self, replica_id: ReplicaId) -> EngineMetrics: ...
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
-        """Until a prompt of which so much is to be computed would have its first token, if it came now."""
+        """Return the seconds to the first token of a prompt with so many tokens to compute, if it arrived now."""
 
     def computing_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
-        """For how long the engine would compute it."""
+        """Return the seconds that the engine would compute."""
 
 
 MakeRouter = Callable[[EngineStates, Draws], SimulatedRouter]
-"""A fresh router for one gateway, which remembers nothing."""
+"""Factory of a router without state for one gateway."""

@@ -1,15 +1,13 @@
-"""asyncio's event loop on virtual time: the port by which a simulated gateway runs the gateway's own code.
+"""asyncio's event loop on virtual time, on which a simulated gateway runs the gateway's own code.
 
-The gateway's request machine asks its loop for five things: `call_soon`, `call_later`, `create_task`, futures, and the
-time. Here they are entries of the same queue as everything else that happens in a simulation (`events`), so that its
-tasks and timeouts run in virtual time, in the same order each time. There are no sockets, threads or processes: whoever
-dials or calls a bus is given a modelled one.
+The gateway needs five things of its loop: `call_soon`, `call_later`, `create_task`, futures, and the time. Here they
+are entries in the simulation's event queue (`events`), so tasks and timeouts run in virtual time, always in the same
+order. There are no sockets, threads or processes; connections and the bus are simulated. An exception in a callback
+ends the run, so that an error in a simulation is not only a log line.
 
-What a callback raises ends the run: a mistake in a simulation must not be a line in a log.
-
-A run also changes two settings of its process while it lasts. `seldom_collected`: hundreds of thousands of objects live
-for long and hardly any circles arise, so Python's collector looks a hundred times as seldom (500 replicas, 20,000
-requests: 3.8 s instead of 4.8). `quiet_gateways`: requests refused and replicas failed are counted, not logged.
+A run also changes two settings of its process. `seldom_collected`: Python's garbage collector runs a hundred times
+less often, as hundreds of thousands of objects live long and few cycles arise (500 replicas, 20,000 requests: 3.8 s
+instead of 4.8). `quiet_gateways`: rejected requests and failed replicas are counted, not logged.
 """
 
 import asyncio
@@ -22,11 +20,11 @@ from typing import Any
 
 from functions.simulator.events import Events
 
-_MOST_ENDS = 8  # what begins anew at each of its ends is left
+_MOST_ENDS = 8  # rounds of cancelling; tasks that start new ones in each round are left
 
 
 class _Call:
-    """What is to be called, unless it is cancelled before."""
+    """A scheduled call that can be cancelled."""
 
     __slots__ = ("_args", "_callback", "_context")
 
@@ -58,13 +56,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within this, `asyncio.get_running_loop()` is this loop, whichever was before; at the end its tasks end."""
+        """Make this the running loop in the block, in place of any other; its tasks are cancelled at the end."""
         former = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # what was raised first is told
+            with suppress(Exception):  # the first exception is the one to report
                 self._end_tasks()
             raise
         else:
@@ -73,10 +71,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(former)
 
     def _end_tasks(self) -> None:
-        """Nothing else happens meanwhile but what is due: one that has not begun can only end by beginning.
+        """Cancel all tasks; only events due now still run, since a task that has not started must start in order to
+        end.
 
-        What a task does at its end may begin another one, and that one may wait for what now never happens: it is
-        cancelled in its turn. Raises the first error of them once all have had their turns.
+        A task may start another one while it ends, which may wait for an event that no longer comes, so that one is
+        cancelled in the next round. Raise the first error after the last round.
         """
         errors: list[Exception] = []
         for _ in range(_MOST_ENDS):
@@ -93,7 +92,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if errors:
             raise errors[0]
 
-    # asyncio's names
+    # Methods of asyncio's interface.
 
     def time(self) -> float:
         return self._events.now_s
@@ -151,7 +150,7 @@ def seldom_collected() -> Iterator[None]:
 
 @contextmanager
 def quiet_gateways() -> Iterator[None]:
-    """Nothing below an error is logged."""
+    """Log only errors of the gateway in the block."""
     usual = {name: logging.getLogger(name).level for name in _LOGS}
     for name in _LOGS:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""From measurements of a real engine to its profile, and how far the profile is off on requests it was not fitted to.
+"""Calibration: fit an engine profile to measurements of a real engine, and check it on held-out requests.
 
-measure   asks the engine         fit   step costs of what was measured         check   the held-out run, simulated
+measure   sends requests to the engine    fit   step costs from the measurements    check   simulates the held-out run
 """

@@ -1,8 +1,8 @@
-"""Check of a fitted profile against requests that it was not fitted to.
+"""Check a fitted profile against requests that were not used for the fit.
 
-The held-out requests go to the simulator's engine at the times at which they went to the real one; `overhead` of the
-fit comes on top of each first token. Errors are of the median and of the 99th percentile, of first tokens, gaps and
-whole answers: (simulated - measured) / measured.
+The held-out requests arrive at the simulated engine at the same times as at the real one. The fit's `overhead` is
+added to each first token and each whole answer. Errors are (simulated - measured) / measured, for the median and the
+99th percentile of first tokens, gaps and whole answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ Comparison = Mapping[str, Compared]  # "ttft_p50", "ttft_p99", "itl_p50", ...
 
 
 def profile_of(fit: StepFit, *, step_budget_tokens: int, max_sequences: int, kv_tokens: int) -> EngineProfile:
-    """ValueError where the budget leaves nothing to read."""
+    """Raise ValueError if the step budget leaves no tokens for prompts."""
     return EngineProfile(
         step_ms=fit.step_ms,
         prefill_ms_per_token=fit.prefill_ms_per_token,
@@ -45,7 +45,7 @@ def profile_of(fit: StepFit, *, step_budget_tokens: int, max_sequences: int, kv_
 def compare(
     profile: EngineProfile, overhead_ms: float, requests: Sequence[Wanted], answers: Sequence[Answered]
 ) -> Comparison:
-    """Both in the order in which they were asked."""
+    """Compare measured and simulated latencies. Requests and answers are in the order in which they were sent."""
     first_s, last_s, gaps = simulated(profile, requests)
     ttfts = [at_s - request.at_s + overhead_ms / 1000 for at_s, request in zip(first_s, requests, strict=True)]
     wholes = [at_s - request.at_s + overhead_ms / 1000 for at_s, request in zip(last_s, requests, strict=True)]
@@ -61,7 +61,7 @@ def compare(
 
 
 def simulated(profile: EngineProfile, requests: Sequence[Wanted]) -> tuple[list[float], list[float], TokenGaps]:
-    """When each has its first token and its last, and all gaps."""
+    """Return the times of each request's first and last token, and all gaps."""
     gaps = TokenGaps()
     engine = FluidEngine(profile, gaps)
     first_s, last_s = [0.0] * len(requests), [0.0] * len(requests)
@@ -82,7 +82,7 @@ def simulated(profile: EngineProfile, requests: Sequence[Wanted]) -> tuple[list[
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest that so large a share is not above."""
+    """Return the smallest value such that the given share of values is at or below it."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 

@@ -1,16 +1,14 @@
-"""Fit of step costs to measured first tokens and gaps: least squares, no cost below nothing.
+"""Fit step costs to measured first tokens and gaps by least squares with nonnegative costs.
 
     first token alone   = overhead + step + prompt tokens x prefill
     gap among n streams = step + n x sequence + n x context tokens x kv
 
-`overhead` is what a request costs besides steps (HTTP, tokenizing, scheduling): part of no step, but of the first
-token. Each point is the median of its repetitions, and counts relative to its own size: a fit to within 5 % of 20 ms
-and of 2 s alike. A cost that would come out below nothing is left out, and the others fitted again.
+`overhead` is a request's cost outside of steps (HTTP, tokenizing, scheduling); it delays only the first token. Each
+point is the median of its repetitions and is weighted relative to its own size, so an error of 5 % counts alike at 20
+ms and at 2 s. A cost that would be negative is dropped, and the others are fitted again.
 
-Worked example (test_a_profile_is_found_again): points made of 8 ms a step, 0.05 ms a prompt token, 0.1 ms a sequence
-and 3 ms of overhead give these back.
-
-Neighbours: `measure` gets the points; `functions.simulator.fleet.engine_profile` has the step's formula.
+Worked example (test_a_profile_is_found_again): points made of 8 ms per step, 0.05 ms per prompt token, 0.1 ms per
+sequence and 3 ms of overhead yield these values. `functions.simulator.fleet.engine_profile` has the step's formula.
 """
 
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """Of a request alone at the engine."""
+    """First token of a request that is alone at the engine."""
 
     prompt_tokens: int
     ttft_ms: float
@@ -29,10 +27,10 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Between tokens of streams that run together."""
+    """Gap between tokens of streams that run together."""
 
     sequences: int
-    context_tokens: float  # of each, on average
+    context_tokens: float  # mean per sequence
     gap_ms: float
 
 
@@ -43,16 +41,16 @@ class StepFit:
     prefill_ms_per_token: float
     decode_ms_per_sequence: float
     decode_ms_per_kv_token: float
-    ttft_error_ratio: float  # mean, of the points it was fitted to
+    ttft_error_ratio: float  # mean over the points of the fit
     gap_error_ratio: float
 
 
 class TooFewPoints(ValueError):
-    """There is nothing to fit a line to; the message says what is missing."""
+    """There are too few points to fit a line; the message says which are missing."""
 
 
 def fit(firsts: Sequence[FirstToken], gaps: Sequence[Gap]) -> StepFit:
-    """TooFewPoints where lines have no two ends."""
+    """Fit the step costs; raise TooFewPoints if there are fewer than two prompt lengths or numbers of streams."""
     if len({each.prompt_tokens for each in firsts}) < 2:
         raise TooFewPoints("first tokens of at least two lengths of prompt are needed")
     if len({each.sequences for each in gaps}) < 2:
@@ -74,7 +72,7 @@ def fit(firsts: Sequence[FirstToken], gaps: Sequence[Gap]) -> StepFit:
 
 
 def not_below_nothing(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
-    """The weighted least squares solution of unknowns from 0 on: the most negative is left out, one by one."""
+    """Solve weighted least squares with nonnegative unknowns: the most negative unknown is dropped, one by one."""
     weights = 1.0 / np.maximum(np.asarray(measured, dtype=np.float64), 1e-9)
     matrix, target = np.asarray(rows, dtype=np.float64) * weights[:, None], np.ones(len(rows))
     found = np.zeros(matrix.shape[1])

@@ -1,14 +1,12 @@
-"""Measurement of an engine's step costs at an OpenAI-compatible address, with prompts that no cache holds.
+"""Measure an engine's step costs at an OpenAI-compatible address, with prompts that no cache holds.
 
     alone       prompts of several lengths, one at a time: first tokens
-    together    streams that begin at once, of several numbers and contexts: gaps between tokens while all of them run
-    held out    requests of mixed lengths at random times, which the fit has not seen: first tokens, gaps, whole answers
+    together    simultaneous streams, in several numbers and contexts: gaps between tokens while all of them run
+    held out    requests of mixed lengths at random times, not used by the fit: first tokens, gaps, whole answers
 
-What is held out comes between two rounds of the others: a machine that others use is not the same minutes later.
-Answers are streamed and never end early (`ignore_eos`). Every wait is bounded. A gateway in between is measured along
-with its engine; give the engine's own address for the engine's own costs.
-
-Neighbours: `fit` makes costs of it, `check` simulates what was held out.
+The held-out run comes between two rounds of the others, since the speed of a shared machine changes within minutes.
+Answers are streamed and never end early (`ignore_eos`). Every wait is bounded. A gateway in between is measured
+together with its engine; use the engine's own address to measure the engine alone.
 """
 
 import asyncio
@@ -26,17 +24,17 @@ from functions.simulator.calibration.fit import FirstToken, Gap
 
 _ANSWER_TIMEOUT_S = 300.0
 _LINE_MAX_BYTES = 1024 * 1024
-_LEAST_ID, _MOST_ID = 1000, 30_000  # of tokens: no special ones, and in every vocabulary
+_LEAST_ID, _MOST_ID = 1000, 30_000  # token ids: no special ones, and in every vocabulary
 _WARM_UPS = 2
 
 
 class EngineUnusable(Exception):
-    """It does not answer as it must; the message says what to do."""
+    """The engine does not answer as required; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure."""
+    """Amount of measurements."""
 
     prompt_tokens: tuple[int, ...] = (32, 128, 512)
     streams: tuple[int, ...] = (1, 2, 4)
@@ -50,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request of the held-out run."""
+    """One request of the held-out run."""
 
     at_s: float
     prompt_tokens: int
@@ -60,7 +58,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Answered:
     begun_s: float
-    token_s: tuple[float, ...]  # when each came
+    token_s: tuple[float, ...]  # arrival time of each
 
     @property
     def ttft_s(self) -> float:
@@ -76,7 +74,7 @@ class Answered:
 
 
 class Engine:
-    """The client's side of an engine under test."""
+    """Client of the engine under test."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, model: str, api_key: str | None, rng: Random) -> None:
         self._http = http
@@ -86,7 +84,7 @@ class Engine:
         self._rng = rng
 
     async def model(self) -> str:
-        """The one that was named, or the first that is served; EngineUnusable."""
+        """Return the named model, or the first that is served; raise EngineUnusable."""
         if not self._model:
             try:
                 answer = await self._http.get(f"{self._url}/v1/models", headers=self._headers, timeout=10.0)
@@ -96,7 +94,7 @@ class Engine:
         return self._model
 
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answered:
-        """EngineUnusable where it is refused, breaks off, or takes more than minutes."""
+        """Send a completion and time its tokens. Raise EngineUnusable if it fails, breaks off or takes too long."""
         body = {
             "model": await self.model(), "prompt": self._prompt(prompt_tokens), "max_tokens": output_tokens,
             "stream": True, "ignore_eos": True, "temperature": 0,
@@ -158,7 +156,10 @@ async def together(engine: Engine, plan: Plan, say: Callable[[str], None]) -> li
 
 
 def _gap_s(answers: Sequence[Answered]) -> float:
-    """The mean while all of them had begun and none had ended; of a whole answer where that was never so."""
+    """Return the median of the streams' mean gaps while all of them ran.
+
+    A stream with fewer than 4 tokens in that time counts with its whole answer.
+    """
     since_s = max(answer.token_s[0] for answer in answers)
     until_s = min(answer.token_s[-1] for answer in answers)
     means = []
@@ -171,7 +172,7 @@ def _gap_s(answers: Sequence[Answered]) -> float:
 
 
 def wanted(plan: Plan) -> list[Wanted]:
-    """The held-out requests: Poisson arrivals, log-normal lengths within what was measured."""
+    """Return the held-out requests: Poisson arrivals, log-normal lengths within the measured range."""
     rng = Random(plan.seed)  # noqa: S311 - the same seed, the same requests
     most = max(plan.prompt_tokens)
     times = sorted(rng.uniform(0.0, plan.held_out_seconds) for _ in range(plan.held_out))

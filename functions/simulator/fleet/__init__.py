@@ -1,1 +1,1 @@
-"""A fleet in virtual time: engines are models, everything that decides is the real thing from `functions.decisions`."""
+"""A fleet in virtual time: engines are models, and the decisions are those of `functions.decisions`."""

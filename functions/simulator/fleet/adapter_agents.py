@@ -1,7 +1,7 @@
-"""The replicas' agents in what concerns adapters: whoever asks for one is told once, when it is there or will not be.
+"""Adapter loads at the replicas' simulated agents: each request for a load gets exactly one answer.
 
-A load takes its tiers' time; whoever asks for one that is on its way joins. Neighbours: `adapter_tiers` plans,
-`functions.gateway.routing` asks, `lifecycle` lets each agent plan once a second.
+A load takes the time of its tiers; further requests for the same adapter wait for the same load. Related modules:
+`adapter_tiers` plans, `functions.gateway.routing` requests loads, `lifecycle` calls `tick` once a second.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from functions.simulator.fleet.adapter_tiers import AdapterTiers, Loading
 from functions.simulator.fleet.replica import Life, Replica
 
 _ROUND_TRIP_S = 0.001
-_CONNECT_S = 2.0  # to an agent (`functions.gateway.routing.load_client`)
+_CONNECT_S = 2.0  # timeout for connecting to an agent (`functions.gateway.routing.load_client`)
 
 Done = Callable[[LoadAnswer], None]
 _ANSWERS: Mapping[str, LoadState] = {
@@ -45,13 +45,13 @@ class AdapterAgents:
         self._refuse(replica, replica.adapters)
 
     def tick(self, replica: Replica) -> None:
-        """A second has passed."""
+        """Let the agent plan; called once a second."""
         adapters = replica.adapters
         if adapters is not None and not replica.engine.is_frozen:
             self._begin(replica, adapters, adapters.tick(self._events.now_s))
             self._refuse(replica, adapters)
 
-    # inside
+    # Internal methods.
 
     def _begin(self, replica: Replica, adapters: AdapterTiers, begun: Iterable[Loading]) -> None:
         for name, ready_s in begun:
@@ -65,7 +65,7 @@ class AdapterAgents:
             done("loaded" if replica.answers else "unreachable")
 
     def _refuse(self, replica: Replica, adapters: AdapterTiers) -> None:
-        """Those whose request found no room."""
+        """Answer requests whose load found no room."""
         waiting = self._waiting.get(replica.id)
         if waiting is None:
             return
@@ -81,7 +81,7 @@ def _listens(replica: Replica) -> bool:
 
 
 class _Once:
-    """Whoever speaks first."""
+    """Callback that passes on the first answer and ignores later ones."""
 
     __slots__ = ("_done",)
 

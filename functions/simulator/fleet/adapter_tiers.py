@@ -1,11 +1,10 @@
-"""The adapters of one replica: what its agent would load and unload, and how long that takes, tier by tier.
+"""Adapters of one replica: which ones its agent loads and unloads, and how long a load takes, tier by tier.
 
-    store -> disk of the node -> host memory of the engine (what a heartbeat tells of) -> a slot of the accelerator
+    store -> disk of the node -> host memory of the engine (reported in heartbeats) -> a slot of the accelerator
 
-The agent's plans are `decisions.adapters.plan`, made once a second as there, and at once when a gateway asks. The
-engine's slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
-
-Neighbours: `replica` says so in its heartbeats; `cold_loads` asks; `lifecycle` lets a second pass.
+`decisions.adapters.plan` makes the agent's plans, once a second and whenever a gateway requests a load. Accelerator
+slots are evicted least recently used first: a request whose adapter is in no slot waits `gpu_s` before its prompt is
+read.
 """
 
 import hashlib
@@ -22,21 +21,21 @@ from functions.simulator.fleet.setting import AdapterTimes
 
 
 class Loading(NamedTuple):
-    """One that has begun to load; done at `ready_s`."""
+    """A load that has started; it ends at `ready_s`."""
 
     name: EngineName
     ready_s: float
 
 
 def engine_name_of(adapter: str) -> EngineName:
-    """What an engine calls it; a name without a digest gets one, always the same."""
+    """Return the engine's name of an adapter; a name without a digest gets a fixed made-up one."""
     if "@sha256:" in adapter:
         return EngineName(adapter)
     return EngineName(f"{adapter}@sha256:{hashlib.sha256(adapter.encode()).hexdigest()[:ENGINE_NAME_HEX_DIGITS]}")
 
 
 def demand_of(times: AdapterTimes) -> AdapterDemand:
-    """All of a pool's adapters, reachable and never pinned."""
+    """Return the demand for all of a pool's adapters: reachable, none pinned."""
     names = map(engine_name_of, times.names)
     return AdapterDemand.of(WantedAdapter(name, _digest_of(name), "", "unnamed") for name in names)
 
@@ -64,13 +63,13 @@ class AdapterTiers:
         self._times = times
         self._policy = AdapterPolicy(max_adapters=times.cpu_slots)
         self._disk: OrderedDict[EngineName, None] = OrderedDict()
-        self._bloom: str | None = ""  # None: the disk has changed
+        self._bloom: str | None = ""  # None: outdated, since the disk has changed
         self.loads = 0
-        self._demand = demand  # the same for all of a pool's replicas
+        self._demand = demand  # shared by all of a pool's replicas
         self.begin_again()
 
     def begin_again(self) -> None:
-        """The engine is another one; the disk is as it was."""
+        """Reset everything except the disk, for a new engine."""
         self._state = AdapterState()
         self._is_settled = False
         self._loaded: set[EngineName] = set()
@@ -82,14 +81,14 @@ class AdapterTiers:
         self.room = self._times.cpu_slots
 
     def load_ahead(self, now_s: float) -> None:
-        """What an agent loads that has been there for long, at once."""
+        """Finish all planned loads immediately, as if the agent had run for a while."""
         while begun := self.tick(now_s):
             for name, _ in begun:
                 del self._loading[name]
                 self._loaded.add(name)
 
     def hold(self, number: int, of: int) -> None:
-        """What the replica of this number, of so many, has had for a while: its share, and no more than it may."""
+        """Fill the replica with its share of the adapters, as replica `number` of `of` that has run for a while."""
         names = self._times.names
         first = number * len(names) // max(1, of)
         most = self._times.cpu_slots - self._policy.headroom
@@ -100,13 +99,13 @@ class AdapterTiers:
         self._is_settled = False
         self.tick(0.0)
 
-    # requests
+    # Requests of the gateway.
 
     def has(self, name: EngineName) -> bool:
         return name in self._loaded
 
     def enter(self, name: EngineName) -> float:
-        """A request that needs it comes: the seconds until it is in a slot of the accelerator."""
+        """Count a request for the adapter, and return the seconds until the adapter is in an accelerator slot."""
         self._busy[name] = self._busy.get(name, 0) + 1
         self._used.add(name)
         slots = self._slots
@@ -124,10 +123,10 @@ class AdapterTiers:
         else:
             self._busy.pop(name, None)
 
-    # the agent
+    # Plans of the agent.
 
     def ask(self, name: EngineName, until_s: float, now_s: float) -> tuple[LoadVerdict, list[Loading]]:
-        """A gateway needs it: what it is told, and what begins to load because of that."""
+        """Request a load for a gateway. Return the agent's answer and the loads that start because of it."""
         self._is_settled = False
         answer, self._state = ask(
             self._demand, self._engine(), self._state, (name, ColdLoad(now_s, until_s)), self._policy
@@ -135,7 +134,7 @@ class AdapterTiers:
         return answer, self.tick(now_s) if answer == "accepted" else []
 
     def loaded(self, name: EngineName, now_s: float) -> list[Loading]:
-        """Its time is over."""
+        """Finish a load. Return the loads that start after it."""
         if self._loading.pop(name, None) is None:
             return []
         self._loaded.add(name)
@@ -147,7 +146,7 @@ class AdapterTiers:
         return name in self._loading or name in self._state.cold_loads
 
     def tick(self, now_s: float) -> list[Loading]:
-        """A second has passed, or something has changed: what is to be done now; gives what begins to load."""
+        """Carry out the agent's plan, once a second or after a change. Return the loads that start."""
         self._note_use(now_s)
         if self._is_settled:
             return []
@@ -163,23 +162,23 @@ class AdapterTiers:
 
     @property
     def bloom(self) -> str:
-        """What a heartbeat says of the disk; made when it is asked for, since a start changes it a dozen times."""
+        """Bloom filter of the disk for heartbeats; built on demand, since a start changes the disk a dozen times."""
         if self._bloom is None:
             found = build([_digest_of(name) for name in self._disk])
             self._bloom = found.encode() if found is not None else ""
         return self._bloom
 
-    # inside
+    # Internal methods.
 
     def _note_use(self, now_s: float) -> None:
-        """Who has run since the last look: a plan would see only those that run at this moment."""
+        """Record the adapters that were used since the last plan; the plan itself sees only those busy now."""
         used = (self._used | self._busy.keys()) & self._loaded
         self._used.clear()
         if used:
             self._state = replace(self._state, busy_s={**self._state.busy_s, **dict.fromkeys(sorted(used), now_s)})
 
     def _nothing_moves(self) -> bool:
-        """Whether the next plan would be this one: a plan a second for each of 5,000 replicas took a core's third."""
+        """Return True if the next plan would be the same. Skipping it saves a third of a core with 5,000 replicas."""
         state = self._state
         if self._loading or state.cold_loads or state.leaving_since_s or state.withdrawn_since_s:
             return False
@@ -201,5 +200,5 @@ class AdapterTiers:
 
 
 def _digest_of(name: EngineName) -> Digest:
-    """An engine's name for an adapter ends in its digest's first digits."""
+    """Return the digest, whose first digits end the engine's name of an adapter."""
     return Digest(name.rpartition("@")[2])

@@ -1,7 +1,7 @@
-"""A setting as gateways know it: the catalogue of a snapshot that allows everything to everybody.
+"""A setting as a gateway's snapshot catalogue, in which every tenant and adapter is allowed.
 
-Tenants and adapters are whoever and whatever a workload names, so they are made up as they are asked for, and answered
-from the setting: one base model a pool, policies by pool, limits by tenant.
+Tenants and adapters are created on demand from the names in a workload. The setting defines one base model per pool,
+policies by pool and limits by tenant.
 """
 
 from functools import lru_cache
@@ -30,7 +30,7 @@ _NO_DIGEST = Digest("sha256:" + "0" * 64)
 
 
 class _Tenants(dict[TenantId, TenantEntry]):
-    """Whoever is asked for is one; its tier is named by the quota that the setting gives it."""
+    """Tenants, created on demand. The quota that the setting assigns to a tenant names its tier."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Tenants(dict[TenantId, TenantEntry]):
         return TenantEntry(name=tenant, tier=tier, models=("*",), pools=pools)
 
     def get(self, tenant: TenantId, default: object = None) -> TenantEntry:
-        """As `[]` does: there is nobody who is none."""
+        """Return the tenant as `[]` does; every name is a tenant."""
         return self[tenant]
 
 
@@ -72,20 +72,19 @@ class SettingCatalogue(Catalogue):
         return self._admission_of[pool]
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """The base model of the pool that bears this name, where the tenant may use one of its pools."""
+        """Return the base model of the pool with this name, if the tenant may use one of its pools."""
         return self.model(PoolName(requested), None, tenant) if requested in self._bases else None
 
     def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
         return self.resolve(tenant, pool)
 
     def model(self, pool: PoolName, adapter: str | None, tenant: TenantId) -> ResolvedModel | None:
-        """None where the tenant has no pool of the model; KeyError where a workload names a pool that the setting has
-        not."""
+        """Return the model, or None if the tenant may use none of its pools; raise KeyError for an unknown pool."""
         model = self._bases[pool] if adapter is None else self._adapter(adapter, self.pools[pool])
         return model if self._is_plain else self.in_first_pool(model, tenant)
 
     def placed_by_rules(self, model: ResolvedModel, request: WorkloadRequest) -> ResolvedModel:
-        """Where a gateway's intake sends it; the rules on predicted time are the exchange's."""
+        """Return the model in the pool to which a gateway's placement rules send the request on arrival."""
         if not model.other_pools:
             return model
         tier = self.tenants[request.tenant].tier

@@ -1,7 +1,7 @@
-"""One client of a simulated fleet: what it asked for, and what it saw of the answer.
+"""One client of a simulated fleet: its request, and the answer as the client sees it.
 
-It is the sink of its request's exchange, so what is counted here is what a client sees: a first token, an end, a
-refusal, a stream that breaks. Whatever happens, it is over once.
+The client is the sink of its request's exchange, so it counts first tokens, ends, rejections and broken streams. It
+ends exactly once in every case.
 """
 
 from typing import Protocol
@@ -17,14 +17,14 @@ from functions.simulator.workload.request import WorkloadRequest
 
 _BATCH = BANDS.index("batch")
 _OVER_QUOTA = 429
-_COMMENT = b":"  # of a stream of events
+_COMMENT = b":"  # start of a comment in a stream of events
 
 
 class Frontend(Protocol):
-    """The gateway that a client asks, as far as it is the client's affair."""
+    """The part of a gateway that a client uses."""
 
     outcome: Outcome
-    stopping: str  # why, as a reason for losing what it has under way
+    stopping: str  # reason if the gateway is stopping; its requests are lost for this reason
 
     @property
     def now_s(self) -> float: ...
@@ -32,7 +32,7 @@ class Frontend(Protocol):
     def figures(self, pool: PoolName) -> Second: ...
 
     def taken_reason(self) -> str:
-        """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
+        """Return once the shoal_shed_total label of the last rejection, or ""."""
 
     def first_token(self, client: "Client") -> None: ...
 
@@ -56,36 +56,36 @@ class Client:
     def __init__(
         self, gateway: Frontend, key: str, request: WorkloadRequest, pool: PoolName, blocks: tuple[int, ...]
     ) -> None:
-        """`blocks`: of its prompt in an adapter's cache."""
+        """`blocks`: names of the prompt's blocks in its adapter's cache."""
         self._gateway = gateway
         self._adapters_blocks = blocks
         self.key = key
         self.request = request
-        self.pool = pool  # that it asked: the one that bears its model's name
-        self.home = pool  # of its model's, the one where rules place it: a controller counts it there
-        self.steered = False  # to another one, before it came to a gateway's admission
+        self.pool = pool  # requested: the pool that has the model's name
+        self.home = pool  # where placement rules send it; a controller counts it there
+        self.steered = False  # True if it was moved to another pool before admission
         self.exchange: Exchange | None = None
-        self.first_s = 0.0  # when its first token came; 0: it has not
+        self.first_s = 0.0  # time of its first token; 0: none yet
         self.is_over = False
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
-        """Of the prompt, by the names under which an engine caches them."""
+        """Return the names under which an engine caches the prompt's blocks."""
         return self._adapters_blocks if is_adapter else self.request.blocks
 
     @property
     def serving_pool(self) -> PoolName:
-        """Where it is now."""
+        """Pool that handles the request now."""
         return self.exchange.admitted.model.pool if self.exchange is not None else self.pool
 
-    # what its exchange writes
+    # Methods of the exchange's sink.
 
     def begin(self, headers: Headers, first: bytes) -> None:
-        """`first` may be a comment: its pool is being started."""
+        """Count the first token, unless `first` is a comment: then the request still waits for a pool to start."""
         if not first.startswith(_COMMENT):
             self._first_token()
 
     def more(self, data: bytes) -> None:
-        """Tokens after the first one are the engine model's affair."""
+        """Count the first token if it comes only now; the engine model counts later ones."""
         if not self.first_s and not data.startswith(_COMMENT):
             self._first_token()
 
@@ -103,7 +103,7 @@ class Client:
         gateway.first_token(self)
 
     def end(self, last: bytes) -> None:
-        """`last`: why its stream broke; empty: it did not."""
+        """End the request. `last` is the reason if its stream broke, else empty."""
         if last and not self.first_s:
             self._unanswered(self._gateway.taken_reason() or last.decode())
             return
@@ -118,7 +118,7 @@ class Client:
         self._over()
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """It is refused, or has failed before its first token."""
+        """Count a request that was rejected or failed before its first token."""
         reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
         self._unanswered(reason)
 
@@ -131,7 +131,7 @@ class Client:
     def cut(self) -> None:
         self._lost("cut")
 
-    # how it ends
+    # Endings of a request.
 
     def refused(self, reason: str) -> None:
         band, figures = self.request.band, self._gateway.figures(self.home)
@@ -156,12 +156,12 @@ class Client:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether another pool answers than where rules placed it, be it of the same model."""
+        """True if another pool than the placed one answers, even if it has the same model."""
         plan = self.exchange.plan if self.exchange is not None else None
         return self.steered or (plan is not None and plan.degraded is not None)
 
     def _why_it_left(self) -> str:
-        """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""
+        """Return the shoal_shed_total label for leaving its own pool, or "" if it did not leave."""
         plan = self.exchange.plan if self.exchange is not None else None
         return plan.degraded.why if plan is not None and plan.degraded is not None else ""
 
@@ -173,5 +173,5 @@ class Client:
             self._gateway.outcome.band(self.pool, self.request.band).cold_starts += 1
         if self.exchange is not None and self.exchange.timeline.wake_s > 0.0:
             self._gateway.outcome.band(self.pool, self.request.band).woke += 1
-        self.exchange = None  # it knows this client: a circle would keep both for the collector
+        self.exchange = None  # avoids a reference cycle, which only the collector would free
         self._gateway.over(self)

@@ -1,11 +1,11 @@
-"""Routers and admission under comparison, in the place of shoal's own within a simulated gateway.
+"""Routers and admission policies under comparison, which replace shoal's own in a simulated gateway.
 
-    OtherRouter       another algorithm chooses among the gateway's candidates; it is given a prompt's blocks, its
-                      session and (the oracle alone reads it) the length of the answer
-    ModelledEngines   what such a router may read of engines: caches and metrics as they are at this moment
-    OpenAdmission     requests are dispatched as they come, as others do; NoLadder: shoal's, without its overload ladder
+    OtherRouter       another algorithm chooses among the gateway's candidates; it gets the prompt's blocks, the
+                      session and the length of the answer (only the oracle reads it)
+    ModelledEngines   the engine state that such a router may read: current caches and metrics
+    OpenAdmission     dispatches requests on arrival, as other routers do; NoLadder: no overload ladder
 
-Neighbours: `simulator.router_port` is the port; the published algorithms are in `studies.routers`.
+`simulator.router_port` is the port; the published algorithms are in `studies.routers`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from functions.simulator.router_port import EngineMetrics, Question, SimulatedRo
 
 
 class OtherRouter:
-    """Of one gateway; `client_of` knows who asks by the request's id."""
+    """Adapter from one gateway to another router; `client_of` finds a client by the request's id."""
 
     name = "simulated"
 
@@ -69,7 +69,7 @@ class OtherRouter:
 
 
 class ModelledEngines:
-    """Of all replicas of a simulation, whether a gateway has heard of them or not."""
+    """State of all replicas of a simulation, including those that a gateway does not know yet."""
 
     def __init__(self, replicas: Mapping[ReplicaId, Replica], events: Events) -> None:
         self._replicas = replicas
@@ -93,7 +93,7 @@ class ModelledEngines:
         return self._at_now(replica_id).computing_s(computed_tokens)
 
     def _at_now(self, replica_id: ReplicaId) -> FluidEngine:
-        """An engine that is looked at only at changes is brought up to now; what is due is told by its own event."""
+        """Return the engine, advanced to now if no change is due; a due change has its own event."""
         engine = self._replicas[replica_id].engine
         if engine.now_s < self._events.now_s < engine.next_s:
             engine.advance(self._events.now_s)
@@ -101,14 +101,14 @@ class ModelledEngines:
 
 
 class NoLadder(QueueLadder):
-    """Nothing is shed, shifted or borrowed."""
+    """An overload ladder that never sheds, shifts or borrows."""
 
     def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
         return OFF
 
 
 class OpenAdmission(AdmissionQueues):
-    """Nobody waits, and nobody is refused."""
+    """Admission that dispatches every request on arrival."""
 
     def submit(self, exchange: QueuedRequest) -> None:
         exchange.dispatched()
@@ -117,7 +117,7 @@ class OpenAdmission(AdmissionQueues):
         return 0.0
 
     def shifted(self, admitted: Admitted) -> None:
-        """Nobody keeps count."""
+        """Do nothing: there are no counts."""
 
     def returned(self, admitted: Admitted) -> None:
-        """Nobody keeps count."""
+        """Do nothing: there are no counts."""

@@ -1,6 +1,6 @@
-"""What the gateways of a simulation share: time, the engines, the books.
+"""Objects that all gateways of a simulation share: time, engines, outcome and figures.
 
-Neighbours: `simulation` makes one; each `gateway` is given it.
+`simulation` makes one and passes it to each `gateway`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,11 @@ class Context:
     outcome: Outcome
     engines: EngineDriver
     told: Mapping[PoolName, ReportedPrefixes]
-    """By pool, where its policy goes by the engines' events."""
+    """Prefixes reported by engine events, for pools whose routing policy uses them."""
     figures: Mapping[PoolName, PoolFigures]
     load_adapter: LoadAdapter
-    """Ask the replica's agent for so many seconds at most; the last argument is called once, within them."""
+    """Request a load from the replica's agent, for at most so many seconds; the callback is called once in that time.
+    """
     over: Callable[[WorkloadRequest], None]
-    """Once for each that came."""
+    """Called once when a request is over."""
     steering: Steering | None = None

@@ -1,9 +1,8 @@
-"""Drives the engines of all replicas: what gateways send arrives there, and gateways are told what comes of it.
+"""Drive the engines of all replicas: pass requests of gateways to them, and report results back.
 
-Each engine is looked at when it said that something would change, and at its replica's heartbeats. A replica that
-refuses connections says so a round trip later; one that is unreachable, after the gateway's own time to connect.
-
-Neighbours: `fluid_engine` is one engine; `lifecycle` says which replicas there are; `faults` makes them fail.
+An engine is advanced when its next change is due and at its replica's heartbeats. A replica that refuses connections
+does so after one round trip; an unreachable one fails after the gateway's connect timeout. Related modules:
+`fluid_engine` is one engine, `lifecycle` manages the replicas, `faults` makes them fail.
 """
 
 from collections.abc import Mapping
@@ -62,7 +61,9 @@ class EngineDriver:
             self._events.after(load_s, partial(self._add, replica, replica.engine, work))
 
     def _transfer_s(self, source: ReplicaId, work: Work) -> float:
-        """Until the blocks of its prompt have come; one that is gone gives none, and the prompt is computed again."""
+        """Return the seconds until the prompt's KV blocks have arrived; if the source is gone, the prompt is
+        recomputed.
+        """
         holder = self._replicas.get(source)
         if holder is None or not holder.answers:
             return self._connect_s
@@ -70,7 +71,7 @@ class EngineDriver:
         return holder.pool.transfer_s(work.prompt_tokens)
 
     def abort(self, connection: Connection) -> None:
-        """Its client or its gateway has left it; does nothing where it is in no engine."""
+        """Abort a request whose client or gateway left; does nothing if it is in no engine."""
         work, connection.work = connection.work, None
         if work is None or work.is_over:
             return
@@ -82,7 +83,7 @@ class EngineDriver:
         self.tell(replica)
 
     def tell(self, replica: Replica) -> None:
-        """The gateways of what came of it; and look again at the next change."""
+        """Report the engine's first tokens and finished requests to their gateways, and schedule its next change."""
         engine = replica.engine
         while engine.first or engine.over:
             first, engine.first = engine.first, []
@@ -101,16 +102,16 @@ class EngineDriver:
             self._events.at(engine.next_s, partial(self._wake, replica))
 
     def look(self, replica: Replica) -> None:
-        """Bring its engine up to now."""
+        """Advance the replica's engine to now, and report the results."""
         replica.engine.advance(self._events.now_s)
         self.tell(replica)
 
-    # inside
+    # Internal methods.
 
     def _wake(self, replica: Replica) -> None:
         now_s = self._events.now_s
         if now_s < replica.wake_s:
-            return  # it was to be earlier since; that has been
+            return  # obsolete: an earlier wake-up has replaced this one
         replica.wake_s = inf
         if now_s >= replica.engine.next_s:
             replica.engine.advance(now_s)
@@ -119,7 +120,7 @@ class EngineDriver:
     def _add(self, replica: Replica, engine: object, work: Work) -> None:
         connection: Connection = work.owner  # type: ignore[assignment]
         if work.is_over or connection.work is not work:
-            return  # it was given up on the way
+            return  # aborted in the meantime
         if replica.engine is engine and replica.answers:
             replica.engine.add(work, self._events.now_s)
             self.tell(replica)

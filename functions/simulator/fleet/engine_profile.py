@@ -1,21 +1,20 @@
-"""What an engine can do: the costs of its steps and the sizes of its memory.
+"""Engine profiles: costs of a step and sizes of memory.
 
     step_s = step + reading tokens x prefill + decoding sequences x sequence + KV tokens they attend to x kv
 
-A step reads at most `step_budget_tokens` together with one token for each decoding sequence (chunked prefill).
+A step reads at most `step_budget_tokens`, which include one token for each decoding sequence (chunked prefill).
 
 Profiles of accelerators are from published figures (llm-d's simulator, latency-profiles.md: for 8B models a first
-token after 256 read takes 60-120 ms on H100, 100-180 on A100, 180-280 on L40S; between tokens 10-15, 15-25 and
-25-35 ms; prefill 0.15-0.30 ms a token on H100; 70B on four H100: 250-400 and 25-40 ms; KV 128 and 320 KB a token).
-Worked example (test_profiles_are_within_the_published_ranges): h100-8b reads 256 tokens in 20 + 256 x 0.2 = 71 ms with
-its step, and 16 sequences of 1,000 tokens take 10 + 16 x 0.05 + 16,000 x 0.00005 = 11.6 ms a token.
+token after 256 read takes 60-120 ms on H100, 100-180 on A100, 180-280 on L40S; between tokens 10-15, 15-25 and 25-35
+ms; prefill 0.15-0.30 ms a token on H100; 70B on four H100: 250-400 and 25-40 ms; KV 128 and 320 KB a token). Worked
+example (test_profiles_are_within_the_published_ranges): h100-8b reads 256 tokens in 20 + 256 x 0.2 = 71 ms with its
+step, and 16 sequences of 1,000 tokens take 10 + 16 x 0.05 + 16,000 x 0.00005 = 11.6 ms a token.
 
-`h100-8b-vllm` was measured on one H100 with vLLM 0.26 (Llama 3.1 8B's shape in bf16, no adapters): its prefill is eight
-times as fast as the published figures, which are of smaller steps.
-
-`sim` is the simulated engine that `shoal up --engine sim` starts (`engines.sim.limits.StepCosts`).
-`vllm-cpu-smollm2` was measured by `shoal simulate calibrate`: vLLM 0.32 on CPU, SmolLM2-135M in float32, one thread, on
-two cores that it shared with a dozen busy processes. docs/explanation/simulator.md has its errors.
+`h100-8b-vllm` was measured on one H100 with vLLM 0.26 (Llama 3.1 8B's shape in bf16, no adapters). Its prefill is
+eight times as fast as in the published figures, which are for smaller steps. `sim` is the simulated engine that
+`shoal up --engine sim` starts (`engines.sim.limits.StepCosts`). `vllm-cpu-smollm2` was measured by `shoal simulate
+calibrate`: vLLM 0.32 on CPU, SmolLM2-135M in float32, one thread, on two cores shared with a dozen busy processes.
+docs/explanation/simulator.md has its errors.
 """
 
 from dataclasses import dataclass
@@ -30,8 +29,8 @@ class EngineProfile:
     decode_ms_per_kv_token: float
     step_budget_tokens: int
     max_sequences: int
-    kv_tokens: int  # of the whole cache
-    price_per_hour: float = 0.0  # of what one replica occupies, in the operator's money
+    kv_tokens: int  # size of the whole cache
+    price_per_hour: float = 0.0  # for the accelerators of one replica, in the operator's currency
 
     def __post_init__(self) -> None:
         if self.step_budget_tokens <= self.max_sequences:

@@ -1,14 +1,14 @@
-"""What goes wrong with replicas: crashes, hangs, slow nodes, lost zones; and what requests there notice of it.
+"""Faults of replicas (crashes, hangs, slow nodes, lost zones) and their effect on requests.
 
-    crash          the process is gone: connections break at once, new ones are refused, heartbeats stop
+    crash          the process is gone: connections break immediately, new ones are refused, heartbeats stop
     unreachable    its node or its network is gone: nothing breaks, nothing answers, heartbeats stop
-    hang           it takes in and makes no step; its agent sees that and says so, unless it hangs as well (mute)
+    hang           it accepts requests and makes no step; its agent reports that, unless the agent hangs too (mute)
     slow           every step takes a multiple of its time
 
-Whoever waits on one that neither answers nor breaks gives up by the gateway's own clocks: `first_byte_s` before the
-first token (`Exchange.check`), `idle_s` after it.
-Worked example (test_streams_on_an_unreachable_replica_end_after_their_idle_time): unreachable at 10 s, a stream that
-was under way ends as `upstream_lost` at 40 s.
+A request at a silent replica ends by the gateway's own timeouts: `first_byte_s` before the first token
+(`Exchange.check`), `idle_s` after it. Worked example
+(test_streams_on_an_unreachable_replica_end_after_their_idle_time): unreachable at 10 s, a running stream ends as
+`upstream_lost` at 40 s.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ class Faults:
         lifecycle.condemn = partial(self.restart, source="disk")
 
     def crash(self, replica: Replica, *, unreachable: bool) -> None:
-        """Does nothing where it has no process."""
+        """Kill the replica's process; does nothing if there is none."""
         if replica.life not in _WITH_PROCESS:
             return
         self._lifecycle.engines.look(replica)
@@ -49,7 +49,7 @@ class Faults:
             self._break_all(replica)
 
     def restart(self, replica: Replica, source: StartSource) -> None:
-        """Its process is ended, if it is not, and another one begins."""
+        """End the replica's process if it runs, and start another one."""
         if replica.life is Life.GONE or replica.life is Life.ORDERED:
             return
         self.crash(replica, unreachable=False)
@@ -72,7 +72,7 @@ class Faults:
         self._set_pace(replica, replica.incarnation, factor)
         self._events.after(for_s, partial(self._set_pace, replica, replica.incarnation, 1.0))
 
-    # inside
+    # Internal methods.
 
     def _go_on(self, replica: Replica, incarnation: int) -> None:
         if replica.incarnation != incarnation or replica.life not in _WITH_PROCESS:
@@ -88,7 +88,7 @@ class Faults:
             self._lifecycle.engines.tell(replica)
 
     def _break_all(self, replica: Replica) -> None:
-        """The connections of all that it has are reset."""
+        """Reset all connections of the replica."""
         for connection, _ in _connections_of(replica):
             self._fail(connection, Failure.RESET)
 
@@ -99,7 +99,7 @@ class Faults:
             self._events.after(_CHECK_S, self._check)
 
     def _check(self) -> None:
-        """Who has waited for too long on those that are silent."""
+        """Fail the streams that have waited longer than `idle_s` at silent replicas."""
         now_s, timeouts = self._events.now_s, self._timeouts
         for replica, since_s in list(self._silent_since_s.items()):
             for connection, first_s in _connections_of(replica):
@@ -118,6 +118,6 @@ class Faults:
 
 
 def _connections_of(replica: Replica) -> list[tuple[Connection, float | None]]:
-    """Of all that it has, and when each had its first token."""
+    """Return the replica's connections with the times of their first tokens."""
     found = [work.owner for work in replica.engine.works() if isinstance(work.owner, Connection)]
     return [(connection, connection.first_s) for connection in found]

@@ -1,21 +1,19 @@
-"""An engine in virtual time that is looked at only when something changes, not once a step.
+"""An engine in virtual time that is advanced per change, not per step.
 
-Between two changes (a request comes, a prompt has been read, an answer ends, the cache is full) every step is like the
-one before, so all of them are one formula. With n decoding sequences in a cache that holds c tokens, k steps in which
-r prompt tokens are read take
+Between two changes (a request arrives, a prompt is read, an answer ends, the cache is full) all steps are alike, so
+one formula covers them. With n decoding sequences in a cache that holds c tokens, k steps in which r prompt tokens
+are read take
 
     k x (step + n x sequence) + kv x (c k + n k^2 / 2) + r x prefill        milliseconds
 
-since each step adds a token to each sequence. Time is counted in steps, as a real number: a sequence that is to make m
-more tokens ends when m more steps are done, whoever comes or goes meanwhile. So the next end is the head of a heap, and
-a request costs a few events however many tokens it has.
+since each step adds a token to each sequence. Time is counted in steps, as a real number: a sequence with m tokens
+left ends after m more steps, whatever the other sequences do. So the next end is the head of a heap, and a request
+costs a few events however many tokens it has.
 
-Exact are the number of steps, the order of service (prompts by priority and arrival, decodes beside them), the token
-budget, slots and memory, and that a first token comes at the end of a step. Smoothed: who comes within a step waits for
-half of one; what several prompts read in one step counts for the first of them first.
-`test_agrees_with_the_engine_that_steps` holds the error.
-
-Neighbours: `functions.engines.sim` is the engine that steps; `replica` owns one of these.
+Exact: the number of steps, the order of service (prompts by priority and arrival, together with decodes), the token
+budget, slots and memory, and that a first token comes at the end of a step. Approximate: a request that arrives
+within a step waits for half a step, and if one step reads several prompts, its tokens count for the first prompt
+first. `test_agrees_with_the_engine_that_steps` bounds the error; `functions.engines.sim` is the engine that steps.
 """
 
 from collections import deque
@@ -29,8 +27,8 @@ from functions.simulator.fleet.token_gaps import TokenGaps
 
 IDLE = inf
 _NEARLY = 1e-7  # steps
-_NO_TOKENS = 1e-3  # what rounding leaves of a prompt that has been read
-_HEADROOM_RATIO = 0.02  # of the cache, free before one that was preempted is taken in again: the others grow into it
+_NO_TOKENS = 1e-3  # rounding remainder of a prompt that has been read
+_HEADROOM_RATIO = 0.02  # cache share that must be free before a preempted sequence is readmitted, as the others grow
 
 
 class Work:
@@ -72,20 +70,23 @@ class Work:
         self.prompt_tokens = prompt_tokens
         self.blocks = blocks
         self.unread_tokens: float = prompt_tokens
-        self.computed_tokens = prompt_tokens  # of the prompt, without what was cached
+        self.computed_tokens = prompt_tokens  # prompt tokens that were not cached
         self.left_tokens: float = max(1, output_tokens)
-        self.holds_tokens: float = prompt_tokens  # of the cache, when it joined
-        self.joined_steps = 0.0  # the count of steps at its first token
-        self.started = False  # its first token has come
+        self.holds_tokens: float = prompt_tokens  # cache tokens when it joined
+        self.joined_steps = 0.0  # step count at its first token
+        self.started = False  # True after its first token
         self.arrived_s = self.admitted_s = 0.0
         self.preemptions = 0
         self.is_over = False
-        self.reloaded_tokens = 0  # of its prompt, from host memory, when it comes to the engine
-        self.is_received = False  # its KV blocks have come from another engine, but for the last token's
+        self.reloaded_tokens = 0  # prompt tokens that come from host memory
+        self.is_received = False  # True if its KV blocks come from another engine, all but the last token's
 
 
 class FluidEngine:
-    """Call `advance` at `next_s`; every call changes `next_s`. `first` and `over` collect for whoever takes them."""
+    """A simulated engine. Call `advance` at `next_s`; every call changes `next_s`.
+
+    `first` and `over` collect sequences with a first token and finished ones; the caller empties them.
+    """
 
     __slots__ = (
         "_began_steps",
@@ -123,26 +124,26 @@ class FluidEngine:
         self.now_s = 0.0
         self.next_s = IDLE
         self.kv_tokens = 0.0  # held by sequences
-        self.reading_tokens = 0.0  # of prompts under way, still to be read
+        self.reading_tokens = 0.0  # prompt tokens of admitted sequences still to be read
         self.first: list[Work] = []
         self.over: list[Work] = []
         self.busy_s = 0.0
-        self.finished = 0  # this and the next six as vLLM's histograms sum them up
+        self.finished = 0  # this and the next six are totals as in vLLM's histograms
         self.queue_s = 0.0
         self.gap_s = 0.0
         self.gap_tokens = 0.0
         self.e2e_s = 0.0
         self.prefill_s = 0.0
         self.computed_tokens = 0
-        self._steps = 0.0  # ever
-        self._began_steps = 0.0  # when a step began in which prompts are read; all of those are whole steps from there
+        self._steps = 0.0  # total
+        self._began_steps = 0.0  # start of the first step that reads the current prompts; whole steps follow from there
         self._reading: deque[Work] = deque()
-        self._slots: dict[int, Work] = {}  # who decodes, by number, the youngest last
-        self._decoding: list[tuple[float, int, Work]] = []  # the same by the count of steps at their last token
+        self._slots: dict[int, Work] = {}  # decoding sequences by number, the youngest last
+        self._decoding: list[tuple[float, int, Work]] = []  # the same, by the step count of their last token
         self._waiting: list[tuple[tuple[int, int], Work]] = []
         self._fast_forward = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
-        self._slowness = 1.0  # what every step takes times as long as it should
-        self.is_frozen = False  # it hangs: it takes in, and makes no step
+        self._slowness = 1.0  # factor on the length of every step
+        self.is_frozen = False  # hanging: accepts requests and makes no step
 
     @property
     def running(self) -> int:
@@ -161,7 +162,10 @@ class FluidEngine:
             self._plan()
 
     def drop(self, work: Work, now_s: float) -> None:
-        """Nobody waits for it any more: its slot and memory are free at once. Does nothing where it is over."""
+        """Remove a request that is no longer wanted; its slot and memory are free immediately.
+
+        Ignores a finished one.
+        """
         self.advance(now_s)
         if work.is_over:
             return
@@ -178,7 +182,7 @@ class FluidEngine:
             self._plan()
 
     def works(self) -> list[Work]:
-        """All that it has, in the order in which they came."""
+        """Return all sequences in order of arrival."""
         held = [*self._slots.values(), *self._reading, *(entry[1] for entry in self._waiting)]
         return sorted(held, key=lambda work: work.number)
 
@@ -193,14 +197,14 @@ class FluidEngine:
         self._plan()
 
     def slow_down(self, factor: float, now_s: float) -> None:
-        """From now on every step takes `factor` times as long as it should; 1: as long."""
+        """Multiply the length of every step by `factor` from now on; 1 is normal."""
         self.advance(now_s)
         self._slowness = factor
         if not self.is_frozen:
             self._plan()
 
     def advance(self, now_s: float) -> None:
-        """Up to a time, and over the change that is due at it."""
+        """Advance to a time, including changes due at it."""
         while now_s >= self.next_s:
             self._change()
         if now_s > self.now_s:
@@ -211,11 +215,11 @@ class FluidEngine:
                 self._fast_forward = (steps * (1 - part), tokens * (1 - part), seconds * (1 - part))
             self.now_s = now_s
 
-    # what it looks like from outside, at `now_s`
+    # Outside view of the engine at `now_s`.
 
     @property
     def unscheduled(self) -> int:
-        """Who waits for a slot, or found the step's token budget used up: vLLM's num_requests_waiting."""
+        """Requests without a slot or beyond the step's token budget: vLLM's num_requests_waiting."""
         left = self._profile.step_budget_tokens - len(self._slots)
         late = 0
         for work in self._reading:
@@ -224,15 +228,15 @@ class FluidEngine:
         return late + len(self._waiting)
 
     def first_token_s(self, tokens: float) -> float:
-        """Until a prompt of which `tokens` are to be computed would have its first token, if it came now.
+        """Return the seconds to the first token of a prompt with `tokens` to compute, if it arrived now.
 
-        Who is ahead is served first; those that decode go on meanwhile, and memory is taken for enough.
+        Requests ahead are served first, decoding continues meanwhile, and memory is assumed to suffice.
         """
         ahead_tokens = self.reading_tokens + sum(work.unread_tokens for _, work in self._waiting)
         return self.computing_s(ahead_tokens + tokens)
 
     def computing_s(self, tokens: float) -> float:
-        """How long its steps take that read so many prompt tokens, beside those that decode now."""
+        """Return the seconds of the steps that read so many prompt tokens while the current sequences decode."""
         profile, decoding = self._profile, len(self._slots)
         steps = max(1.0, tokens / (profile.step_budget_tokens - decoding))
         even_ms = (
@@ -242,7 +246,7 @@ class FluidEngine:
         )
         return (steps * even_ms + tokens * profile.prefill_ms_per_token) / 1000 * self._slowness
 
-    # a change
+    # Changes.
 
     def _change(self) -> None:
         self._move(*self._fast_forward)
@@ -277,7 +281,7 @@ class FluidEngine:
                 work.unread_tokens = 0.0
 
     def _count_gaps(self, steps: float, tokens: float, seconds: float, decoding: int) -> None:
-        """Steps that read as much as they can are longer than the last one of a prompt."""
+        """Count gaps. Steps that read a full chunk are longer than a prompt's last step, so they count separately."""
         self.gap_s += seconds * decoding
         self.gap_tokens += steps * decoding
         chunk = self._profile.step_budget_tokens - decoding
@@ -291,11 +295,11 @@ class FluidEngine:
             self.gaps.add(seconds / steps, steps * decoding)
 
     def _has_read(self, work: Work) -> None:
-        """The step that read the last of a prompt also makes a token."""
+        """Finish a prompt: the step that read its last part also makes a token."""
         if self._reading:
-            self._reading[0].admitted_s = self.now_s  # until now it found the steps' budget used up
+            self._reading[0].admitted_s = self.now_s  # until now the step budget was used up
         else:
-            self.reading_tokens = 0.0  # what rounding has left
+            self.reading_tokens = 0.0  # removes rounding errors
         if not work.started:
             work.started = True
             self.prefill_s += self.now_s - work.admitted_s
@@ -320,7 +324,7 @@ class FluidEngine:
         self.over.append(work)
 
     def _release(self, work: Work) -> None:
-        """Slot and memory of one that decodes; its entry in the heap is passed over later."""
+        """Free slot and memory of a decoding sequence; its heap entry is skipped later."""
         del self._slots[work.number]
         self.kv_tokens -= work.holds_tokens + self._steps - work.joined_steps
 
@@ -329,14 +333,14 @@ class FluidEngine:
         self.reading_tokens = max(0.0, self.reading_tokens - work.unread_tokens) if self._reading else 0.0
         self.kv_tokens -= work.holds_tokens
 
-    # memory
+    # Memory.
 
     def _is_full(self) -> bool:
-        """Whether the next step would not fit."""
+        """Return True if the next step would not fit."""
         return bool(self._slots) and self.kv_tokens + len(self._slots) > self._profile.kv_tokens + _NEARLY
 
     def _preempt(self) -> None:
-        """The one served last waits again, and has everything computed again."""
+        """Preempt the sequence that is served last: it waits again, and everything is recomputed."""
         if self._reading:
             work = self._reading[-1]
             self._unread(work)
@@ -375,7 +379,7 @@ class FluidEngine:
             self.reading_tokens += work.unread_tokens
             self.kv_tokens += work.holds_tokens
 
-    # the next change
+    # Next change.
 
     def _plan(self) -> None:
         profile, decoding = self._profile, len(self._slots)
@@ -404,6 +408,6 @@ class FluidEngine:
         self.next_s = self.now_s + seconds
 
     def _next_end(self) -> float:
-        """The count of steps at which the next answer ends."""
+        """Return the step count at which the next answer ends."""
         decoding = self._decoding
         return decoding[0][0] if decoding else inf

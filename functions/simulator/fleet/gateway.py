@@ -1,14 +1,12 @@
-"""One simulated gateway: the gateway's own request machine, with modelled engines, clients, bus and agents around it.
+"""One simulated gateway: the gateway's own request code with simulated engines, clients, bus and agents.
 
     come -> quota -> (steering) -> Exchange: admission queue, router, adapter loads, attempts, retries, fallbacks
                                         |                                  ^
                                         '--> Client: what it saw           '-- Upstreams: modelled engines
 
-Everything that decides or waits is `functions.gateway`'s, on virtual time (`functions.simulator.virtual_loop`). What is
-left out is bytes: a request comes admitted, with the lengths that the workload says.
-
-Neighbours: `services` is what it runs on; `simulation` owns gateways and engines; `client` counts; `catalogue` is the
-setting as a snapshot.
+All decisions and waits are those of `functions.gateway`, on virtual time (`functions.simulator.virtual_loop`). Only
+bytes are left out: a request arrives admitted, with the lengths of the workload. Related modules: `services` has the
+gateway's services, `simulation` owns gateways and engines, `client` counts, `catalogue` is the setting as a snapshot.
 """
 
 import msgspec
@@ -45,8 +43,8 @@ from functions.simulator.workload.request import WorkloadRequest
 
 _BATCH = BANDS.index("batch")
 _HALF_INT = (1 << 62) - 1
-_TEXT_BYTES = int(START_BYTES_PER_TOKEN)  # of a token, where bytes are asked for: prompts have none here
-_MOST_OUTPUT_TOKENS = 1_000_000_000  # a workload names no bound
+_TEXT_BYTES = int(START_BYTES_PER_TOKEN)  # bytes per token where a size in bytes is needed, as prompts have no text
+_MOST_OUTPUT_TOKENS = 1_000_000_000  # workloads name no limit
 _KEY = KeyId("simulated")
 _SCOPES: tuple[Scope, ...] = ("inference",)
 _requests = msgspec.json.Encoder()
@@ -56,14 +54,14 @@ class SimulatedGateway:
     def __init__(
         self, name: str, zone: Zone, context: Context, *, router: SimulatedRouter | None, bus: QuotaBus | None
     ) -> None:
-        """`router`: another's, None: shoal's own. `bus`: where limits are leased, None: it keeps them alone."""
+        """`router`: another router, None: shoal's own. `bus`: leases the limits, None: the gateway has them alone."""
         self.name = name
         self.zone = zone
         self.outcome = context.outcome
-        self.clients: dict[str, Client] = {}  # under way, by the request's id
+        self.clients: dict[str, Client] = {}  # in progress, by the request's id
         self.count = 0
         self.is_up = True
-        self.stopping = ""  # why, as a reason for losing what it has under way
+        self.stopping = ""  # reason if it is stopping; its requests are lost for this reason
         self._context = context
         self._events = context.events
         self._setting = context.setting
@@ -78,7 +76,7 @@ class SimulatedGateway:
         self.core = Gateway(self.services)
         self.core.swap(context.catalogue)
         if set(context.told) == set(context.catalogue.pools):
-            self.services.prefixes.swap(())  # engines tell of all caches: nobody asks for a record of what was sent
+            self.services.prefixes.swap(())  # engines report all caches, so no record of sent prompts is needed
         self._leases: QuotaLeases | None = None
         if bus is not None:
             self._leases = QuotaLeases(
@@ -92,45 +90,45 @@ class SimulatedGateway:
             self.services.quotas.leasing = self._leases
 
     def begin(self) -> None:
-        """On the running loop: what it does by itself."""
+        """Start the gateway's periodic tasks; needs the running loop."""
         if self._leases is not None:
             self.services.tasks.forever("quota leases", self._leases.run)
 
     def stop(self, reason: str) -> None:
-        """The process ends, and every connection with it."""
+        """End the process and all its connections."""
         self.is_up, self.stopping = False, reason
         for client in list(self.clients.values()):
             if client.exchange is not None:
                 client.exchange.cut_off()
         self.services.tasks.once("stop", self.services.tasks.close())
 
-    # what it hears
+    # Messages from the bus.
 
     @property
     def fleet(self) -> FleetView:
         return self.services.fleet
 
     def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
-        """`view` is what all make of the heartbeat, where it has been made already."""
+        """Receive a heartbeat. `view` is the view made from it, if it exists already."""
         self.core.receive_heartbeat(heartbeat, view)
 
     def cut_off(self, until_s: float) -> None:
-        """The bus is out of its reach."""
+        """Disconnect the gateway from the bus until a time."""
         self.services.state.bus_down = True
         self._bus_down_until_s = max(self._bus_down_until_s, until_s)
 
     def may_hear_again(self) -> bool:
-        """Whether the bus has been out of its reach for long enough: then it hears from now on."""
+        """Reconnect the gateway if its disconnection is over. Return True if it was reconnected."""
         if self.services.state.bus_down and self._events.now_s >= self._bus_down_until_s:
             self.core.bus_recovered()
             return True
         return False
 
     def sweep(self) -> None:
-        """A few times a second."""
+        """Run the gateway's periodic sweep; called a few times a second."""
         self.core.sweep()
 
-    # a request
+    # Requests.
 
     def come(self, request: WorkloadRequest) -> None:
         now_s, catalogue = self._events.now_s, self._context.catalogue
@@ -168,7 +166,7 @@ class SimulatedGateway:
         self.core.begin(client.exchange, client, is_reserved=reserved)
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
-        """Whoever steers may refuse it, or give it another pool, whose base model answers."""
+        """Return another pool's model or a rejection from the steering, or None if the request stays."""
         steering = self._context.steering
         steered = steering.steer(client.request, client.pool, self._events.now_s) if steering is not None else None
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
@@ -207,7 +205,7 @@ class SimulatedGateway:
         )
 
     def _note(self, client: Client, expected_tokens: int) -> None:
-        """For the outcome, and for what a controller will know of the pool."""
+        """Count the arrival for the outcome and for the controller's figures of the pool."""
         request = client.request
         self.outcome.band(client.pool, request.band).asked += 1
         figures = self.figures(client.home)
@@ -217,14 +215,14 @@ class SimulatedGateway:
         if request.band == _BATCH:
             figures.deferrable_tokens += request.prompt_tokens + expected_tokens
 
-    # what clients say
+    # Interface for clients.
 
     @property
     def now_s(self) -> float:
         return self._events.now_s
 
     def asks_for(self, pool: PoolName) -> tuple[int, int]:
-        """Of a pool that may have no replica: requests that wait for its first one, and all that it keeps for it."""
+        """Return the requests that wait for a pool's first replica, and all open requests of that pool."""
         told = self.services.pool_wakes.demand(frozenset((pool,)), self.services.requests_of((pool,)))
         return sum(each.waking for each in told), sum(each.open_requests for each in told)
 
@@ -232,7 +230,7 @@ class SimulatedGateway:
         return self._context.figures[pool].now
 
     def taken_reason(self) -> str:
-        """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
+        """Return once the shoal_shed_total label of the last rejection, or ""."""
         return self._metrics.taken_reason()
 
     def first_token(self, client: Client) -> None:
@@ -245,14 +243,14 @@ class SimulatedGateway:
             self._other.router.ended(client.key)
         self._context.over(client.request)
 
-    # inside
+    # Internal methods.
 
     def _clock(self) -> float:
         return self._events.now_s
 
 
 def _adapters_blocks(request: WorkloadRequest) -> tuple[int, ...]:
-    """An adapter's KV is none of its base's, nor of another's."""
+    """Return block names that are unique to the adapter, as it shares no KV with the base or other adapters."""
     if request.adapter is None:
         return ()
     own = xxh3_64_intdigest(request.adapter.encode()) & _HALF_INT

@@ -1,11 +1,11 @@
-"""Replica lifecycle: ordered, started, promoted, drained, lost and begun again, each in its time.
+"""Replica lifecycle: ordered, started, promoted, drained, lost and restarted, each with its delay.
 
-Gateways learn of each step by heartbeats, which take their time; one is sent at once where something has changed, as an
-agent's is. Accelerators cost from when there is one until the replica is gone or lost.
+Heartbeats report each step to gateways after a delay; like an agent, a replica sends one immediately after a change.
+An accelerator costs from its allocation until the replica is gone or lost.
+
 Worked example (test_accelerators_cost_from_their_beginning_to_their_end): a replica that is ordered cold at 0 s, has
-its accelerator at 300 and is gone at 900 cost 600 accelerator seconds.
-
-Neighbours: `replica` has the states and what a heartbeat says, `start_times` the seconds, `faults` makes replicas fail.
+its accelerator at 300 and is gone at 900 costs 600 accelerator seconds. Related modules: `replica` has the states and
+the heartbeats, `start_times` the delays, `faults` makes replicas fail.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.token_gaps import TokenGaps
 
 _LIVE = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
-_GOODBYE_AFTER_S = 1.0  # a heartbeat: by then whoever routes has heard that it drains
+_GOODBYE_AFTER_S = 1.0  # one heartbeat, so that gateways know that it drains
 
 
 @dataclass(slots=True)
 class Past:
-    """What a pool's replicas did that are gone."""
+    """Totals of a pool's replicas that are gone."""
 
     busy_s: float = 0.0
     asked_tokens: int = 0
@@ -74,10 +74,10 @@ class ReplicaLifecycle:
         self.condemn: Callable[[Replica], None] = lambda replica: None
         self.adapters_tick: Callable[[Replica], None] = lambda replica: None
 
-    # what is asked
+    # Actions.
 
     def begin(self) -> None:
-        """What is there from the beginning; their first heartbeats are spread over a second."""
+        """Start the initial replicas; their first heartbeats are spread over a second."""
         heartbeat_s = self._setting.heartbeat_s
         for pool in self._setting.all_pools:
             for number in range(pool.replicas + pool.warm):
@@ -100,7 +100,7 @@ class ReplicaLifecycle:
         return replica.id
 
     def promote(self, pool_name: PoolName) -> ReplicaId | None:
-        """The one that has been warm for longest; None where there is none."""
+        """Promote the replica that has been warm for longest; return None if there is none."""
         for replica in self.members[pool_name].values():
             if replica.life is Life.WARM and replica.answers and replica.id not in self._promoting:
                 self._promoting.add(replica.id)
@@ -110,7 +110,7 @@ class ReplicaLifecycle:
         return None
 
     def drain(self, replica_id: ReplicaId) -> None:
-        """It takes nothing new, and is gone when it is empty; one that has not come yet never will."""
+        """Stop new requests; the replica is gone when it is empty, or immediately if it has not started yet."""
         replica = self.replicas.get(replica_id)
         if replica is None or replica.life in (Life.DRAINING, Life.GONE):
             return
@@ -122,19 +122,19 @@ class ReplicaLifecycle:
         self._later(replica, _GOODBYE_AFTER_S, partial(self._leave_if_empty, replica))
 
     def lost(self, replica: Replica) -> None:
-        """Its process or its node has died."""
+        """Mark a replica as lost, since its process or node died."""
         self._stop_costing(replica)
         replica.move(Life.LOST)
         replica.answers = False
         self._promoting.discard(replica.id)
 
     def begin_again(self, replica: Replica, source: StartSource) -> None:
-        """One that was lost comes back in the same place."""
+        """Start a new process in place of a lost one."""
         replica.begin_again()
         replica.answers, replica.is_mute, replica.is_unreachable = True, False, False
         self._on_node(replica, source, warm=False)
 
-    # what is known
+    # State.
 
     def counts(self, pool_name: PoolName) -> Counts:
         found = Counter(replica.life for replica in self.members[pool_name].values())
@@ -159,13 +159,13 @@ class ReplicaLifecycle:
         return self._spent_s[pool_name] + sum(now_s - replica.since_s for replica in live)
 
     def settle(self) -> None:
-        """At the end: what those did that are still there."""
+        """Add up the replicas that still exist at the end of a run."""
         for replica in list(self.replicas.values()):
             self._sum_up(replica)
         for name in self.members:
             self._outcome.replica_seconds += self.accelerator_seconds(name)
 
-    # inside
+    # Internal methods.
 
     def _new(self, pool: PoolSetting) -> Replica:
         number = self._dealt.total()
@@ -233,14 +233,14 @@ class ReplicaLifecycle:
             outcome.adapter_loads += replica.adapters.loads
 
     def _later(self, replica: Replica, after_s: float, what: Callable[[], None]) -> None:
-        """Unless its life has changed until then."""
+        """Schedule an action that is skipped if the replica's state changes first."""
         self._events.after(after_s, partial(self._if_unchanged, replica, replica.wakes, what))
 
     def _if_unchanged(self, replica: Replica, wakes: int, what: Callable[[], None]) -> None:
         if replica.wakes == wakes:
             what()
 
-    # heartbeats
+    # Heartbeats.
 
     def _heartbeat(self, replica: Replica, incarnation: int) -> None:
         if replica.life in (Life.LOST, Life.GONE) or replica.incarnation != incarnation:

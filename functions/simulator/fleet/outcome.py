@@ -1,8 +1,8 @@
-"""What became of a simulated run: for each band who was served and how soon, and what the fleet did for it.
+"""Outcome of a simulated run: results per pool and band, and what the fleet used.
 
     asked = served + shed + lost + waiting, always        served: its first token came, and its stream did not break
 
-goodput = requests whose first token came within the band's promise / all that asked (or within SLO_S without one).
+goodput = requests whose first token came within the band's SLO / all requests (or within SLO_S if it has none).
 Quantiles are within 1 % (`decisions.quantile_sketch`), token gaps within 3 %.
 """
 
@@ -23,14 +23,14 @@ class BandOutcome:
     asked: int = 0
     served: int = 0
     in_time: int = 0
-    shed: Counter[str] = field(default_factory=Counter)  # refused, by reason
+    shed: Counter[str] = field(default_factory=Counter)  # rejected, by reason
     lost: Counter[str] = field(default_factory=Counter)  # failed, by reason
-    degraded: int = 0  # served by another pool than was asked
-    cold_starts: int = 0  # waited for an adapter
+    degraded: int = 0  # served by another pool than the requested one
+    cold_starts: int = 0  # waited for an adapter load
     woke: int = 0  # waited for the first replica of a pool
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     queued: QuantileSketch = field(default_factory=QuantileSketch)
-    answer_gaps: QuantileSketch = field(default_factory=QuantileSketch)  # ms between an answer's tokens, its mean
+    answer_gaps: QuantileSketch = field(default_factory=QuantileSketch)  # mean ms between tokens, per answer
 
     def began(self, ttft_s: float, queued_s: float) -> None:
         self.served += 1
@@ -39,13 +39,13 @@ class BandOutcome:
         self.queued.add(queued_s * 1000)
 
     def broke(self, ttft_s: float, reason: str) -> None:
-        """One whose first token had come."""
+        """Count a stream that broke after its first token."""
         self.served -= 1
         self.in_time -= ttft_s <= self.slo_s
         self.lost[reason] += 1
 
     def merge(self, other: "BandOutcome") -> None:
-        """Of another pool; each was held against its own promise."""
+        """Add the results of another pool, each measured by its own SLO."""
         self.asked += other.asked
         self.served += other.served
         self.in_time += other.in_time
@@ -60,7 +60,7 @@ class BandOutcome:
 
     @property
     def waiting(self) -> int:
-        """For their first token."""
+        """Requests that wait for their first token."""
         return self.asked - self.served - sum(self.shed.values()) - sum(self.lost.values())
 
     def figures(self) -> dict[str, Any]:
@@ -87,13 +87,13 @@ def _one_each_band() -> tuple[QuantileSketch, ...]:
 @dataclass(slots=True)
 class PoolOutcome:
     bands: tuple[BandOutcome, ...]
-    """Of those that asked this pool, whoever answered."""
+    """Results by band of requests for this pool, whichever pool answered."""
     answering: tuple[QuantileSketch, ...] = field(default_factory=_one_each_band)
-    """By band, ms to the first tokens that came from this pool, whoever was asked."""
+    """Milliseconds to first tokens from this pool, by band, whichever pool was requested."""
     splits: Counter[str] = field(default_factory=Counter)
-    """Of those that ended here, where the pool has a prefill pool: paths, by why."""
+    """Prefill decisions by reason, of requests that ended here; only if the pool has a prefill pool."""
     answered_tokens: int = 0
-    """Prompts and answers of those that this pool answered to the end, whoever was asked."""
+    """Prompt and output tokens of answers that this pool completed, whichever pool was requested."""
 
 
 @dataclass(slots=True)
@@ -103,18 +103,18 @@ class Outcome:
     seconds: float = 0.0
     replica_seconds: float = 0.0
     busy_seconds: float = 0.0
-    prompt_tokens: int = 0  # of what reached an engine
-    hit_tokens: int = 0  # of those in its cache
+    prompt_tokens: int = 0  # prompt tokens that reached an engine
+    hit_tokens: int = 0  # prompt tokens found in an engine's cache
     preemptions: int = 0
     routes: Counter[str] = field(default_factory=Counter)  # by reason
     events: int = 0
-    splits: Counter[str] = field(default_factory=Counter)  # of pools with a prefill pool: paths, by why
+    splits: Counter[str] = field(default_factory=Counter)  # prefill decisions by reason, in pools with a prefill pool
     retries: int = 0
     adapter_loads: int = 0
 
     @property
     def bands(self) -> tuple[BandOutcome, ...]:
-        """Of all pools together: of one, its own; of several, a copy of the moment."""
+        """Bands over all pools: with one pool its own objects, else merged copies."""
         first, *others = self.pools.values()
         if not others:
             return first.bands
@@ -125,7 +125,7 @@ class Outcome:
         return merged
 
     def request_ended(self, ended: Ended) -> None:
-        """Which path it took, where there were two."""
+        """Count the prefill decision of a finished request, if it had one."""
         if ended.split is not None:
             self.splits[ended.split["why"]] += 1
             self.pools[ended.admitted.model.pool].splits[ended.split["why"]] += 1
@@ -134,7 +134,7 @@ class Outcome:
         return self.pools[pool].bands[index]
 
     def figures(self) -> dict[str, Any]:
-        """For `-o json` and the tables."""
+        """Return the figures for `-o json` and the tables."""
         p99_s = self.gaps.quantile_s(0.99)
         return {
             "bands": {name: band.figures() for name, band in zip(BANDS, self.bands, strict=True) if band.asked},

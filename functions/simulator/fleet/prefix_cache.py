@@ -1,9 +1,8 @@
-"""What an engine really has in its cache: blocks of prompts, the least recently used forgotten first.
+"""The true contents of an engine's cache: blocks of prompts, evicted least recently used first.
 
-A prompt's cached part is its longest beginning of which every block is there. With host memory behind it
-(`host_tokens`), what enters is copied there, too, and found there when it has left the accelerator: for the time of a
-reload, which whoever sends the prompt waits for (`engine_driver`). Neighbours: the gateway only believes
-(`decisions.prefix.record`); this is what turns out to be true.
+A prompt's cached part is its longest prefix of which every block is present. With host memory (`host_tokens`), blocks
+are also copied there and can be reloaded after eviction; a prompt waits for its reload (`engine_driver`). A gateway's
+own record (`decisions.prefix.record`) is only an estimate of these contents.
 """
 
 from collections import OrderedDict
@@ -12,17 +11,17 @@ from typing import Protocol
 
 
 class CacheListener(Protocol):
-    """Who is told what the cache holds, as engines tell by their events."""
+    """Receiver of cache changes, as engines publish them by events."""
 
     def stored(self, blocks: Sequence[int]) -> None: ...
 
     def removed(self, blocks: Sequence[int]) -> None: ...
 
     def moved_to_host(self, blocks: Sequence[int]) -> None:
-        """They are there alone."""
+        """Report blocks that are now only in host memory."""
 
     def left_host(self, blocks: Sequence[int]) -> None:
-        """They are there alone no more."""
+        """Report blocks that are no longer only in host memory."""
 
 
 class PrefixCache:
@@ -36,16 +35,16 @@ class PrefixCache:
     ) -> None:
         self.block_tokens = block_tokens
         self.asked_tokens = 0
-        self.hit_tokens = 0  # the reloaded ones among them
+        self.hit_tokens = 0  # including reloaded ones
         self.reloaded_tokens = 0
         self._most = kv_tokens // block_tokens
         self._listener = listener
         self._blocks: OrderedDict[int, None] = OrderedDict()
-        self._host: OrderedDict[int, None] = OrderedDict()  # copies, whether or not they are on the accelerator, too
+        self._host: OrderedDict[int, None] = OrderedDict()  # copies; the accelerator may have the block too
         self._most_in_host = host_tokens // block_tokens
 
     def peek(self, blocks: Sequence[int], prompt_tokens: int) -> int:
-        """The cached part of a prompt that may never come."""
+        """Return the cached tokens of a prompt, without counting a lookup."""
         known = self._blocks
         found = 0
         for block in blocks:
@@ -55,7 +54,7 @@ class PrefixCache:
         return min(found * self.block_tokens, prompt_tokens - 1)
 
     def to_reload(self, blocks: Sequence[int]) -> int:
-        """Of a prompt, the tokens that host memory has beyond what is on the accelerator."""
+        """Return the prompt's tokens that host memory has beyond those on the accelerator."""
         if not self._host:
             return 0
         here = there = 0
@@ -68,7 +67,7 @@ class PrefixCache:
         return (there - here) * self.block_tokens
 
     def cached_tokens(self, blocks: Sequence[int], prompt_tokens: int, reloaded_tokens: int = 0) -> int:
-        """`reloaded_tokens` have come from host memory for it."""
+        """Count a lookup and return the cached tokens, including `reloaded_tokens` from host memory."""
         tokens = self.peek(blocks, prompt_tokens)
         more = min(reloaded_tokens, prompt_tokens - 1 - tokens)
         self.asked_tokens += prompt_tokens
@@ -77,7 +76,7 @@ class PrefixCache:
         return tokens + more
 
     def enter(self, blocks: Sequence[int]) -> None:
-        """The last block first, so that a beginning outlives its ends."""
+        """Insert a prompt's blocks, the last one first, so that a prefix outlives its continuations."""
         known, listener = self._blocks, self._listener
         if listener is not None:
             fresh = [block for block in blocks if block not in known]

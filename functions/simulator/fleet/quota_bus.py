@@ -1,6 +1,6 @@
-"""The bus that simulated gateways lease their tenants' limits from: a model of the quota script, a round trip away.
+"""Bus from which simulated gateways lease tenant limits: a model of the quota script, one round trip away.
 
-Neighbours: `functions.gateway.quota.leases` asks; `functions.fleet.quota_model` answers as the script does.
+`functions.gateway.quota.leases` requests leases; `functions.fleet.quota_model` answers like the script.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _HEARD_US = -_US_PER_S
 
 
 class QuotaBus:
-    """One for all gateways; it has run for a while when a simulation begins, and knows who is there."""
+    """The bus of all gateways; it has run for a while when a simulation starts, and knows all gateways."""
 
     def __init__(self, gateways: Iterable[str]) -> None:
         self.model = QuotaModel()
@@ -27,7 +27,7 @@ class QuotaBus:
 
 
 class QuotaClient:
-    """Of one gateway."""
+    """Client of one gateway."""
 
     def __init__(self, bus: QuotaBus, clock: Callable[[], float], in_touch: Callable[[], bool]) -> None:
         self._bus = bus
@@ -41,4 +41,4 @@ class QuotaClient:
         return self._bus.model.ask(gateway_id, groups, int(self._clock() * _US_PER_S))
 
     async def close(self) -> None:
-        """It holds no connection."""
+        """Do nothing: there is no connection."""

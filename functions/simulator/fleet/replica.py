@@ -1,14 +1,13 @@
-"""One replica: an engine, the agent that tells of it once a second, and where it is in its life.
+"""One replica: an engine, the agent that reports on it once a second, and its lifecycle state.
 
-    ordered -> starting -> ready -> draining -> gone          what an engine is told to be
+    ordered -> starting -> ready -> draining -> gone
                   |          ^
                   '-> warm --'   promoted
     lost: its process or its node is dead; it may be restarted, as another incarnation with an empty cache
 
-A heartbeat is what a real agent would send: counts of the moment, rates that it measured
-(`decisions.health.engine_rates`), and whether the engine answers at all (`decisions.health.engine`, asked while there
-is reason to).
-Neighbours: `fluid_engine` is the engine; `lifecycle` moves replicas from one state to the next.
+A heartbeat has the contents of a real agent's: current counts, measured rates (`decisions.health.engine_rates`), and
+the engine's health (`decisions.health.engine`, checked only while there is doubt). `fluid_engine` is the engine;
+`lifecycle` changes the states.
 """
 
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ _PHASES: dict[Life, ReplicaPhase] = {
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a pool's replicas, by lifecycle state; `lost` are in none of these."""
+    """Number of a pool's replicas in each lifecycle state; `lost` ones are in no other."""
 
     starting: int = 0
     warm: int = 0
@@ -117,32 +116,32 @@ class Replica:
         self.profile: EngineProfile = pool.profile
         self.block_tokens = block_tokens
         self.life = Life.ORDERED
-        self.since_s = 0.0  # of its costing something
+        self.since_s = 0.0  # start of its costs
         self.incarnation = 0
-        self.is_mute = False  # no heartbeat gets out
-        self.answers = True  # whoever connects is refused where it does not
-        self.is_unreachable = False  # or is not even refused
-        self.last_heartbeat: Heartbeat | None = None  # that reached the bus
-        self.wake_s = inf  # when the engine will be looked at next
-        self.wakes = 0  # of so many changes of its life: what was to happen before is no longer
+        self.is_mute = False  # True if no heartbeat gets out
+        self.answers = True  # False if connections are refused
+        self.is_unreachable = False  # True if connections are not even refused
+        self.last_heartbeat: Heartbeat | None = None  # the last one that reached the bus
+        self.wake_s = inf  # time of the engine's next scheduled change
+        self.wakes = 0  # number of state changes; actions scheduled before the last one are skipped
         self.adapters = adapters
         self._gaps = gaps
         self._told = told
         self._pace = PaceMeter()
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
-        self._link_free_s = 0.0  # from host memory
+        self._link_free_s = 0.0  # when the link from host memory is free
         self._begin()
 
     def move(self, life: Life) -> None:
-        """ValueError where its life allows no such step; then nothing has changed."""
+        """Change the state; raise ValueError, and change nothing, if the transition is not allowed."""
         if life not in _MOVES[self.life]:
             raise ValueError(f"{self.id} is {self.life.value}: it cannot become {life.value}")
         self.life = life
         self.wakes += 1
 
     def begin_again(self) -> None:
-        """Another process in its place: what it knew and held is gone, what is on its disk is not."""
+        """Start another process in the same place: its memory is lost, its disk is not."""
         self._past_busy_s, self._past_prompts = self.busy_s, self.prompts
         self.incarnation += 1
         self._begin()
@@ -155,7 +154,7 @@ class Replica:
 
     @property
     def prompts(self) -> tuple[int, int]:
-        """Tokens that were asked for of its cache, and those of them that were there."""
+        """Prompt tokens looked up in its cache, and those found."""
         cache, (asked, hit) = self.engine.cache, self._past_prompts
         return (asked + cache.asked_tokens, hit + cache.hit_tokens) if cache is not None else (asked, hit)
 
@@ -164,7 +163,7 @@ class Replica:
         return min(1.0, max(0.0, self.engine.kv_tokens / self.profile.kv_tokens))
 
     def heartbeat(self, now_s: float) -> Heartbeat:
-        """What gateways hear now. The engine has been brought up to this time."""
+        """Return the heartbeat for now; the engine must have been advanced to this time."""
         engine, adapters = self.engine, self.adapters
         if not engine.is_frozen:
             self._measure()
@@ -198,8 +197,10 @@ class Replica:
         )
 
     def reload_s(self, work: Work, now_s: float) -> float:
-        """Until what host memory has of a prompt is on the accelerator, one prompt after the other; 0: it has nothing.
-        The base's prompts alone: an adapter's are taken to come with its load."""
+        """Return the seconds until the prompt's tokens in host memory are on the accelerator; 0 if there are none.
+
+        Reloads run one after the other. They exist only in pools without adapters.
+        """
         cache = self.engine.cache
         tokens = cache.to_reload(work.blocks) if cache is not None and self.adapters is None else 0
         if not tokens:
@@ -209,11 +210,11 @@ class Replica:
         return self._link_free_s - now_s
 
     def is_condemned(self, now_s: float) -> bool:
-        """Whether its agent gives the engine up: it has hung for too long."""
+        """Return True if its agent gives up the engine, since it has hung for too long."""
         health = self._health
         return health is not None and health.phase == "hung" and now_s - health.since_s >= _HEALTH.condemn_hung_after_s
 
-    # inside
+    # Internal methods.
 
     def _begin(self) -> None:
         profile = self.profile
@@ -223,7 +224,7 @@ class Replica:
             cache = PrefixCache(profile.kv_tokens, self.block_tokens, listener, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
-        self._health: EngineHealth | None = None  # None: there is no doubt
+        self._health: EngineHealth | None = None  # None: no doubt about its health
         self._heartbeats = 0
         self._pace = PaceMeter()
 
@@ -231,7 +232,7 @@ class Replica:
         engine = self.engine
         last = self._rates.last
         if last is not None and last.finished == engine.finished and last.running == engine.running:
-            return  # nothing that it could learn from
+            return  # no new measurements
         counters = RateCounters(
             finished=engine.finished,
             e2e_s=engine.e2e_s,
@@ -277,7 +278,7 @@ class Replica:
 
 
 def _well(now_s: float) -> EngineHealth:
-    """Of one that answered until now."""
+    """Return the health of an engine that answered until now."""
     health = begin(now_s)
     answered = Evidence("ok", None, 0, Probe("answered", now_s, now_s + 1e-9))
     return judge(health, answered, now_s, _HEALTH)

@@ -1,9 +1,8 @@
-"""What gateways know of caches by the engines' own events (`prefix.source: events`; `functions.fleet.prefix_view`).
+"""Caches as gateways know them from the engines' events (`prefix.source: events`; `functions.fleet.prefix_view`).
 
-One index for all gateways, since all hear the same events, and without their delay of some milliseconds. A real gateway
-knows the blocks of a prompt only as far as it has met the text before, which is the part that anybody can have cached.
-
-Neighbours: `prefix_cache` tells, `gateway` asks; `functions.decisions.prefix.block_index` is the real one.
+All gateways share one index, since all receive the same events; the delay of some milliseconds is left out. A real
+gateway knows a prompt's blocks only for text that it has seen before, which is also the only part that can be cached.
+`prefix_cache` reports, `services` queries; `functions.decisions.prefix.block_index` is the real index.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ class ReportedPrefixes:
         self._live = 0
 
     def listener_of(self, replica_id: ReplicaId) -> "_Listener":
-        """For the cache of a replica that starts, whose former one is known no more."""
+        """Return a listener for the cache of a replica that starts; the replica's former cache is forgotten."""
         for former in [slot for slot, known in self._replica_of.items() if known == replica_id]:
             self._forget(former)
         slot = self._index.begin()
@@ -38,7 +37,7 @@ class ReportedPrefixes:
         self._index.retire(slot)
 
     def match(self, blocks: Sequence[int]) -> Held:
-        """How many blocks of a chain each replica holds, from the first on."""
+        """Return how many leading blocks of a chain each replica holds."""
         index = self._index
         index.sweep(len(blocks))
         if not index.has_host_blocks:

@@ -1,11 +1,11 @@
-"""The services of a simulated gateway: the product's own, with a modelled fleet around them.
+"""Services of a simulated gateway: the product's own, with a simulated fleet around them.
 
-    OutcomeMetrics    the few metrics that an outcome wants
-    _AgentLoader      adapter loads, asked of the replicas' modelled agents
+    OutcomeMetrics    the few metrics that an outcome needs
+    _AgentLoader      adapter loads, requested from the replicas' simulated agents
     _EngineEvents     prefixes that engines have cached, by their own events
 
-Silence within a stream is left to `faults`: no tokens pass here by which the gateway would see it.
-Neighbours: `gateway` runs requests with them; `functions.gateway.assembly` puts the product's together.
+`faults` handles silence within a stream, since no tokens pass here. `functions.gateway.assembly` builds the real
+services.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def modelled_services(
     metrics: "OutcomeMetrics",
     other: OtherRouter | None,
 ) -> Services:
-    """`clients`: of the requests under way, by id. `other`: a router under comparison."""
+    """Build the services. `clients`: those in progress, by request id. `other`: a router under comparison."""
 
     def clock() -> float:
         return context.events.now_s
@@ -81,7 +81,7 @@ def _queues(setting: Setting, clock: Callable[[], float], fleet: FleetView) -> A
 
 
 class _Activity(PoolActivity):
-    """Of prefill pools, what a controller will know of them: all others are told of by their clients."""
+    """Activity of prefill pools for the controller's figures; clients count those of other pools."""
 
     def __init__(self, clock: Callable[[], float], context: Context) -> None:
         super().__init__(clock)
@@ -109,7 +109,7 @@ class _Activity(PoolActivity):
 
 
 class OutcomeMetrics(Metrics):
-    """What an outcome wants of a gateway's metrics; the rest is left alone."""
+    """The gateway metrics that an outcome needs; the others are ignored."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class OutcomeMetrics(Metrics):
 
 
 class _AgentLoader:
-    """Asks the replicas' modelled agents."""
+    """Requests adapter loads from the replicas' simulated agents."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -143,11 +143,11 @@ class _AgentLoader:
         return await answer
 
     async def close(self) -> None:
-        """It holds no connection."""
+        """Do nothing: there is no connection."""
 
 
 def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
-    if not waiting.done():  # it was given up
+    if not waiting.done():  # else cancelled
         waiting.set_result(answer)
 
 
@@ -174,7 +174,7 @@ class _EngineEvents:
 
 
 def _listeners(services: Services, context: Context) -> tuple[EndListener, ...]:
-    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
+    """Return the listeners of `make_services` except for those unused here: metrics, rollout evidence, traces."""
     return (
         services.router.ended,
         services.quarantine.ended,

@@ -1,4 +1,4 @@
-"""What a simulated fleet is: pools of replicas, the gateways before them, zones, tenants' limits.
+"""Settings of a simulated fleet: pools of replicas, gateways, zones, tenants' limits.
 
 Setting(replicas=8, profile=PROFILES["h100-8b"])                              one pool, one gateway
 Setting(pools=(PoolSetting(...), PoolSetting(...)), gateways=4)                two pools, four gateways
@@ -15,7 +15,7 @@ from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.start_times import StartSource, StartTimes
 from functions.simulator.router_port import MakeRouter
 
-POOL = PoolName("base")  # of a setting that names none
+POOL = PoolName("base")  # name of the only pool if no pools are given
 _ROOMY_TOKENS = 1_000_000_000
 
 
@@ -26,16 +26,16 @@ class AdapterTimes:
     names: tuple[str, ...]
     gpu_slots: int = 8
     cpu_slots: int = 16
-    """The engine's --max-cpu-loras: what `decisions.adapters.state` plans for."""
+    """The engine's --max-cpu-loras, for which `decisions.adapters.state` plans."""
     disk_slots: int = 1_000
     gpu_s: float = 0.01
-    """From host memory into a slot: 200 MB over PCIe at 25 GB/s."""
+    """Seconds from host memory into a slot: 200 MB over PCIe at 25 GB/s."""
     disk_s: float = 0.3
-    """Measured with the agent's round trip: 0.1 to 0.3 s (docs/explanation/routing.md)."""
+    """Seconds from disk, measured with the agent's round trip: 0.1 to 0.3 s (docs/explanation/routing.md)."""
     store_s: float = 1.2
-    """On top, for what is not on the node's disk."""
+    """Additional seconds if the adapter is not on the node's disk."""
     resident: bool = False
-    """Replicas of the beginning hold them, dealt out in turn, as in a fleet that has run for a while."""
+    """True if the initial replicas hold the adapters, distributed in turn, as in a fleet that has run for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,38 +44,38 @@ class PoolSetting:
     profile: EngineProfile
     replicas: int
     warm: int = 0
-    """Loaded and without traffic, from the beginning."""
+    """Initial warm replicas: loaded and without traffic."""
     start: StartTimes = field(default_factory=StartTimes)
     source: StartSource = "cold"
-    """Where a replica's weights come from unless whoever starts it says otherwise."""
+    """Default source of a new replica's weights."""
     adapters: AdapterTimes | None = None
     zones: tuple[str, ...] = ()
-    """Replicas are dealt out to these in turn; empty: to all of the setting's."""
+    """Zones of the replicas, assigned in turn; empty: all of the setting's."""
     routing: RoutingEntry | None = None
-    """None: the setting's."""
+    """Routing policy; None: the setting's."""
     admission: AdmissionEntry | None = None
-    """None: the setting's."""
+    """Admission policy; None: the setting's."""
     model: str = ""
-    """The pool whose model it serves beside that one; empty: its own."""
+    """Name of the pool whose model this pool serves too; empty: its own."""
     may_sleep: bool = False
-    """It may have no replica, and then a request waits for its first one."""
+    """True if the pool may have no replica; a request then waits for the first one."""
     dedicated_to: tuple[TenantId, ...] = ()
     is_tenants_own: bool = False
-    """The model that bears its name is a tenant's own: it has no pools but those that are dedicated to the tenant."""
+    """True if the pool's model belongs to a tenant: only pools dedicated to the tenant serve it."""
     spot: bool = False
     quantization: str = ""
     context_window_tokens: int = _ROOMY_TOKENS
-    """Unless it is said, whatever a workload asks for fits."""
+    """Context window; the default fits every workload."""
     role: PoolRole = ""
-    """prefill: it computes prompts for the other pools of its model."""
+    """`prefill`: it computes prompts for the other pools of its model."""
     kv_bytes_per_token: int = 131_072
-    """Of a prefill pool: what it hands over, and how fast."""
+    """KV bytes that a prefill pool transfers per prompt token."""
     kv_transfer_bytes_per_s: float = 12.5e9
 
     host_kv_tokens: int = 0
-    """That host memory holds of what leaves an engine's KV cache; 0: nothing is kept."""
+    """Tokens that host memory holds after eviction from an engine's KV cache; 0: no host memory."""
     reload_ms_per_token: float = 0.0052
-    """From there: 128 KiB at 25 GB/s."""
+    """Reload time from host memory: 128 KiB at 25 GB/s."""
 
     def transfer_s(self, tokens: int) -> float:
         return tokens * self.kv_bytes_per_token / self.kv_transfer_bytes_per_s
@@ -89,7 +89,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a gateway waits (`functions.gateway.limits` has the same)."""
+    """Timeouts of a gateway (`functions.gateway.limits` has the same)."""
 
     connect_s: float = 1.0
     first_byte_s: float = 60.0
@@ -103,38 +103,38 @@ class Setting:
     replicas: int = 0
     profile: EngineProfile = PROFILES["h100-8b"]
     pools: tuple[PoolSetting, ...] = ()
-    """Empty: one pool of `replicas` with `profile`."""
+    """Pools; empty: one pool of `replicas` with `profile`."""
     gateways: int = 1
-    """Dealt out to the zones in turn."""
+    """Number of gateways, assigned to the zones in turn."""
     router: MakeRouter | None = None
-    """Another one in the place of shoal's own."""
+    """Another router, which replaces shoal's own."""
     routing: RoutingEntry = DEFAULT_ROUTING
     admission: AdmissionEntry | None = DEFAULT_ADMISSION
-    """None: whoever comes is dispatched."""
+    """Admission policy; None: requests are dispatched on arrival."""
     ladder: bool = True
-    """Gateways shed and shift (`decisions.overload.gateway_share`) where there is a waiting room."""
+    """True if gateways shed and shift (`decisions.overload.gateway_share`); needs an admission policy."""
     block_tokens: int = 512
-    """Of the workload."""
+    """Block size of the workload."""
     seed: int = 0
     zones: tuple[Zone, ...] = (Zone(""),)
     cross_region_s: float = 0.07
-    """A round trip, which whoever is served by another region's gateway pays."""
+    """Extra round trip of a client that another region's gateway serves."""
     quotas: Mapping[TenantId, QuotaEntry] = field(default_factory=dict)
     quota: QuotaEntry | None = None
-    """Of tenants that `quotas` does not name."""
+    """Quota of tenants that `quotas` does not name."""
     pool_use: Mapping[TenantId, PoolUse] = field(default_factory=dict)
-    """Of pools that are dedicated; whom it does not name uses shared ones."""
+    """Use of dedicated pools by tenant; others use shared pools."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     heartbeat_s: float = 1.0
     heartbeat_delay_s: float = 0.05
     signals_s: float = 10.0
-    """What `Simulation.signals` looks back on."""
+    """Seconds over which `Simulation.signals` looks back."""
     signals_delay_s: float = 1.0
-    """How old the newest of that is: gateways report once a second."""
+    """Age of the newest signals: gateways report once a second."""
     extra_s: float = 600.0
-    """After the last request, for what is still under way."""
+    """Seconds after the last request for those in progress."""
     until_s: float = inf
-    """The run ends then at the latest."""
+    """Latest end of the run."""
 
     @property
     def all_pools(self) -> tuple[PoolSetting, ...]:

@@ -1,9 +1,8 @@
-"""What a pool's controller would know: figures of whole seconds, looked back on with a delay.
+"""Signals of a pool for its controller: figures per second, summed over a past interval, with a delay.
 
-Gateways and replicas report once a second; `close` ends such a second. `over` sums up the last ones that have been
-heard of by now. Counts of replicas are true: a controller knows its own.
-
-Neighbours: `decisions.autoscaling.signals` says what each figure means; `simulation` closes the seconds and asks.
+Gateways and replicas report once a second; `close` ends such a second. `over` sums up the last seconds known at a
+time. Replica counts have no delay, since a controller knows its own. `decisions.autoscaling.signals` defines the
+figures; `simulation` closes the seconds and reads the signals.
 """
 
 from collections import deque
@@ -17,23 +16,23 @@ from functions.simulator.fleet.token_gaps import TokenGaps
 
 @dataclass(slots=True)
 class Second:
-    """What happened to a pool within one."""
+    """Events of a pool within one second."""
 
     arrivals: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0  # expected
-    deferrable_tokens: int = 0  # of both, the batch band's
+    deferrable_tokens: int = 0  # prompt and output tokens of the batch band
     shed: int = 0
-    overflow: int = 0  # of them, see `decisions.autoscaling.signals`
+    overflow: int = 0  # part of `shed`, see `decisions.autoscaling.signals`
     degraded: int = 0
-    prompts: int = 0  # of a prefill pool, that are not batch, whether it has read them or not
-    prompts_wait_s: float = 0.0  # of all of them, until their turn
+    prompts: int = 0  # prompts at a prefill pool, without batch, read or not
+    prompts_wait_s: float = 0.0  # total wait of these prompts until they were read
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a pool's engines and waiting rooms showed at the end of a second; sums since the beginning."""
+    """State of a pool's engines and admission queues at the end of a second; sums since the start."""
 
     busy_s: float
     ready_s: float  # accelerator seconds of ready replicas
@@ -54,7 +53,7 @@ class _Closed:
 
 
 class PoolFigures:
-    """Of one pool. `reads`: prompts for another one, and no more."""
+    """Figures of one pool. `reads`: True for a prefill pool."""
 
     __slots__ = ("_closed", "_reads", "now")
 
@@ -68,7 +67,7 @@ class PoolFigures:
         self.now = Second()
 
     def over(self, now_s: float, seconds: float, step_s: float, counts: Counts) -> PoolSignals:
-        """Of the last `seconds` before `now_s`, in which the first look only says where the sums began."""
+        """Return the signals over the last `seconds` before `now_s`; the first state is only the base of the sums."""
         known = [closed for closed in self._closed if closed.at_s <= now_s]
         known = [closed for closed in known if closed.at_s >= known[-1].at_s - seconds - 1e-6]
         if len(known) < 2:
@@ -141,6 +140,6 @@ def _sums(seconds: list[Second]) -> Second:
 
 
 def _miss_ratio(first: Look, last: Look) -> float:
-    """The share of prompts that had to be computed."""
+    """Return the share of prompt tokens that had to be computed."""
     asked = last.asked_tokens - first.asked_tokens
     return 1.0 - (last.hit_tokens - first.hit_tokens) / asked if asked else 1.0

@@ -1,13 +1,13 @@
-"""Pools of replicas, the gateways before them, and what is asked of them, in virtual time.
+"""Simulation of pools, gateways and a workload in virtual time.
 
     simulate(Setting(replicas=8, profile=PROFILES["h100-8b"]), workload) -> Outcome
 
-Deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
-`functions.decisions` unchanged and see replicas through heartbeats that are a second apart and arrive late.
+It is deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
+`functions.decisions` unchanged, and see replicas through heartbeats that are a second apart and arrive late.
 
-An actor is called every so many seconds of virtual time with the `Simulation`, for the first time one period after the
-beginning: autoscalers, ladders, faults and recorders are actors. What they may ask and do is what is public here.
-Neighbours: `lifecycle` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
+An actor is called with the `Simulation` at a fixed period of virtual time, first after one period. Autoscalers,
+ladders, faults and recorders are actors; they use the public methods of `Simulation`. Related modules: `lifecycle`
+and `faults` are the replicas, `gateway` the gateways, `signals` the controller's view.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,10 +44,10 @@ from functions.simulator.workload.request import WorkloadRequest
 
 __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
 
-SLO_S = 1.5  # of a band that promises nothing: what the platform is to keep for 99 of 100
+SLO_S = 1.5  # default SLO of a band without one; the platform should meet it for 99 of 100
 _SWEEP_S = 0.25
 _SECOND_S = 1.0
-_FOREGROUND = (0, 1)  # bands that do not wait by design
+_FOREGROUND = (0, 1)  # bands that are not meant to wait
 
 
 def simulate(setting: Setting, workload: Iterable[WorkloadRequest]) -> Outcome:
@@ -95,7 +95,7 @@ class Simulation:
         )
         self.gateways = [self._new_gateway(number) for number in range(setting.gateways)]
         self._under_way = 0
-        self._has_ended = False  # the workload: the last request has come
+        self._has_ended = False  # True after the workload's last request has arrived
 
     def run(self) -> Outcome:
         self.lifecycle.begin()
@@ -118,7 +118,7 @@ class Simulation:
         self.outcome.events = self.events.happened
         return self.outcome
 
-    # for actors: what is known
+    # State, for actors.
 
     @property
     def now_s(self) -> float:
@@ -126,11 +126,11 @@ class Simulation:
 
     @property
     def under_way(self) -> int:
-        """Requests that have come and are not over."""
+        """Requests that have arrived and are not over."""
         return self._under_way
 
     def requests_under_way(self) -> Iterator[WorkloadRequest]:
-        """The same, each of them, by gateway and in the order in which they came."""
+        """Yield the requests in progress, by gateway and in order of arrival."""
         return (client.request for gateway in self.gateways for client in gateway.clients.values())
 
     def pools(self) -> tuple[PoolName, ...]:
@@ -146,35 +146,35 @@ class Simulation:
         return tuple(replica.id for replica in self.lifecycle.starting(pool))
 
     def replica_ids(self) -> tuple[ReplicaId, ...]:
-        """Of all pools and in all states, but for those that are gone."""
+        """Return the replicas of all pools in all states, except those that are gone."""
         return tuple(self.lifecycle.replicas)
 
     def signals(self, pool: PoolName) -> PoolSignals:
-        """Of the last `signals_s`, as old as gateways' reports are."""
+        """Return the signals of the last `signals_s`, with the delay of gateways' reports."""
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
         counts = self.lifecycle.counts(pool)
         signals = self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], counts)
         if pool not in self.catalogue.may_sleep:
             return signals
-        asking = [gateway.asks_for(pool) for gateway in self.gateways if gateway.is_up]  # told at once
+        asking = [gateway.asks_for(pool) for gateway in self.gateways if gateway.is_up]  # without the delay
         return replace(signals, waking=sum(each for each, _ in asking), open_requests=sum(each for _, each in asking))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
-        """Between tokens, since the beginning."""
+        """Return the gaps between tokens since the start."""
         return self._gaps[pool]
 
     def accelerator_seconds(self, pool: PoolName) -> float:
         return self.lifecycle.accelerator_seconds(pool)
 
-    # for actors: what may be done
+    # Actions, for actors.
 
     def start_replica(self, pool: PoolName, source: StartSource | None = None, *, warm: bool = False) -> ReplicaId:
-        """Ready (or warm) after what its source takes; None: the pool's own source."""
+        """Start a replica that is ready (or warm) after its source's start time; None: the pool's own source."""
         return self.lifecycle.start(pool, source, warm=warm)
 
     def promote(self, pool: PoolName) -> ReplicaId | None:
-        """One that is warm takes traffic from now on; None where there is none."""
+        """Promote a warm replica; return None if there is none."""
         return self.lifecycle.promote(pool)
 
     def drain(self, replica_id: ReplicaId) -> None:
@@ -187,27 +187,27 @@ class Simulation:
         self._on(replica_id, lambda replica: self.faults.restart(replica, source))
 
     def hang(self, replica_id: ReplicaId, for_s: float, *, mute: bool = False) -> None:
-        """`mute`: no heartbeat gets out either."""
+        """Hang a replica for `for_s` seconds; `mute`: it sends no heartbeats either."""
         self._on(replica_id, lambda replica: self.faults.hang(replica, for_s, mute=mute))
 
     def slow(self, replica_id: ReplicaId, factor: float, for_s: float) -> None:
         self._on(replica_id, lambda replica: self.faults.slow(replica, factor, for_s))
 
     def partition(self, number: int, for_s: float) -> None:
-        """The gateway is cut off from the bus: it goes on with what it last knew."""
+        """Cut a gateway off from the bus; it continues with its last state."""
         gateway = self.gateways[number]
         gateway.cut_off(self.events.now_s + for_s)
         self.events.after(for_s, partial(self._in_touch, gateway))
 
     def restart_gateway(self, number: int, after_s: float = 2.0) -> None:
-        """Its connections break, if it has any; another one is there after so long, and knows nothing."""
+        """Stop a gateway, which breaks its connections, and replace it after `after_s` by one without state."""
         gateway = self.gateways[number]
         if gateway.is_up:
             gateway.stop("gateway_lost")
         self.events.after(after_s, partial(self._replace_gateway, number))
 
     def lose_zone(self, name: str) -> None:
-        """All that is in it is gone, and does not come back by itself."""
+        """Crash everything in a zone; it does not recover by itself."""
         for replica in list(self.lifecycle.replicas.values()):
             if replica.zone.name == name:
                 self.faults.crash(replica, unreachable=True)
@@ -220,10 +220,10 @@ class Simulation:
             if zone.region == name:
                 self.lose_zone(zone.name)
 
-    # the workload
+    # Workload.
 
     def _expect(self) -> None:
-        """The next request, when its time comes."""
+        """Schedule the next request at its time."""
         request = next(self._workload, None)
         if request is None:
             self._has_ended = True
@@ -246,7 +246,7 @@ class Simulation:
             self._over(request)
             return
         if request.region and gateway.zone.region != request.region:
-            # There and back again, both at once: what the client waits for is the same.
+            # both directions together: the client waits just as long
             self.events.after(self.setting.cross_region_s, partial(self._come_from_afar, gateway, request))
             return
         gateway.come(request)
@@ -262,7 +262,7 @@ class Simulation:
             self._come(request)
 
     def _over(self, request: WorkloadRequest) -> None:
-        """Once for each that came."""
+        """Finish a request; called once for each that arrived."""
         self._under_way -= 1
         if request.then is not None:
             for follower in request.then(self.events.now_s):
@@ -275,7 +275,7 @@ class Simulation:
             self.events.stop()
 
     def _gateway_of(self, request: WorkloadRequest) -> SimulatedGateway | None:
-        """A client's connection stays where it is; a request without a session may come to anybody."""
+        """Return the gateway of a request: fixed by its session, or spread by tenant and time without one."""
         if len(self.gateways) == 1 and self.gateways[0].is_up:
             return self.gateways[0]
         up = [gateway for gateway in self.gateways if gateway.is_up]
@@ -285,10 +285,10 @@ class Simulation:
         key = request.session or f"{request.tenant}{request.at_s}"
         return near[crc32(key.encode()) % len(near)] if near else None
 
-    # what happens by itself
+    # Periodic events.
 
     def _hear(self, replica: Replica, heartbeat: Heartbeat) -> None:
-        """A heartbeat reaches the gateways of its region."""
+        """Deliver a heartbeat to the gateways of its region."""
         region, view = replica.zone.region, to_view(heartbeat)
         replica.last_heartbeat = heartbeat
         for gateway in self.gateways:
@@ -339,12 +339,12 @@ class Simulation:
         self.events.after(every_s, partial(self._act, every_s, act))
 
     def _on(self, replica_id: ReplicaId, what: Callable[[Replica], None]) -> None:
-        """Nothing happens to one that is gone."""
+        """Apply a fault to a replica; does nothing if the replica is gone."""
         replica = self.lifecycle.replicas.get(replica_id)
         if replica is not None:
             what(replica)
 
-    # gateways
+    # Gateways.
 
     def _new_gateway(self, number: int) -> SimulatedGateway:
         setting = self.setting
@@ -353,9 +353,9 @@ class Simulation:
         return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
-        """It asks the bus for everybody's last heartbeat, and hears on."""
+        """Start a new gateway, which reads every replica's last heartbeat from the bus."""
         if self.gateways[number].is_up:
-            return  # somebody has been sooner
+            return  # replaced already
         gateway = self.gateways[number] = self._new_gateway(number)
         gateway.begin()
         self._catch_up(gateway)
@@ -374,7 +374,7 @@ class Simulation:
 
 
 Actor = tuple[float, Callable[[Simulation], None]]
-"""Every so many seconds, this."""
+"""Period in seconds, and the function to call."""
 
 
 def _draws(seed: int) -> Random:
@@ -386,7 +386,7 @@ def _name(number: int) -> str:
 
 
 def _wait(rooms: AdmissionQueues, pool: PoolName, now_s: float) -> tuple[float, float, float]:
-    """Seconds that the next request that is not batch would wait; KV tokens that wait: all, and without batch."""
+    """Return the wait of the next request that is not batch, and queued KV tokens: all, and without batch."""
     admission = next((admission for name, admission, _ in rooms.figures() if name == pool), None)
     if admission is None:
         return 0.0, 0.0, 0.0

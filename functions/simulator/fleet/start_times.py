@@ -1,15 +1,16 @@
-"""How long a replica takes from the decision that it is wanted to its first answer, by where its weights come from.
+"""Start times: seconds from the decision to start a replica to its first answer, by the source of its weights.
 
     cold    accelerator + S3 + engine        a node has to be found or bought first
-    s3      S3 + engine                      the node is there, nobody has the weights
-    peer    peer + engine                    another node has them
-    disk    disk + engine                    they lie on the node's own disk
-    warm    promotion                        all of it has been done before: a state flips
+    s3      S3 + engine                      the node exists, no node has the weights
+    peer    peer + engine                    another node has the weights
+    disk    disk + engine                    the node's own disk has the weights
+    warm    promotion                        all of it has been done before: only the state changes
 
-The defaults are those of an 8B model, 15 GB, from published figures: Run:ai's streamer says 28.2 s from S3 at four
-streams (4.9 at 32), and vLLM ready 18.3 s after its weights are there (23.2 s in all, the rest is the engine's own
-start); ServerlessLLM 4.4 s for safetensors from local NVMe; 15 GB over 25 GbE at 2.5 GB/s are 6 s. An accelerator takes
-five minutes, which is what clouds say of those that have any.
+The defaults are for an 8B model of 15 GB, from published figures. Run:ai's streamer: 28.2 s from S3 at four streams
+(4.9 at 32), and vLLM ready 18.3 s after its weights are loaded (23.2 s in total; the rest is the engine's own start).
+ServerlessLLM: 4.4 s for safetensors from local NVMe. 15 GB over 25 GbE at 2.5 GB/s take 6 s. An accelerator takes
+five minutes, as clouds state for available ones.
+
 Worked example (test_a_start_takes_what_its_source_takes): from disk 4.4 + 18.3 = 22.7 s, from a peer 24.3, from S3
 46.5, cold 346.5.
 """
@@ -30,11 +31,11 @@ class StartTimes:
     promote_s: float = 0.5
 
     def before_node_s(self, source: StartSource) -> float:
-        """Until there is an accelerator, which is when it begins to cost."""
+        """Return the seconds until there is an accelerator, from which on it costs."""
         return self.accelerator_s if source == "cold" else 0.0
 
     def on_node_s(self, source: StartSource) -> float:
-        """From there to ready."""
+        """Return the seconds from the accelerator to ready."""
         weights_s = {"cold": self.s3_s, "s3": self.s3_s, "peer": self.peer_s, "disk": self.disk_s}
         return weights_s[source] + self.engine_s
 

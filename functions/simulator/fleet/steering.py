@@ -1,4 +1,4 @@
-"""Who may turn a request away, or to another pool, before it comes to a waiting room: a ladder under trial, say."""
+"""Port for a component that may reject or move a request before admission, such as an overload ladder under test."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,11 +7,11 @@ from functions.simulator.workload.request import WorkloadRequest
 
 
 class Shed(NamedTuple):
-    """It is refused."""
+    """The request is rejected."""
 
     reason: str
 
 
 class Steering(Protocol):
     def steer(self, request: WorkloadRequest, pool: PoolName, now_s: float) -> Shed | PoolName | None:
-        """None: it goes where it is to go."""
+        """Return a rejection, another pool, or None to leave the request where it is."""

@@ -1,6 +1,6 @@
-"""Times between two tokens, of all answers together: a histogram of tokens by the length of the step that made them.
+"""Times between two tokens over all answers: a histogram of tokens by the length of the step that made them.
 
-Buckets grow by 3 %, which is how exact a quantile is. Neighbours: `fluid_engine` adds, `outcome` asks.
+Buckets grow by 3 %, which is the error of a quantile. `fluid_engine` adds gaps, `outcome` reads quantiles.
 """
 
 from math import log
@@ -14,7 +14,7 @@ class TokenGaps:
     def __init__(self) -> None:
         self._buckets: dict[int, float] = {}
         self.tokens = 0.0
-        self.seconds = 0.0  # waited for all of them together
+        self.seconds = 0.0  # total wait for all of these tokens
 
     def add(self, gap_s: float, tokens: float) -> None:
         bucket = int(log(gap_s) / _LOG_GROWTH) if gap_s > 0.0 else -1000
@@ -34,7 +34,7 @@ class TokenGaps:
         return same
 
     def since(self, former: "TokenGaps") -> "TokenGaps":
-        """What came after `former` was copied from this."""
+        """Return the gaps added since `former` was copied from this."""
         later = TokenGaps()
         later._buckets = {
             bucket: more
@@ -46,7 +46,7 @@ class TokenGaps:
         return later
 
     def quantile_s(self, q: float) -> float | None:
-        """None where there was no second token."""
+        """Return a quantile, or None if there are no gaps."""
         seen = 0.0
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]

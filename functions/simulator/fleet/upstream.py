@@ -1,11 +1,10 @@
-"""Connections of a gateway to modelled engines: a request goes in as bytes, and what comes back is told in three calls.
+"""Connections from a gateway to simulated engines: a request arrives as bytes, and three events return.
 
-    send -> engine room -> first token -> last token | failure                  abort: the engine drops it at once
+    send -> engine -> first token -> last token | failure                       abort: the engine drops it immediately
 
-What an attempt of the gateway (`functions.gateway.request.attempt`) reads is an answer's head, its first event, and a
-last one that carries the usage; the tokens between are the engine model's affair. `ROUTE` is how such an answer speaks.
-
-Neighbours: `engine_driver` has the engines; `client` asks.
+A gateway's attempt (`functions.gateway.request.attempt`) reads an answer's head, its first event and a last event
+with the usage; the engine model counts the tokens in between. `ROUTE` is the dialect of such answers. `engine_driver`
+has the engines.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ _NOT_FOUND = b'{"error":{"message":"The model does not exist.","code":404}}'
 
 
 class HandedOver(msgspec.Struct):
-    """`kv_transfer_params`, as far as a modelled engine reads them."""
+    """The fields of `kv_transfer_params` that a simulated engine reads."""
 
     do_remote_decode: bool = False
     do_remote_prefill: bool = False
@@ -41,7 +40,7 @@ class HandedOver(msgspec.Struct):
 
 
 class ModelledRequest(msgspec.Struct):
-    """What an engine reads of a request: the fields of a completion, whose prompt names who asks."""
+    """The fields of a completion request that a simulated engine reads; `prompt` is the client's key."""
 
     model: EngineName
     prompt: str
@@ -49,7 +48,7 @@ class ModelledRequest(msgspec.Struct):
 
 
 class _Prefilled(msgspec.Struct):
-    """A prefill's answer."""
+    """Answer to a prefill request."""
 
     kv_transfer_params: HandedOver
     usage: tuple[int, int]  # prompt and cached tokens
@@ -60,7 +59,7 @@ _prefilled = msgspec.json.Decoder(_Prefilled)
 
 
 class _Relay:
-    """One answer: its first event, and its last with the counts."""
+    """Parser of one answer: its first event, and its last one with the counts."""
 
     __slots__ = ("done", "error", "events", "tokens", "usage")
 
@@ -95,7 +94,7 @@ def _sign(opening: bytes) -> Sign:
 
 
 def _whole(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """Only a prefill's: modelled engines stream."""
+    """Parse a prefill's answer, the only kind that is not streamed."""
     prompt_tokens, cached_tokens = _prefilled.decode(body).usage
     return WholeAnswer(body, Usage(prompt_tokens, 1, cached_tokens), aborted=False)
 
@@ -112,7 +111,7 @@ ROUTE = replace(COMPLETIONS, dialect=Dialect(_relay, _sign, _whole, _error_body,
 
 
 class Engines(Protocol):
-    """Where connections lead."""
+    """Destination of connections."""
 
     def send(self, connection: "Connection") -> None: ...
 
@@ -120,24 +119,24 @@ class Engines(Protocol):
 
 
 class Asking(Protocol):
-    """Whoever a request is for."""
+    """The client of a request."""
 
     @property
     def request(self) -> WorkloadRequest: ...
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
-        """Of the prompt, by the names under which an engine caches them."""
+        """Return the names under which an engine caches the prompt's blocks."""
 
 
 class Connection:
-    """One attempt's; `functions.gateway.request.upstream` has the one of bytes."""
+    """Connection of one attempt; `functions.gateway.request.upstream` has the real one."""
 
     __slots__ = (
         "_answer", "_askers", "_engines", "asking", "first_s", "fresh", "handed_over", "model", "replica_id",
         "retry_after", "work",
     )  # fmt: skip
 
-    asking: Asking  # from `send` on
+    asking: Asking  # set by `send`
     model: EngineName
     handed_over: HandedOver
 
@@ -148,10 +147,10 @@ class Connection:
         self.replica_id = replica_id
         self.fresh = True
         self.retry_after = b""
-        self.work: Work | None = None  # in an engine
-        self.first_s: float | None = None  # when its first token came
+        self.work: Work | None = None  # the sequence in an engine
+        self.first_s: float | None = None  # time of its first token
 
-    # what an attempt calls
+    # Methods for the attempt.
 
     def send(self, answer: AnswerReceiver, request: bytes) -> None:
         self._answer = answer
@@ -165,12 +164,12 @@ class Connection:
             self._engines.abort(self)
 
     def pause(self) -> None:
-        """Clients read as fast as engines write."""
+        """Do nothing: clients read as fast as engines write."""
 
     def resume(self) -> None:
-        """Nobody was stopped."""
+        """Do nothing: nothing is paused."""
 
-    # what an engine says
+    # Methods for the engine.
 
     @property
     def is_adapter(self) -> bool:
@@ -178,7 +177,7 @@ class Connection:
 
     @property
     def is_prefill(self) -> bool:
-        """Whether one token is all that is wanted, and another engine decodes."""
+        """True if only one token is wanted, because another engine decodes."""
         return self.handed_over.do_remote_decode
 
     @property
@@ -223,14 +222,14 @@ class Connection:
             answer.on_end()
 
     def fail(self, failure: Failure) -> None:
-        """It breaks, or was never made."""
+        """Fail the attempt: the connection broke or was refused."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.on_failure(failure, "modelled")
 
 
 class Upstreams:
-    """To all engines, of one gateway: a connection is always at hand, and its use shows whether it leads anywhere."""
+    """Connections of one gateway to all engines. A connection always exists; using it shows if the engine answers."""
 
     def __init__(self, engines: Engines, askers: Mapping[str, Asking]) -> None:
         self._engines = engines
@@ -243,10 +242,10 @@ class Upstreams:
         return self.take(replica_id)
 
     def give_back(self, connection: Connection) -> None:
-        """None is kept."""
+        """Do nothing: connections are not pooled."""
 
     def sweep(self) -> None:
-        """None is kept."""
+        """Do nothing: connections are not pooled."""
 
     def close(self) -> None:
-        """None is kept."""
+        """Do nothing: connections are not pooled."""

@@ -1,18 +1,19 @@
-"""Comparison of two sides measured with the same seeds: better, worse, or noise. Pure.
+"""Compare two sides measured with the same seeds: better, worse, or noise. Pure.
 
-Each seed gives one pair: the same requests before and after. So what differs is the change's doing, and its spread over
-the seeds says how far to trust it:
+Each seed gives one pair of runs with the same requests. So any difference is due to the change, and its spread over
+the seeds shows its reliability:
 
     differences    d_i = after_i - before_i
     interval       mean(d) -+ t x s / sqrt(n)      90 % (Student's t with n - 1 degrees of freedom): a figure that did
-                                                   not get worse is taken for worse once in twenty times
-    it matters     where the interval leaves 0 out and |mean(d)| is at least the figure's `matters`
+                                                   not get worse is called worse once in twenty times
+    it matters     if the interval excludes 0 and |mean(d)| is at least the figure's `matters`
 
-Worked example (test_worked_example_of_the_prologue): p99s of 400, 420, 410 before and 440, 470, 445 after differ by 40,
-50 and 35: mean 41.7, s 7.64, so 41.7 -+ 2.920 x 7.64 / sqrt(3) = 28.8 to 54.5. It leaves 0 out, and 41.7 is more than
-2 % of 410: worse. Where nothing that decides was changed both sides are equal to the last digit, and so is the verdict.
+Worked example (test_worked_example_of_the_prologue): p99s of 400, 420, 410 before and 440, 470, 445 after differ by
+40, 50 and 35: mean 41.7, s 7.64, so 41.7 -+ 2.920 x 7.64 / sqrt(3) = 28.8 to 54.5. That excludes 0, and 41.7 is more
+than 2 % of 410: worse.
 
-A figure that some seed lacks on a side (nobody was served) is compared over the seeds that have it on both.
+If the change affects no decision, both sides are equal to the last digit. A figure that some seeds lack on a side (no
+request was served) is compared over the seeds that have it on both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ _T_MANY = 1.71
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Of the difference, 90 %; of one seed there is none, and both ends are the difference itself."""
+    """90 % interval of the difference. With one seed, both ends are the difference itself."""
 
     mean: float
     low: float
@@ -43,13 +44,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How a figure is read: which way is better, and from what difference on anybody would care."""
+    """A figure's name and unit, which direction is better, and from which difference on it matters."""
 
     name: str
     unit: Literal["ms", "ratio", "hours", "money", "count"]
-    lower_is_better: bool | None = True  # None: neither way is better by itself
-    matters_ratio: float = 0.02  # of what it was before
-    matters_from: float = 0.0  # and at least this, in its unit
+    lower_is_better: bool | None = True  # None: neither direction is better
+    matters_ratio: float = 0.02  # relative to the value before
+    matters_from: float = 0.0  # least difference, in its unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def interval_of(differences: Sequence[float]) -> Interval:
 
 
 def compared(figure: Figure, before: Sequence[float | None], after: Sequence[float | None]) -> Compared:
-    """One value a seed on each side, in the same order."""
+    """Compare one figure; both sides have one value per seed, in the same order."""
     pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
     if not pairs:
         return Compared(figure, _mean(before), _mean(after), None, "same")
@@ -86,7 +87,7 @@ def all_compared(
     before: Sequence[Mapping[Key, float | None]],
     after: Sequence[Mapping[Key, float | None]],
 ) -> dict[Key, Compared]:
-    """By the figures' keys; those that no run on either side has are left out."""
+    """Compare all figures, by key; figures that no run has are left out."""
     found = {}
     for key, figure in figures.items():
         was, is_ = [run.get(key) for run in before], [run.get(key) for run in after]

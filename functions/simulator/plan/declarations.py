@@ -1,7 +1,7 @@
-"""Declared pools: the checked InferenceService, and what KServe's kind adds.
+"""Declared pools: the checked InferenceService together with its document.
 
-`functions.api` reads of KServe's kind only what the platform obeys. A simulation also asks for accelerators, which
-stand in `nodeSelector` and `resources`; so the document itself is kept beside the object. Pure.
+`functions.api` reads only the fields of KServe's kind that the platform obeys. A simulation also needs the
+accelerators in `nodeSelector` and `resources`, so the document is stored with the object. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class PoolDeclaration:
         return last_argument(self.args, option)
 
     def tokens(self, option: str) -> int | None:
-        """A number of an argument, as vLLM reads it; None where it is not there or no number."""
+        """Return an argument's number as vLLM reads it, or None if it is missing or not a number."""
         text = self.argument(option)
         return parse_tokens(text) if text is not None else None
 
@@ -37,7 +37,7 @@ class PoolDeclaration:
         return next((each.value for each in model.env if each.name == name), None) if model is not None else None
 
     def at(self, *path: str) -> Any:
-        """What the document has there; None where it has nothing."""
+        """Return the document's value at a path, or None."""
         found: Any = self.document
         for part in path:
             found = found.get(part) if isinstance(found, Mapping) else None
@@ -45,7 +45,7 @@ class PoolDeclaration:
 
 
 def declarations_of(loaded: Loaded) -> tuple[PoolDeclaration, ...]:
-    """By pool; services that are no pool of ours are left out."""
+    """Return the declared pools by name, without InferenceServices that are not pools."""
     found = [
         PoolDeclaration(PoolName(declared.value.pool), declared.value, declared.document.tree().plain())
         for declared in loaded.of(InferenceService)
@@ -55,7 +55,7 @@ def declarations_of(loaded: Loaded) -> tuple[PoolDeclaration, ...]:
 
 
 def arguments_of(declaration: PoolDeclaration) -> dict[str, str]:
-    """Every option with its last value; `on` for one that stands alone."""
+    """Return every option with its last value; `on` for an option without a value."""
     found: dict[str, str] = {}
     args = declaration.args
     for index, argument in enumerate(args):
@@ -68,7 +68,7 @@ def arguments_of(declaration: PoolDeclaration) -> dict[str, str]:
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every scalar of a document with its path; list items by their place."""
+    """Yield every scalar of a document with its path; list items by index."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             yield from leaves(child, (*path, str(key)))
@@ -80,7 +80,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def engine_changes(was: Sequence[PoolDeclaration], is_: Sequence[PoolDeclaration]) -> Iterator[str]:
-    """What a change does to engines, in words: a snapshot does not have their arguments."""
+    """Yield descriptions of changed engine arguments, which snapshots do not contain."""
     old = {each.pool: each for each in was}
     for after in is_:
         before = old.get(after.pool)

@@ -1,11 +1,9 @@
-"""Entry: the requests of a workload that reach an admission queue of a side at all.
+"""Select the requests of a workload that reach an admission queue of one side.
 
-Who asks for a model that a side has not gets nothing there, which counts as refused. What is longer than the context
-window of every pool that the tenant may use, or than the tenant's own cap on the fleet's own traffic, is a caller's
-mistake (400), and counted by itself. An answer ends where the largest of those windows, or the tenant's cap of output,
-does.
-
-Neighbours: `traffic` has the requests; `settings` has the catalogue by which gateways place them.
+A request for a model that the side does not have counts as rejected. A prompt is a client error (400) and counts
+separately if it exceeds the context window of every pool that its tenant may use; on the fleet's own traffic the
+tenant's cap counts too. Answers are cut at the largest of these windows or the tenant's output cap. `traffic` has the
+requests; `settings` has the catalogue with the placement rules.
 """
 
 from collections import Counter
@@ -25,10 +23,10 @@ Where = tuple[str, int]  # pool and band
 
 @dataclass(slots=True)
 class Entry:
-    """One side's; counts what does not enter."""
+    """Filter of one side, which counts the requests that do not enter."""
 
     fleet: PlannedFleet
-    is_own: bool  # the traffic is the fleet's own: its tenants' caps hold
+    is_own: bool  # True if the traffic is the fleet's own, so that its tenants' caps apply
     no_pool: Counter[Where] = field(default_factory=Counter)
     too_long: Counter[Where] = field(default_factory=Counter)
     _catalogue: SettingCatalogue = field(init=False)
@@ -50,19 +48,19 @@ class Entry:
             yield request if request.output_tokens <= most else _shortened(request, most)
 
     def place(self, request: WorkloadRequest) -> PoolName:
-        """Where one that has entered goes first, as far as rules say so."""
+        """Return the pool to which placement rules send a request on arrival."""
         catalogue, pool = self._catalogue, PoolName(request.pool or "")
         model = catalogue.model(pool, request.adapter, request.tenant)
         return catalogue.placed_by_rules(model, request).pool if model is not None else pool
 
     def _window_tokens(self, request: WorkloadRequest) -> int | None:
-        """None: there is no such model, or none that the tenant may use."""
+        """Return the largest usable context window, or None if the tenant has no pool of the model."""
         pools = self._catalogue.pools
         usable = self._catalogue.usable(request.tenant, PoolName(request.pool or "")).in_order
         return max((pools[pool].context_window_tokens for pool in usable), default=None)
 
     def _caps(self, request: WorkloadRequest) -> tuple[int, int]:
-        """Tokens of prompt and of output that the tenant may have."""
+        """Return the tenant's caps on prompt and output tokens."""
         quota = self.fleet.tenants.get(request.tenant) if self.is_own else None
         if quota is None:
             return _NO_CAP, _NO_CAP
@@ -71,7 +69,7 @@ class Entry:
 
 
 def _shortened(request: WorkloadRequest, output_tokens: int) -> WorkloadRequest:
-    """A copy: the other side gets the same requests."""
+    """Return a copy with a shorter answer; the other side needs the original."""
     same = copy(request)
     same.output_tokens = output_tokens
     return same

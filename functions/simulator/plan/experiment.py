@@ -1,8 +1,8 @@
-"""Both sides of a plan, window by window: the same requests, the same seed, another configuration.
+"""Run both sides of a plan, window by window: same requests, same seed, different configuration.
 
-    plan(before, after, traffic, progress) -> Played    figures of each side by window, and one window's timelines
+    play(before, after, traffic, progress) -> Played    figures of each side by window, and one window's timelines
 
-Neighbours: `traffic` has the requests, `settings` the fleets, `measure` the figures, `comparison` the judgement.
+Related modules: `traffic` has the requests, `settings` the fleets, `measure` the figures, `comparison` the judgement.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -29,11 +29,11 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Variant:
-    """One configuration, in every window."""
+    """One configuration, with its results in every window."""
 
     fleet: PlannedFleet
     runs: list[dict[Key, float | None]] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)  # of the first window
+    timeline: Timeline = field(default_factory=Timeline)  # first window only
     requests: int = 0
 
 
@@ -47,12 +47,12 @@ class Played:
 
     @property
     def requests(self) -> int:
-        """Of each side."""
+        """Number of requests on each side."""
         return self.before.requests
 
 
 class _Window:
-    """One window's requests, made once, unless one may ask for another: then both sides need their own."""
+    """Requests of one window. They are made once, unless some have followers (`then`): then each side needs its own."""
 
     def __init__(self, traffic: PlanTraffic, window: int) -> None:
         self._fresh = partial(traffic.requests, window)
@@ -101,7 +101,7 @@ def _run(variant: Variant, traffic: PlanTraffic, requests: _Window, window: int,
 
 
 def _promises(after: PlannedFleet, before: PlannedFleet, compared: dict[Key, Compared]) -> list[Promise]:
-    """By pool and band; the promise that is told is the one that would hold."""
+    """Return the promises by pool and band, with the SLO that applies after the change."""
     found = []
     for key, each in compared.items():
         if key.figure != IN_TIME:

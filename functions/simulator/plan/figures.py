@@ -1,16 +1,13 @@
-"""The figures of a plan: what they are called, which way is better, and from what difference on anybody would care.
+"""Figures of a plan: their names, which direction is better, and from which difference on they matter.
 
-Keys are (pool, band, figure); the band is empty for what belongs to a whole pool. ITL of a class is by answers: the
-quantile of the mean gap between the tokens of each. The pool's own `gap_p99_ms` is by tokens: of a hundred gaps the
-longest, in which a long prompt that is read meanwhile shows.
+Keys are (pool, band, figure); the band is empty for figures of a whole pool. ITL of a class is by answers: the
+quantile of each answer's mean gap between tokens. The pool's `gap_p99_ms` is by tokens, so a long prompt that is read
+meanwhile shows.
 
-A prefill pool answers nothing, so that nothing is promised of it: it has what it takes, and the pools for which it
-reads have the share of their requests whose prompts it did.
-
-Where a model has several pools, its classes stand under the pool that bears its name, whoever answered, and each pool
-has beside that what it answered itself (`here`). Hours and cost are then judged for all of the model's pools together:
-work that moves from one to another is no gain of one and loss of the other.
-Neighbours: `measure` fills them in from a run; `comparison` sets two sides against each other.
+A prefill pool answers no requests and has no SLO figures, only its resource use; the pools that it serves have the
+share of requests whose prompts it read. If a model has several pools, its classes are listed under the pool with its
+name, whichever pool answered, and each pool also has its own answers (`here`). Hours and cost are then judged over
+all pools of the model, so that work that moves between them is neither gain nor loss. `measure` computes the figures.
 """
 
 from dataclasses import replace
@@ -59,7 +56,7 @@ OF_POOL = MappingProxyType(
 )
 OF_PREFILL = MappingProxyType({name: OF_POOL[name] for name in ("hit_ratio", "accelerator_hours", "busy_ratio")})
 
-# Of a model with several pools: what each of them answers, which alone is neither good nor bad, and all together.
+# Figures of a model with several pools: those of each pool, which are neither good nor bad alone, and the totals.
 OF_BAND_HERE = MappingProxyType(
     {
         "here_ratio": Figure("answered here", "ratio", lower_is_better=None),

@@ -1,12 +1,10 @@
-"""Figures of a run by key: for each pool and class, service and latency, and what it took.
+"""Figures of a run by key: service and latency of each pool and class, and the resources used.
 
-    attained       first tokens within the promise / all that asked; whom a limit of its own refused is left out
+    attained       first tokens within the SLO / all requests, without those that a tenant's own limit rejected
     cost of 1 M    accelerator-hours x price / (prompt and output tokens of what it answered) x 1 M
 
-Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator for an hour at 2.50, 4 M tokens:
-5.00 / 4 M x 1 M = 1.25.
-
-Neighbours: `figures` says how each is read; `experiment` runs.
+Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator for an hour at 2.50, 4 M tokens: 5.00
+/ 4 M x 1 M = 1.25. `figures` says how each is judged.
 """
 
 from collections import Counter, defaultdict
@@ -31,11 +29,11 @@ from functions.simulator.plan.figures import (
 )
 from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 
-OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
+OVER_QUOTA = "over_quota"  # the gateway's reason for a tenant's own limit
 
 
 def figures_for(before: PlannedFleet, after: PlannedFleet) -> dict[Key, Figure]:
-    """All that may be told of two fleets, by pool, then class; what belongs to a whole pool comes last of it."""
+    """Return all figures of two fleets by pool and class; figures of a whole pool come last."""
     pools = {pool.name: pool for fleet in (before, after) for pool in fleet.generating}
     several, answering = with_several(before, after), _several_answer(before, after)
     found: dict[Key, Figure] = {}
@@ -57,7 +55,7 @@ def _own_first(named: tuple[PoolName, PlannedPool]) -> tuple[str, bool, str]:
 
 
 def with_several(*fleets: PlannedFleet) -> frozenset[PoolName]:
-    """Models that have several pools in one of these fleets."""
+    """Return the models that have several pools in one of these fleets."""
     return _models(fleet.generating for fleet in fleets)
 
 
@@ -71,9 +69,9 @@ def _models(sides: Iterable[Sequence[PlannedPool]]) -> frozenset[PoolName]:
 
 
 class Meter:
-    """An actor: what the pools have cost by the end of the window.
+    """An actor that reads the pools' costs at the end of the window.
 
-    Later, only those are waited for that are under way, and a side that is slower would cost more for it.
+    Later only requests in progress remain, and their duration would count as cost of a slower side.
     """
 
     def __init__(self) -> None:
@@ -84,14 +82,14 @@ class Meter:
             self.accelerator_s = {name: simulation.accelerator_seconds(name) for name in simulation.pools()}
 
     def read(self, simulation: Simulation, pool: PoolName) -> float:
-        self(simulation)  # where the run was over at once
+        self(simulation)  # needed if the run ended before the window
         return self.accelerator_s[pool]
 
 
 def measured(
     simulation: Simulation, fleet: PlannedFleet, entry: Entry, meter: Meter, several: Collection[PoolName] = ()
 ) -> dict[Key, float | None]:
-    """Of one run that is over. `several`: models whose pools are told apart, on both sides of a plan the same."""
+    """Return the figures of a finished run. `several`: models with figures per pool, the same on both sides."""
     found: dict[Key, float | None] = {}
     outcomes = simulation.outcome.pools
     for name in sorted({*(pool.name for pool in fleet.generating), *(pool for pool, _ in entry.no_pool)}):
@@ -111,7 +109,7 @@ def measured(
 def _of_model(
     simulation: Simulation, model: PoolName, pools: Sequence[PlannedPool], meter: Meter
 ) -> Iterator[tuple[Key, float | None]]:
-    """Which of its pools answered how much, how soon, and what all of them together took."""
+    """Yield each pool's share and latency of the model's answers, and the resources of all its pools."""
     outcomes = [(pool.name, simulation.outcome.pools[pool.name]) for pool in pools if not pool.entry.role]
     for index, band in enumerate(BANDS):
         answered = sum(outcome.answering[index].count for _, outcome in outcomes)
@@ -166,12 +164,12 @@ def _of_pool(
         yield "cost_per_million", price / outcome.answered_tokens * MILLION
 
 
-# Timeline of a pool over a window, for pictures: its queue, its first tokens and its replicas, every few seconds.
+# Timeline of a pool over a window, for charts: queue, first tokens and replicas at regular intervals.
 #
-# Neighbours: `experiment` makes one a run; `functions.cli.plan` draws both sides.
+# `functions.cli.plan` draws both sides.
 
 
-POINTS = 120  # of a window
+POINTS = 120  # per window
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class Point:
 
 
 class Timeline:
-    """An actor of the simulation."""
+    """An actor that records the timelines."""
 
     def __init__(self) -> None:
         self.points: dict[PoolName, list[Point]] = defaultdict(list)

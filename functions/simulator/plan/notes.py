@@ -1,7 +1,7 @@
-"""Notes on a plan: how its figures came about, and what of both sides is played by none of them.
+"""Notes on a plan: how its figures were obtained, and which parts of both sides are not simulated.
 
-Neighbours: `unsimulated` says what of a change is not played; this says it of what stands on the planned side, changed
-or not.
+`unsimulated` lists the changes that are not simulated; this module lists unsimulated parts of the planned side,
+changed or not.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
 
 
 def _not_played(fleet: PlannedFleet) -> Iterator[str]:
-    """What stands there, so that figures are those of a fleet without it."""
+    """Yield the parts of the fleet that are not simulated; figures are those of a fleet without them."""
     policies = {pool.routing.name: pool.routing for pool in fleet.generating}
     unplayed: dict[str, list[str]] = {
         "pools that write no text": [pool.name for pool in fleet.pools if pool.task != "generate"],

@@ -1,18 +1,17 @@
-"""Request rates for traffic that is not this fleet's own: a share of what its pools can do. Pure.
+"""Request rates for traffic that is not this fleet's own: a share of its pools' capacity. Pure.
 
     rate of a pool = load x most replicas / seconds of a replica's work in one request
     work           = prompt x prefill + output x (sequence + (prompt + output / 2) x kv)    by the engine's profile,
                      less the prompts' cached parts, and a share in the engine's steps
     rush           = the middle third of a window at 1.3 times the rate, the rest at 0.85 times it
 
-What is cached is told by the blocks: what came before in the sample is taken for cached. So a rate is about right, not
-exact; both sides get the same.
+A prompt's blocks that occurred earlier in the sample are assumed to be cached. So a rate is approximate, but both
+sides get the same one. Work is what a request adds to the length of steps: an engine that receives one second of work
+per second is full, however many sequences it has.
 
-Work is what a request adds to the length of steps: an engine at whose steps a whole second of work arrives each second
-is full, however many sequences it has. Worked example (test_worked_example_of_work): 1,000 prompt and 200 output tokens
-on h100-8b: 1,000 x 0.2 + 200 x (0.05 + 1,100 x 0.00005) = 221 ms, so a replica does 4.5 such requests a second.
-Worked example (test_a_rate_is_a_share_of_what_the_replicas_can_do): h100-8b does 4.5 requests of 1,000 and 200 tokens
-a second; four replicas at a load of 0.7 get 12.
+Worked example (test_worked_example_of_work): 1,000 prompt and 200 output tokens on h100-8b: 1,000 x 0.2 + 200 x (0.05
++ 1,100 x 0.00005) = 221 ms, so a replica does 4.5 such requests a second. Four replicas at a load of 0.7 get 12
+(test_a_rate_is_a_share_of_what_the_replicas_can_do).
 """
 
 from collections.abc import Sequence
@@ -22,14 +21,14 @@ from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.plan.planned_fleet import PlannedPool
 from functions.simulator.workload.request import WorkloadRequest
 
-CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # of the rate; (0.85 + 1.3 + 0.85) / 3 = 1
+CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # factors on the rate; (0.85 + 1.3 + 0.85) / 3 = 1
 MAX_LOAD = 20.0
 _LEAST_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Which share of what its most replicas can do a pool is asked for."""
+    """Load of each pool, as a share of what its maximum number of replicas can do."""
 
     others: float = 0.7
     by_pool: tuple[tuple[str, float], ...] = ()
@@ -46,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A pool's part of requests that name none, and its rate."""
+    """A pool's share of requests that name no pool, as a rate."""
 
     pool: PlannedPool
     requests_per_s: float
@@ -55,7 +54,7 @@ class Share:
 def shares_of(
     pools: Sequence[PlannedPool], sample: Sequence[WorkloadRequest], block_tokens: int, load: Load
 ) -> tuple[Share, ...]:
-    """Of the pools that may have replicas, and in which anybody's requests begin."""
+    """Return the shares of pools that may have replicas and in which some tenant's requests start."""
     return tuple(
         Share(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
         for pool in pools
@@ -70,7 +69,7 @@ def work_s(prompt_tokens: float, output_tokens: float, profile: EngineProfile) -
 
 
 def request_work_s(profile: EngineProfile, sample: Sequence[WorkloadRequest], block_tokens: int) -> float:
-    """Seconds of a replica that one request takes, on average."""
+    """Return the mean seconds of replica time per request."""
     seen: set[int] = set()
     total_s = 0.0
     for request in sample:
@@ -86,7 +85,7 @@ def request_work_s(profile: EngineProfile, sample: Sequence[WorkloadRequest], bl
 
 
 def rushed(part: float) -> float:
-    """Where in a window something comes that would come at `part` of it, were the rate even."""
+    """Map a time to the curve with a rush; both are shares of the window, and `part` is at an even rate."""
     calm, rush = CALM_RATIO / 3, RUSH_RATIO / 3
     if part < calm:
         return part / CALM_RATIO

@@ -1,11 +1,9 @@
-"""A configuration as the simulator plays it: each pool's engine, bounds and policies, and the tenants.
+"""A configuration as the simulator runs it: each pool's engine, bounds and policies, and the tenants.
 
-Pure: the snapshot that the configuration compiles to has the policies, its InferenceServices have the engines. A pool
-obeys the policies that the gateway would find for it, and tenants have the pools that it would give them: the
-gateway's own catalogue is asked (`decisions.catalogue`).
-
-Neighbours: `profiles` finds the engine; `settings` turns it into the simulator's `Setting`; `unsimulated` says
-what of a change is lost on the way.
+Policies come from the compiled snapshot, engines from the InferenceServices. The gateway's own catalogue
+(`decisions.catalogue`) decides which policies apply to a pool and which pools a tenant may use. Pure. Related
+modules: `profiles` finds the engine, `settings` makes the simulator's `Setting`, `unsimulated` lists changes that get
+lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ from functions.decisions.routing.placement import model_of
 from functions.simulator.plan.declarations import PoolDeclaration
 from functions.simulator.plan.profiles import Chosen, chosen
 
-_SLOTS = 8  # adapters in an engine where nothing is said
+_SLOTS = 8  # default number of adapters in an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,11 @@ class PlannedPool:
     routing: RoutingEntry
     admission: AdmissionEntry
     autoscaling: AutoscalingEntry | None
-    max_loras: int  # adapters in one batch
-    max_cpu_loras: int  # adapters at hand
-    is_tenants_own: bool = False  # the model that it serves
-    speculates: bool = False  # it guesses tokens ahead, by its arguments
-    starts: tuple[TenantId, ...] | None = None  # whose requests begin here without a rule; None: everybody's
+    max_loras: int  # adapters per batch
+    max_cpu_loras: int  # adapters in host memory
+    is_tenants_own: bool = False  # True if its model belongs to a tenant
+    speculates: bool = False  # True if its arguments enable speculative decoding
+    starts: tuple[TenantId, ...] | None = None  # tenants whose requests start here without a rule; None: all
 
     @property
     def name(self) -> PoolName:
@@ -51,7 +49,7 @@ class PlannedPool:
 
     @property
     def model(self) -> PoolName:
-        """The pool that bears the name of the model that this one serves; most often itself."""
+        """Name of the pool whose model this one serves; usually its own."""
         return model_of(self.entry)
 
     @property
@@ -68,7 +66,7 @@ class PlannedPool:
 
     @property
     def is_asked(self) -> bool:
-        """Whether requests may begin here, and be answered."""
+        """True if requests may start and be answered here."""
         return self.most > 0 and self.starts != ()
 
     @property
@@ -76,7 +74,7 @@ class PlannedPool:
         return self.autoscaling is not None and not self.autoscaling.min_replicas
 
     def promised_ms(self, band: str) -> float | None:
-        """The time to first token that its AdmissionPolicy promises; None where it promises nothing."""
+        """Return the time-to-first-token SLO in its AdmissionPolicy, or None."""
         found = next((each for each in self.admission.bands if each.name == band), None)
         return float(found.ttft_slo_ms) if found is not None and found.ttft_slo_ms is not None else None
 
@@ -84,20 +82,20 @@ class PlannedPool:
 @dataclass(frozen=True, slots=True)
 class PlannedFleet:
     pools: tuple[PlannedPool, ...]  # by name
-    tenants: Mapping[TenantId, QuotaEntry]  # each with its tier
-    uses: Mapping[TenantId, PoolUse] = field(default_factory=dict)  # of pools that are dedicated
+    tenants: Mapping[TenantId, QuotaEntry]  # each tenant's quota
+    uses: Mapping[TenantId, PoolUse] = field(default_factory=dict)  # use of dedicated pools
 
     def pool(self, name: str) -> PlannedPool | None:
         return next((pool for pool in self.pools if pool.name == name), None)
 
     @property
     def generating(self) -> tuple[PlannedPool, ...]:
-        """Those that write text: pooling models answer in one step, which the simulated engine does not know."""
+        """Pools that generate text. The simulated engine does not cover pooling models, which answer in one step."""
         return tuple(pool for pool in self.pools if pool.task == "generate")
 
     @property
     def answering(self) -> tuple[PlannedPool, ...]:
-        """Those of them that answer: without those that compute prompts for others."""
+        """Generating pools that answer requests, without prefill pools."""
         return tuple(pool for pool in self.generating if not pool.entry.role)
 
     def pools_of(self, model: str) -> tuple[PlannedPool, ...]:
@@ -105,7 +103,7 @@ class PlannedFleet:
 
 
 def fleet_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> PlannedFleet:
-    """EngineImpossible where a pool's engine would not start."""
+    """Build the planned fleet; raise EngineImpossible if a pool's engine would not start."""
     by_name = {declaration.pool: declaration for declaration in declarations}
     catalogue = Catalogue(snapshot, "planned")
     scaled = {entry.pool: entry for entry in snapshot.autoscaling}
@@ -145,7 +143,7 @@ def _starts(catalogue: Catalogue, entry: PoolEntry) -> tuple[TenantId, ...] | No
 
 
 def _bounds(declared: int, autoscaling: AutoscalingEntry | None) -> tuple[int, int]:
-    """Without an AutoscalingPolicy a pool keeps its InferenceService's minReplicas."""
+    """Return the bounds on replicas; without an AutoscalingPolicy both are the InferenceService's minReplicas."""
     if autoscaling is None:
         return declared, declared
     return autoscaling.min_replicas, max(autoscaling.min_replicas, autoscaling.max_replicas)

@@ -1,15 +1,15 @@
-"""Engine profile of a pool's InferenceService: the annotated one, else the one that its specification implies.
+"""Engine profile of a pool's InferenceService: the annotated one, or else one computed from its specification.
 
     annotation shoal.dev/simulator-profile: h100-8b           of `simulator.fleet.engine_profile`, or a measured one
-    annotation shoal.dev/accelerator-price-per-hour: "2.5"    of one accelerator, in the operator's money; 1 without it
+    annotation shoal.dev/accelerator-price-per-hour: "2.5"    per accelerator, in the operator's currency; default 1
 
-Without the first, memory and speed are computed from the model's shape, the accelerators and the engine's arguments
-(`decisions.capacity`); a pool without accelerators gets the profile measured on CPU, with the cache that its
-environment gives it. Which engine was assumed is said with every plan: one that was measured is better.
+Without the first annotation, memory and speed are computed from the model's shape, the accelerators and the engine's
+arguments (`decisions.capacity`). A pool without accelerators gets the profile measured on CPU, with the cache size
+from its environment. Every plan prints the assumed engine, since a measured one is better. An annotated profile has
+its own speeds, but `--max-num-seqs` and `--max-num-batched-tokens` of the service apply.
 
-An annotated profile keeps its own speeds and takes `--max-num-seqs` and `--max-num-batched-tokens` of the service.
-Worked example (test_an_engine_from_hardware_and_arguments): Llama 8B on one H100 with --max-num-seqs=128: 8.3 ms a
-step, 0.036 ms a prompt token, 128 sequences.
+Worked example (test_an_engine_from_hardware_and_arguments): Llama 8B on one H100 with --max-num-seqs=128: 8.3 ms per
+step, 0.036 ms per prompt token, 128 sequences.
 """
 
 from dataclasses import dataclass, replace
@@ -24,28 +24,28 @@ from functions.simulator.plan.declarations import PoolDeclaration
 from functions.simulator.replicas_needed import profile_from
 
 PROFILE_ANNOTATION = "shoal.dev/simulator-profile"
-ASSUMED_PRODUCT = "NVIDIA-H100-80GB-HBM3"  # where accelerators are asked for, and none by name
-_CPU_PROFILES = ("vllm-cpu-smollm2", "sim")  # the first that there is
+ASSUMED_PRODUCT = "NVIDIA-H100-80GB-HBM3"  # for accelerators without a product name
+_CPU_PROFILES = ("vllm-cpu-smollm2", "sim")  # the first one that exists
 _LEAST_KV_TOKENS = 1024
 
 
 class EngineImpossible(ValueError):
-    """The engine would not start, or cannot be told: mend the InferenceService; the message says what."""
+    """The engine would not start or cannot be determined; the message says how to correct the InferenceService."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An engine, and in words how it was found."""
+    """An engine profile, with a description of its origin."""
 
     profile: EngineProfile
     words: str
-    is_assumed: bool  # nobody named it
-    accelerators: int  # of one replica; a replica without any counts as one
+    is_assumed: bool  # True without an annotation that names a profile
+    accelerators: int  # per replica; 1 for a replica without any
     price_is_known: bool
 
 
 def chosen(declaration: PoolDeclaration) -> Chosen:
-    """The engine of one pool; EngineImpossible where its arguments contradict each other."""
+    """Return the engine of one pool; raise EngineImpossible if its arguments contradict each other."""
     annotations = declaration.service.metadata.annotations
     named = annotations.get(PROFILE_ANNOTATION)
     if named is not None and named not in PROFILES:
@@ -66,7 +66,7 @@ def chosen(declaration: PoolDeclaration) -> Chosen:
 
 
 def _served(declaration: PoolDeclaration, *, is_named: bool) -> ServedPool | None:
-    """None: nobody knows the model, and nobody has to."""
+    """Return the served model and hardware; None if the model is unknown, which only a named profile allows."""
     try:
         return served_pool(declaration.service, declaration.document)
     except ShapeUnknown as error:

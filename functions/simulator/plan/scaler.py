@@ -1,10 +1,9 @@
 """Autoscaling of a simulated pool by its AutoscalingPolicy: the controller's own decision in virtual time.
 
-Every PERIOD_S the pool's signals are looked at, the decision says how many replicas there are to be, and the difference
-is made: warm replicas first, then started ones; too many are drained, those first that are still starting. What was
-promoted is replenished. A pool with no replica is looked at each second for requests that wait, and started at once.
-
-Neighbours: `functions.controller.autoscaling` does the same for real.
+Every PERIOD_S the decision on the pool's signals gives the wanted number of replicas. Missing replicas are promoted
+from warm ones first, then started; surplus ones are drained, those that are still starting first. Promoted warm
+replicas are replaced. A pool without replicas is checked each second for waiting requests, and one is started
+immediately. `functions.controller.autoscaling` does the same in production.
 """
 
 from functions.decisions.admission.bands import rules_of
@@ -20,7 +19,7 @@ _WAKE_S = 1.0
 
 
 class OwnScaler:
-    """The decision that the controller makes, with what it has learnt before. `demand` None: rules alone."""
+    """The controller's decision with its state. `demand` is the forecast's memory; None: rules alone."""
 
     def __init__(self, policy: ScalePolicy, demand: Demand | None) -> None:
         self.policy = policy
@@ -38,7 +37,7 @@ class OwnScaler:
 
 
 class PoolScaler:
-    """Of one pool, as an actor of the simulation."""
+    """Scaler of one pool, as an actor of the simulation."""
 
     def __init__(self, pool: PlannedPool, policy: ScalePolicy) -> None:
         self._name = pool.name
@@ -68,7 +67,7 @@ class PoolScaler:
 
 
 def scaler_of(pool: PlannedPool, startup_s: float) -> PoolScaler | None:
-    """None for a pool whose size nothing changes."""
+    """Return the pool's scaler, or None if its size is fixed."""
     if pool.autoscaling is None or (pool.least == pool.most and not pool.warm):
         return None
     slo_s = rules_of(pool.admission)[0].slo_s

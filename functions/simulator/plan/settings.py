@@ -1,9 +1,10 @@
 """Simulator settings of a planned fleet and its traffic. Pure.
 
-Pools begin as a fleet that has run for a while: with the replicas that the window's first minutes need at 75 % of what
-they can do, within the pool's bounds. So a figure tells of the change, not of a fleet that has only been started.
-A prefill pool begins with what reads their longer prompts, which the pools that answer could read as well.
-Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work a request, 5 requests a second:
+Pools start like a fleet that has run for a while: with the replicas that the window's first minutes need at 75 %
+utilization, within the pool's bounds. So the figures show the change and not a cold start. A prefill pool starts with
+the replicas that read the prompts long enough for it, although the answering pools could read them too.
+
+Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work per request, 5 requests a second:
 2.5 replicas at full work, 4 at 75 %.
 """
 
@@ -24,7 +25,7 @@ from functions.simulator.workload.request import WorkloadRequest
 BEGIN_UTILIZATION = 0.75
 _FIRST_S = 120.0
 _FIRST_REQUESTS = 2_000
-_AT_ONCE = 1e15  # bytes a second, where nothing is said
+_AT_ONCE = 1e15  # bytes per second if none are declared
 
 
 def requested_pool(request: WorkloadRequest) -> PoolName:
@@ -33,12 +34,12 @@ def requested_pool(request: WorkloadRequest) -> PoolName:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
+    """Load of a window's first minutes by pool, and adapters of the whole window."""
 
-    requests: Mapping[PoolName, tuple[WorkloadRequest, ...]]  # by where rules place them
-    seconds: float  # in which these came
-    last_s: float  # when the window's last one comes
-    adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool that bears the model's name
+    requests: Mapping[PoolName, tuple[WorkloadRequest, ...]]  # by the pool where rules place them
+    seconds: float  # time in which these arrive
+    last_s: float  # time of the window's last request
+    adapters: Mapping[PoolName, tuple[EngineName, ...]]  # by the pool with the model's name
 
     @classmethod
     def of(
@@ -79,12 +80,12 @@ def setting_of(fleet: PlannedFleet, traffic: PlanTraffic, beginning: Beginning, 
 
 
 def catalogue_of(fleet: PlannedFleet, *, is_own: bool) -> SettingCatalogue:
-    """By which the side's gateways place requests."""
+    """Return the catalogue that places the requests of this side."""
     return SettingCatalogue(_bare(fleet, is_own=is_own))
 
 
 def _bare(fleet: PlannedFleet, *, is_own: bool) -> Setting:
-    """Without a replica."""
+    """Return the setting without replicas."""
     return Setting(
         pools=tuple(_pool(pool) for pool in fleet.generating),
         quotas=_quotas(fleet, is_own=is_own),
@@ -122,7 +123,7 @@ def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> i
 
 
 def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalogue) -> int:
-    """Of a prefill pool, for the prompts that are long enough for it, as if nothing of them were cached."""
+    """Return the initial replicas of a prefill pool: for all prompts long enough for it, assuming no cache hits."""
     if pool.least == pool.most:
         return pool.least
     tokens = 0
@@ -143,7 +144,7 @@ def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
 
 
 def _quotas(fleet: PlannedFleet, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
-    """A trace that is not the fleet's own says nothing of its tenants' limits: only tiers and weights hold for it."""
+    """Return the tenants' quotas; traffic that is not the fleet's own only gets tiers and weights, no limits."""
     if is_own:
         return dict(fleet.tenants)
     return {

@@ -1,15 +1,15 @@
 """Service level objectives that a change breaks. Pure.
 
-A pool's AdmissionPolicy promises a time to first token to a band (`ttftSlo`). The promise is kept where at least 99 of
-100 that asked had their first token in that time; who was refused or lost had none.
+A pool's AdmissionPolicy sets a time to first token for a band (`ttftSlo`). The SLO is kept if at least 99 of 100
+requests had their first token in that time; a request that was rejected or lost counts as having none.
 
     broken      kept before, not kept after, and the difference is no noise (`comparison`)
-    in doubt    kept before, missed after, and the difference may be noise: more windows tell
-    worsened    not kept before either, and now missed by half a percentage point more, which is no noise
-    mended      the other way round; eased: missed still, and by half a point less
+    in doubt    kept before, missed after, and the difference may be noise: more windows decide
+    worsened    not kept before either, and missed by at least half a percentage point more, which is no noise
+    mended      missed before, kept after, and no noise; eased: still missed, by at least half a point less
 
-Worked example (test_worked_example_of_promises): 99.6 % in time before and 97.0 after, by -3.4 to -1.8 points: broken.
-95.0 and 94.8: as it was. 95.0 and 92.0: worsened. Broken and worsened are what `shoal plan` refuses.
+Worked example (test_worked_example_of_promises): 99.6 % in time before and 97.0 after, by -3.4 to -1.8 points:
+broken. 95.0 and 94.8: missed, as before. 95.0 and 92.0: worsened. `shoal plan` rejects broken and worsened.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ Verdict = Literal["breaks", "worse", "mixed", "better", "same"]
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One band of one pool, and what comes of it."""
+    """SLO of one band of one pool, before and after the change."""
 
     pool: str
     band: str
@@ -42,7 +42,7 @@ class Promise:
 
 
 def promise(pool: str, band: str, slo_ms: float, attained: Compared) -> Promise | None:
-    """None where nobody asked, on one side or the other."""
+    """Return the promise, or None if either side has no figure."""
     before, after = attained.before, attained.after
     if before is None or after is None:
         return None
@@ -50,7 +50,7 @@ def promise(pool: str, band: str, slo_ms: float, attained: Compared) -> Promise 
 
 
 def verdict(promises: Iterable[Promise], in_time: Iterable[Marked], others: Iterable[Marked]) -> Verdict:
-    """Of the whole change: a broken promise outweighs everything, first tokens in time outweigh all other figures."""
+    """Return the verdict on the change: broken promises come first, then first tokens in time, then other figures."""
     if any(each.refuses for each in promises):
         return "breaks"
     first = _summed(in_time)

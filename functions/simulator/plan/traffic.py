@@ -1,19 +1,17 @@
 """Traffic of a plan: the same requests for both sides, window by window.
 
-    recorded    a trace of the fleet itself, as it came: its pools, tenants, classes and pace
-    foreign     somebody else's trace: dealt out to this fleet's pools and tenants, at a share of what they can do
-    made up     nobody's: chats that share their beginning, with a rush in the middle third of each window
+    recorded    a trace of the fleet itself, unchanged: its pools, tenants, classes and pace
+    foreign     a trace of another fleet, distributed to this fleet's pools and tenants at a share of their capacity
+    made up     synthetic chats with shared prefixes, with a rush in the middle third of each window
 
-A window is what one seed plays. Of a trace, seeds are windows that begin evenly spread over it; where it is shorter
-than one window asks for, each takes six tenths of it. What a request belongs to is decided by its session (else its
-place in the trace), so that chats stay whole, and by no chance: a window is the same on both sides and every day.
+Each seed plays one window. The windows of a trace start evenly spread over it; in a trace shorter than one window,
+each window is six tenths of it. A request's assignment depends on its session (else on its position in the trace) and
+not on chance: chats stay whole, and a window is identical on both sides and every day.
 
-Requests ask for models, by the pools that bear their names; which of a model's pools answers is each side's to say.
-What is dealt out is dealt by pools all the same: each brings its model as much as it can do, from those tenants whose
-requests begin there. Of a recorded row, the pool is the one that answered: `models` says whose model that was.
-
-Neighbours: `pace` says how fast; `entry` says what pools take in; `functions.simulator.workload` reads and makes
-requests.
+Requests name models by the pools with their names; each side decides which of a model's pools answers. Distributed
+traffic gives each pool's model a rate by what the pool can do, from tenants whose requests start there. A recorded
+row names the pool that answered, and `models` maps it to the model. Related modules: `pace` sets rates, `entry`
+filters, `functions.simulator.workload` reads and makes requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,13 +33,13 @@ from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
 
-LAST_S = 3600.0  # of the fleet's own traces
-_SAMPLE = 2_000  # requests by which the work of one is judged
+LAST_S = 3600.0  # seconds of the fleet's own traces that are used
+_SAMPLE = 2_000  # requests in the sample that determines the work of one
 _SHORT_RATIO = 0.6
 _MADE_UP = Traffic(requests_per_s=1.0, seconds=1.0)
 _LEAST_S = 1e-3
 _ROOMY_TOKENS = 16_384
-_NAMED = 3  # tenants, where there are many
+_NAMED = 3  # tenants listed by name
 
 Kind = Literal["recorded", "foreign", "made up"]
 
@@ -52,18 +50,18 @@ class PlanTraffic:
     words: str
     block_tokens: int
     windows: int
-    seconds: float  # of a window, about
+    seconds: float  # approximate length of a window
     path: Path | None = None
-    count: int = 0  # requests of a window
-    total: int = 0  # of the trace
-    stretch: float = 1.0  # its seconds become so many
+    count: int = 0  # requests per window
+    total: int = 0  # requests in the trace
+    stretch: float = 1.0  # factor on the trace's times
     shares: tuple[Share, ...] = ()
     tenants: tuple[TenantId, ...] = ()
-    models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
-    start: StartSource = "cold"  # of replicas that are started meanwhile
+    models: Mapping[str, str] = field(default_factory=dict)  # model by pool, for pools that serve another pool's model
+    start: StartSource = "cold"  # source of replicas started meanwhile
 
     def requests(self, window: int) -> Iterator[WorkloadRequest]:
-        """In order of time, beginning at 0; fresh ones at each call."""
+        """Yield a window's requests in order of time, starting at 0; each call makes new ones."""
         if self.path is None:
             parts = [self._made_up(index, share, window) for index, share in enumerate(self.shares)]
             return merge(*parts, key=attrgetter("at_s"))
@@ -110,7 +108,7 @@ class PlanTraffic:
 
 
 def recorded(path: Path, windows: int, requests: int, models: Mapping[str, str] = MappingProxyType({})) -> PlanTraffic:
-    """The last hour of the fleet's own request traces; TraceUnreadable. `models`: see `models_by_pool`."""
+    """Return the last hour of the fleet's own traces; raise TraceUnreadable. `models`: see `models_by_pool`."""
     total, lasts_s = _measured(path, "recorded")
     count = _count(total, requests, windows)
     words = f"the fleet's own traces: {total:,} requests of the last {lasts_s / 60:.3g} minutes, as they came"
@@ -121,7 +119,7 @@ def recorded(path: Path, windows: int, requests: int, models: Mapping[str, str] 
 
 
 def models_by_pool(*fleets: PlannedFleet) -> dict[str, str]:
-    """Of the pools that serve another one's model, by the first of these fleets that has the pool."""
+    """Return the model of each pool that serves another pool's, from the first of these fleets with the pool."""
     found: dict[str, str] = {}
     for fleet in fleets:
         for pool in fleet.pools:
@@ -132,7 +130,7 @@ def models_by_pool(*fleets: PlannedFleet) -> dict[str, str]:
 def foreign(
     path: Path, pools: Sequence[PlannedPool], tenants: Sequence[TenantId], load: Load, *, windows: int, requests: int
 ) -> PlanTraffic:
-    """A trace of somebody else; TraceUnreadable."""
+    """Return traffic from another fleet's trace; raise TraceUnreadable."""
     total, lasts_s = _measured(path, "foreign")
     sample = list(islice(read_trace(path), _SAMPLE))
     block_tokens = block_tokens_of(path)
@@ -162,7 +160,7 @@ def made_up(
 
 
 def fitting(window_tokens: int) -> Traffic:
-    """Chats that have room in a context window: shorter ones where it is below `_ROOMY_TOKENS`."""
+    """Return chats that fit in a context window; they are shorter in windows below `_ROOMY_TOKENS`."""
     ratio = min(1.0, window_tokens / _ROOMY_TOKENS)
     return replace(
         _MADE_UP,

@@ -1,10 +1,8 @@
-"""Limits of a plan: changes that no simulated figure can show.
+"""Limits of a plan: changes that no simulated figure can show. Pure.
 
-Two snapshots are compared field by field, and two InferenceServices leaf by leaf. What is not in the tables of what the
-simulator plays is listed, so that a field that somebody adds tomorrow is listed until it is simulated. Pure.
-
-Neighbours: `planned_fleet` plays the rest; `notes` says how the figures came about, and what stands there unplayed,
-changed or not; `functions.controller.gitops.changes` has the words for what changed at all.
+Two snapshots are compared field by field, and two InferenceServices leaf by leaf. Everything outside the tables of
+simulated fields is listed, so a field that is added later is listed until it is simulated. Related modules: `notes`
+has unsimulated parts that did not change; `functions.controller.gitops.changes` describes all changes.
 """
 
 from collections import Counter
@@ -27,7 +25,7 @@ from functions.decisions.capacity.service import ARCHITECTURE_ANNOTATION
 from functions.simulator.plan.declarations import PoolDeclaration, arguments_of, leaves
 from functions.simulator.plan.profiles import PROFILE_ANNOTATION
 
-# Fields of the snapshot's entries that the simulated fleet obeys, or that say nothing to decide by (names, places).
+# Snapshot fields that the simulated fleet obeys, or that affect no decision (such as names).
 SIMULATED = MappingProxyType(
     {
         "admission": frozenset({"name", "pools", "bands", "max_queued_tokens"}),
@@ -76,7 +74,7 @@ _SIMULATED_LEAVES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Unsimulated:
-    """Something that changes and is not played."""
+    """A change that is not simulated."""
 
     what: str
     why: str
@@ -85,7 +83,7 @@ class Unsimulated:
 def unsimulated(
     before: Snapshot, after: Snapshot, was: Sequence[PoolDeclaration], is_: Sequence[PoolDeclaration]
 ) -> tuple[Unsimulated, ...]:
-    """In the order of sections and pools; what many entries have in common is told once, with their number."""
+    """Return the changes by section and pool; a change common to many entries is one item with their number."""
     return (*_entries(before, after), *_half_played(before, after), *_services(was, is_))
 
 
@@ -107,7 +105,7 @@ def _entries(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
 
 
 def _half_played(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
-    """Values of fields that are played in other cases."""
+    """Yield changes to values that are not simulated, of fields that otherwise are."""
     sources = {entry.name: entry.prefix_source for entry in before.routing}
     for routing in after.routing:
         if routing.prefix_source == "bloom" != sources.get(routing.name):
@@ -119,7 +117,7 @@ def _half_played(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
 
 
 def _changed(old: Any, new: Any, *, whole: bool) -> Iterable[str]:
-    """The fields that differ; of what came or went, those that say something."""
+    """Return the fields that differ; for an added or removed entry, those with values other than the defaults."""
     if old is None or new is None:
         present = new if old is None else old
         return [""] if whole else [name for name in present.__struct_fields__ if _says(present, name)]
@@ -131,7 +129,7 @@ def _changed(old: Any, new: Any, *, whole: bool) -> Iterable[str]:
 
 
 def _says(entry: Any, name: str) -> bool:
-    """Whether a field has another value than it has unwritten; one that must be written says nothing by itself."""
+    """Return True if an optional field differs from its default; required fields do not count."""
     defaults = dict(zip(entry.__struct_fields__[-len(entry.__struct_defaults__) :], entry.__struct_defaults__,
                         strict=True)) if entry.__struct_defaults__ else {}  # fmt: skip
     return name in defaults and getattr(entry, name) != defaults[name]
@@ -148,7 +146,7 @@ def _services(was: Sequence[PoolDeclaration], is_: Sequence[PoolDeclaration]) ->
     for pool in sorted({*old, *new}):
         before, after = old.get(pool), new.get(pool)
         if before is None or after is None:
-            continue  # a pool that comes or goes is played as a whole
+            continue  # added and removed pools are simulated completely
         for option in _differing(arguments_of(before), arguments_of(after)):
             if option not in SIMULATED_ARGS:
                 yield Unsimulated(f"pool {pool}: {option}", "the simulated engine has no such argument")

@@ -1,19 +1,20 @@
-"""Agents' runs from OpenTelemetry spans: calls that wait for each other, in a closed loop.
+"""Agent runs from OpenTelemetry spans: calls that depend on each other, in a closed loop.
 
 A file is one JSON object with `spans`: trace_id, span_id, parent_span_id, start_time, end_time and attributes of the
-GenAI conventions (messages, usage, session). Calls to models are replayed; what lies between them is a pause.
+GenAI conventions (messages, usage, session). Calls to models are replayed; the time between them is a pause.
 
-    a call follows      its parent, where that is a call that had ended; otherwise all calls that had ended when it
-                        began, and that no other such call came after (a fan-in waits for each of its branches)
-    a pause             from the last of their ends to its beginning: tools, people, the agent's own work
-    closed loop         in the simulator a call is made when those before it are over there, plus the pause: a slower
-                        fleet is asked later, never more at once (`WorkloadRequest.then`)
-    lengths             the usage that was recorded, or four bytes a token
-    shared prompts      blocks of 16 tokens of the messages' text: a conversation's next call begins as the former one.
-                        Each run is another conversation: only a leading system message is shared between runs
+    a call follows      its parent, if that is a call that had ended; else all calls that had ended when it began and
+                        that no other such call followed (a fan-in waits for each of its branches)
+    a pause             from the last of their ends to its start: tools, people, the agent's own work
+    closed loop         a call is made when its predecessors are over in the simulation, plus the pause: a slower fleet
+                        receives calls later, never more of them in parallel (`WorkloadRequest.then`)
+    lengths             the recorded usage, or four bytes per token
+    shared prompts      blocks of 16 tokens of the messages' text: a conversation's next call starts with the former
+                        one's text. Each run is another conversation: runs share only a leading system message
 
-Worked example (test_a_fan_in_waits_for_all_its_branches): two analyses begin when the question is answered, and the
-summary one second after the slower of them is. Neighbours: `experiment` plays runs at a rate, `traces` all at once.
+Worked example (test_a_fan_in_waits_for_all_its_branches): two analyses start when the question is answered, and the
+summary starts one second after the slower of them ends. `experiment` plays runs at a rate, `traces` all at the same
+time.
 """
 
 import gzip
@@ -38,8 +39,8 @@ from functions.simulator.workload.trace_text import TraceUnreadable
 
 BLOCK_TOKENS = 16
 _BYTES_PER_TOKEN = 4
-_MOST_BYTES = 64 * 1024 * 1024  # of a file
-_MOST_CALLS = 2000  # of a run: who follows whom is found by comparing all with all
+_MOST_BYTES = 64 * 1024 * 1024  # per file
+_MOST_CALLS = 2000  # per run: dependencies are found by comparing all pairs
 _MOST_TOKENS = 10_000_000
 _TENANT = TenantId("agents")
 
@@ -62,24 +63,24 @@ class Call:
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...]
-    common_blocks: int  # of those, of the system message
-    follows: tuple[int, ...]  # indices in the run
-    pause_s: float  # after the last of them; or, without any, after the run's beginning
+    common_blocks: int  # leading blocks that belong to the system message
+    follows: tuple[int, ...]  # indexes of predecessors in the run
+    pause_s: float  # after the last predecessor; without one, after the start of the run
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRuns:
-    """A `Workload` of `experiment`: the runs of a file or a directory, chosen and begun at random."""
+    """A `Workload` of `experiment`: runs from files, chosen and started at random."""
 
     runs: tuple[tuple[Call, ...], ...]
-    requests: int  # about how many calls in all
+    requests: int  # approximate number of calls in total
 
     @property
     def block_tokens(self) -> int:
         return BLOCK_TOKENS
 
     def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
-        """Calls per second on average, as long as the fleet keeps up."""
+        """Yield the first calls of runs; the mean is `requests_per_s` calls while the fleet keeps up."""
         rng = Random(seed)  # noqa: S311 - the same seed, the same runs
         calls = sum(len(run) for run in self.runs) / len(self.runs)
         number, at_s, count = 0, 0.0, 0
@@ -98,7 +99,7 @@ class AgentRuns:
 
 
 def read_runs(path: Path) -> tuple[tuple[Call, ...], ...]:
-    """The runs of a file, or of all files of a directory; TraceUnreadable."""
+    """Return the runs of a file or of all files of a directory; raise TraceUnreadable."""
     runs = tuple(run for each in files(path) for run in _runs(each))
     if not runs:
         raise TraceUnreadable(f"{path}: no spans of calls to a model")
@@ -106,25 +107,25 @@ def read_runs(path: Path) -> tuple[tuple[Call, ...], ...]:
 
 
 def files(path: Path) -> list[Path]:
-    """Those of a directory and the ones below it, or the file itself."""
+    """Return the trace files of a directory and its subdirectories, or the file itself."""
     return sorted([*path.rglob("*.json"), *path.rglob("*.json.gz")]) if path.is_dir() else [path]
 
 
 def replayed(path: Path) -> Iterator[WorkloadRequest]:
-    """All runs, begun at once; each goes on as its calls are answered."""
+    """Return the first calls of all runs, which start at the same time; answers trigger the next calls."""
     firsts = [first for number, run in enumerate(read_runs(path)) for first in _Run(run, number, 0.0).begin()]
     return iter(sorted(firsts, key=lambda first: first.at_s))
 
 
 class _Run:
-    """One run under way."""
+    """One run in progress."""
 
     __slots__ = ("_calls", "_followers", "_missing", "_session", "_start_s", "_variant")
 
     def __init__(self, calls: Sequence[Call], number: int, start_s: float) -> None:
         self._calls = calls
         self._session = f"agent-{number}"
-        self._variant = seed_of(self._session, "")  # another conversation: no block but the system's is another run's
+        self._variant = seed_of(self._session, "")  # unique to the run: runs share only the system message's blocks
         self._start_s = start_s
         self._missing = [len(call.follows) for call in calls]
         self._followers: list[list[int]] = [[] for _ in calls]
@@ -202,7 +203,7 @@ def _call(path: Path, span: _Span, run: Sequence[_Span]) -> Call:
 
 
 def _follows(span: _Span, run: Sequence[_Span]) -> tuple[int, ...]:
-    """Indices of those it waited for."""
+    """Return the indexes of the calls that this one waited for."""
     ended = [(index, other) for index, other in enumerate(run) if other is not span and _before(other, span)]
     parent = tuple(index for index, other in ended if other.span_id == span.parent_span_id)
     if parent:
@@ -229,7 +230,7 @@ def _output_bytes(span: _Span) -> int:
 
 
 def _text(path: Path, span: _Span) -> tuple[bytes, int]:
-    """What was said, and how much of its beginning is a system message."""
+    """Return the messages' text and the number of its leading bytes that are a system message."""
     messages = span.attributes["gen_ai.input.messages"]
     try:
         said = msgspec.json.decode(messages, type=list[dict[str, Any]]) if isinstance(messages, str) else messages

@@ -1,20 +1,20 @@
 """A fleet's own request traces as a workload: the files that gateways write, or their rows as JSON lines.
 
-Rows say when, who, which model, how long, and how much of the prompt was found in a cache; never what was said. So:
+Rows have time, tenant, model, lengths and the cached part of the prompt, but no text. So:
 
-    who asked for what    the model that was asked for, where another one answered in its place
-    lengths               the engine's own count; where a request came to no engine, the tenant's mean of those that did
-    a chat's next turn    begins with all of the former one's prompt and answer (equal `session_id`, and no shorter)
-    any other prompt      begins with `cached_tokens` of what the tenant's prompts for that model have in common
-    the rest              is shared by nobody
+    requested model       the one that was requested, even if another one answered
+    lengths               the engine's own count; if a request reached no engine, the tenant's mean of those that did
+    a chat's next turn    starts with the former one's whole prompt and answer (equal `session_id`, and no shorter)
+    any other prompt      starts with `cached_tokens` of the common text of the tenant's prompts for that model
+    the rest              is not shared
 
-What this gets wrong: a beginning that was shared but was cached nowhere when it came does not show, so hit ratios are
-too low by what the recorded routing missed, for requests without a session; and a chat that was edited counts as one
-that grew. A client that left early asks for what it had got. How far off a recorded run is:
-test_simulated_again_as_many_are_served_and_as_much_is_cached.
+Known errors: a shared prefix that was cached nowhere when its request came does not show, so hit ratios of requests
+without a session are too low by what the recorded routing missed. An edited chat counts as one that grew. A client
+that left early requests only what it had received. test_simulated_again_as_many_are_served_and_as_much_is_cached
+bounds the difference to a recorded run.
 
-Requests that a tenant's own limits refused leave no row. Rows are written when requests end: all are held (about 400
-bytes each) and put in order. Neighbours: `functions.telemetry.trace_row` has the columns; `traces` chooses by name.
+Requests that a tenant's own limits rejected have no row. Rows are written when requests end, so all are held in
+memory (about 400 bytes each) and sorted. `functions.telemetry.trace_row` has the columns.
 """
 
 from collections import OrderedDict
@@ -36,11 +36,11 @@ _MOST_ROWS = 2_000_000
 _MOST_TOKENS = 10_000_000
 _MOST_CHATS = 100_000
 _BANDS = {str(name): index for index, name in enumerate(BANDS)}
-_NO_PROMPT_TOKENS, _NO_OUTPUT_TOKENS = 512.0, 128.0  # where no request at all says how long it was
+_NO_PROMPT_TOKENS, _NO_OUTPUT_TOKENS = 512.0, 128.0  # defaults if no request has a length
 
 
 class _Row(msgspec.Struct, gc=False):
-    """What is used of a row; the rest is passed over."""
+    """The fields of a row that are used; others are ignored."""
 
     ts: float
     request_id: str
@@ -58,7 +58,7 @@ class _Row(msgspec.Struct, gc=False):
 
 
 def captured(path: Path, last_s: float | None = None) -> Iterator[WorkloadRequest]:
-    """In order of time, beginning at 0; of the last `last_s` seconds alone; TraceUnreadable."""
+    """Yield the requests, or those of the last `last_s` seconds, by time from 0; raise TraceUnreadable."""
     found = sorted(_rows(path), key=attrgetter("ts", "request_id"))
     if last_s is not None and found:
         since_s = found[-1].ts - last_s
@@ -75,7 +75,7 @@ def captured(path: Path, last_s: float | None = None) -> Iterator[WorkloadReques
 
 
 def files(path: Path) -> list[Path]:
-    """Those of a directory, oldest first, or the file itself."""
+    """Return the trace files of a directory, oldest first, or the file itself."""
     return sorted(path.glob(PATTERN)) if path.is_dir() else [path]
 
 
@@ -85,7 +85,7 @@ def _rows(path: Path) -> Iterator[_Row]:
     for each in files(path):
         broken: tuple[int, str] | None = None
         for number, line in lines(each):
-            if broken is not None:  # not the last line, which a process that was killed leaves behind
+            if broken is not None:  # only a last line may be broken, by a killed process
                 refuse(each, *broken)
             try:
                 row = decoder.decode(line)
@@ -110,7 +110,7 @@ def _check(row: _Row, path: Path, number: int) -> None:
 
 
 class _Models:
-    """What was asked for, also by those who never came to an engine, or were answered by another model."""
+    """Requested models, even of requests that reached no engine or were answered by another model."""
 
     def __init__(self, rows: Iterable[_Row]) -> None:
         self._known: dict[str, tuple[str | None, str | None]] = {}
@@ -119,7 +119,7 @@ class _Models:
                 self._known[row.model_id] = (row.adapter_id or None, row.pool)
 
     def asked_for(self, row: _Row) -> tuple[str | None, str | None]:
-        """The adapter and the pool."""
+        """Return the requested adapter and pool."""
         known = self._known.get(row.degraded_from or row.model_id)
         return known if known is not None else (row.adapter_id or None, row.pool or None)
 
@@ -135,13 +135,13 @@ class _Mean:
 
 
 class _Lengths:
-    """Tokens of each request; of those that do not say, their tenant's mean, or everybody's."""
+    """Tokens of each request; missing counts are replaced by the mean of the tenant, or else of all tenants."""
 
     def __init__(self, rows: Iterable[_Row]) -> None:
         self._prompts: dict[str, _Mean] = {}
         self._outputs: dict[str, _Mean] = {}
         for row in rows:
-            for name in (row.tenant_id, ""):  # no tenant's name is empty: everybody
+            for name in (row.tenant_id, ""):  # the empty name stands for all tenants
                 if row.prompt_tokens is not None:
                     self._prompts.setdefault(name, _Mean()).add(row.prompt_tokens)
                 if row.completion_tokens is not None:
@@ -163,7 +163,7 @@ def _guess(means: dict[str, _Mean], tenant: str, otherwise: float) -> int:
 
 @dataclass(slots=True)
 class _Beginnings:
-    """Names for blocks: a tenant's common ones are negative, all others a request's own."""
+    """Block names: negative ones are common to a tenant's prompts, others belong to one request or chat."""
 
     _common: dict[tuple[str, str], int] = field(default_factory=dict)  # by tenant and model
     _chats: OrderedDict[tuple[str, str, str], tuple[int, tuple[int, ...]]] = field(default_factory=OrderedDict)

@@ -1,28 +1,26 @@
-"""Who begins a chat, and when: tenants by Zipf's law, each with its own burstiness and adapters, a day's curve, spikes.
+"""Start times of chats: tenants by Zipf's law, each with its own burstiness and adapters, a daily curve, and spikes.
 
     weight of tenant r      (r + 1)^-zipf
     its burstiness          coefficient of variation of its gaps: log-normal over tenants with the median `burstiness`
                             and the 95th percentile `burstiness_p95` (ServeGen's clients: 1.2 and 9)
-    adapters                adapter a belongs to tenant a mod tenants; a chat of a tenant that has some uses one of them
+    adapters                adapter a belongs to tenant a mod tenants; chats of tenants with adapters use one of them
                             so often that `adapter_ratio` of all chats do, its first ones more often (Zipf again)
     rate                    mean x (1 + swing sin(2 pi (t / day - 1/4))) x spikes: lowest when the day begins
 
-A spike rises over `rise_s` to `factor` times the rate, lasts, and falls as it rose; one with an adapter multiplies
-that adapter's chats alone. Worked example (test_a_spike_rises_in_its_time): 5 times within 30 s from 100 s on: at
-115 s there are 3 times as many, at 130 s 5 times.
+A spike rises over `rise_s` to `factor` times the rate, lasts, and falls as it rose; a spike with an adapter
+multiplies only that adapter's chats. Worked example (test_a_spike_rises_in_its_time): 5 times within 30 s from 100 s
+on: at 115 s there are 3 times as many, at 130 s 5 times.
 
 Times of many senders in one window (`spread`):
 
     gaps of a sender    gamma distributed, coefficient of variation cv: shape 1 / cv^2; cv 1 is Poisson
     its times           count + 1 gaps, added up and stretched over the window: exactly `count` fall into it
 
-Stretching keeps a rate what it is said to be, however bursty the sender: drawn freely, a sender with cv 9 would be off
-by cv^2 / 2 = 40 requests a window (test_a_bursty_sender_keeps_its_rate). How many come is the caller's to say:
-`rounded` for a rate that was recorded, `drawn` for one that is a mean. All of it is numpy over all senders at once,
-about 0.2 us a request.
+Stretching preserves the rate, however bursty the sender: without it, a sender with cv 9 would be off by cv^2 / 2 = 40
+requests a window (test_a_bursty_sender_keeps_its_rate). The caller decides the counts: `rounded` for a recorded rate,
+`drawn` for a mean rate. All of it is numpy over all senders together, about 0.2 us per request.
 
-Memory is one window of chats and a few numbers a tenant, whatever the traffic. Neighbour: `synthetic` makes chats of
-what begins here.
+Memory is one window of chats and a few numbers per tenant, for any traffic. `synthetic` makes the chats.
 """
 
 from bisect import bisect_left
@@ -37,19 +35,19 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_LAST = 1.0 - 1e-9  # of a window; 1 is the next one's
-_LEAST_GAP = 1e-300  # a gamma of small shape is 0 in floating point; not all of a sender's may be
+_LAST = 1.0 - 1e-9  # end of a window; 1 belongs to the next
+_LEAST_GAP = 1e-300  # a gamma of small shape can be 0 in floating point; a sender's gaps must not all be 0
 _WINDOW_S = 60.0
 _WINDOW_CHATS = 200_000
-_STEPS = 60  # of a window, between which the rate is taken for even
+_STEPS = 60  # per window; the rate is constant between them
 _NORMAL_P95 = 1.6449
 
 
 class Arrivals(NamedTuple):
-    """In order of time."""
+    """Arrivals in order of time."""
 
-    owners: Ints  # which sender, by index
-    times: Floats  # shares of the window: 0 up to 1
+    owners: Ints  # index of the sender
+    times: Floats  # shares of the window, from 0 to below 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +56,10 @@ class Spike:
     factor: float
     rise_s: float = 30.0
     lasts_s: float = 300.0
-    adapter: int | None = None  # by index; None: all traffic
+    adapter: int | None = None  # index; None: all traffic
 
     def height(self, times_s: Floats) -> Floats:
-        """0 before and after, 1 at its top."""
+        """Return the spike's height at each time: 0 outside of it, 1 at its top."""
         rise_s = max(self.rise_s, 1e-9)
         ends_s = self.at_s + self.rise_s + self.lasts_s
         return np.clip(np.minimum((times_s - self.at_s) / rise_s, 1.0 - (times_s - ends_s) / rise_s), 0.0, 1.0)
@@ -73,7 +71,7 @@ class Crowd:
     tenants: int
     zipf: float
     burstiness: float
-    burstiness_p95: float | None  # None: all tenants alike
+    burstiness_p95: float | None  # None: all tenants are alike
     adapters: int
     adapter_ratio: float
     adapter_zipf: float
@@ -83,7 +81,7 @@ class Crowd:
 
 
 class Begun(NamedTuple):
-    """A chat begins."""
+    """The start of one chat."""
 
     at_s: float
     tenant: int
@@ -91,7 +89,7 @@ class Begun(NamedTuple):
 
 
 def begun(crowd: Crowd, from_s: float, until_s: float, seed: int) -> Iterator[Begun]:
-    """In order of time."""
+    """Yield the starts of chats in order of time."""
     rng = np.random.default_rng((seed, 0))
     ranked = (np.arange(crowd.tenants, dtype=np.float64) + 1.0) ** -crowd.zipf
     weights: Floats = np.asarray(ranked / ranked.sum(), dtype=np.float64)
@@ -116,7 +114,7 @@ def _burstiness(crowd: Crowd, rng: np.random.Generator) -> Floats:
 
 
 def _curve(crowd: Crowd, times_s: Floats) -> Floats:
-    """The rate at each time, of the mean."""
+    """Return the rate at each time, relative to the mean."""
     curve = 1.0 + crowd.swing_ratio * np.sin(2 * pi * (times_s / crowd.day_s - 0.25))
     for spike in crowd.spikes:
         if spike.adapter is None:
@@ -133,7 +131,7 @@ class _Window(NamedTuple):
     lasts_s: float
 
     def steps(self) -> Floats:
-        """Their middles."""
+        """Return the middle of each step."""
         return np.asarray(self.at_s + self.lasts_s * (np.arange(_STEPS) + 0.5) / _STEPS, dtype=np.float64)
 
 
@@ -149,7 +147,7 @@ def _usual(crowd: Crowd, weights: Floats, cvs: Floats, window: _Window, rng: np.
 
 
 def _placed(found: Arrivals, curve: Floats, window: _Window) -> _Times:
-    """Evenly spread times as they come when the rate follows a curve."""
+    """Map evenly spread times to a rate that follows the curve."""
     risen = np.concatenate(([0.0], np.cumsum(curve)))
     if risen[-1] <= 0.0:
         return _Times([], [])
@@ -158,7 +156,7 @@ def _placed(found: Arrivals, curve: Floats, window: _Window) -> _Times:
 
 
 def _spiked(crowd: Crowd, spike: Spike, choose: "_Adapters", window: _Window, rng: np.random.Generator) -> _Times:
-    """What one adapter's spike adds."""
+    """Return the additional chats of one adapter's spike."""
     times_s = window.steps()
     height = spike.height(times_s)
     if spike.adapter is None or not height.any():
@@ -187,7 +185,7 @@ def _merged(parts: list[tuple[_Times, int | None]], choose: "_Adapters", rng: np
 
 
 class _Adapters:
-    """Whose they are, and how often each is used."""
+    """Owners of the adapters, and how often each adapter is used."""
 
     def __init__(self, crowd: Crowd, weights: Floats) -> None:
         self._tenants, self._adapters = crowd.tenants, crowd.adapters
@@ -198,7 +196,7 @@ class _Adapters:
         self._risen: list[float] = np.cumsum((np.arange(most) + 1.0) ** -crowd.adapter_zipf).tolist()
 
     def of(self, tenant: int, use: float, which: float) -> int | None:
-        """The one that a chat of a tenant uses, by two numbers between 0 and 1."""
+        """Return the adapter of a tenant's chat, or None, from two random numbers between 0 and 1."""
         if use >= self._use_ratio or tenant >= self._adapters:
             return None
         known = self._known(tenant)
@@ -208,7 +206,7 @@ class _Adapters:
         return adapter % self._tenants
 
     def share_of(self, adapter: int) -> float:
-        """Of all chats."""
+        """Return the adapter's share of all chats."""
         tenant, place = self.owner_of(adapter), adapter // self._tenants
         own: float = (place + 1.0) ** -self._zipf / self._risen[self._known(tenant) - 1]
         return float(self._weights[tenant]) * self._use_ratio * own
@@ -218,12 +216,12 @@ class _Adapters:
 
 
 def log_normal_tokens(normal: float, median: int, width: float, most: int) -> int:
-    """A length, of a standard normal number."""
+    """Return a log-normal length for a standard normal number."""
     return max(1, min(most, int(exp(log(median) + width * normal))))
 
 
 def spread(counts: Ints, cvs: Floats, rng: np.random.Generator) -> Arrivals:
-    """`counts` and `cvs` by sender."""
+    """Return arrivals in one window (see the module); `counts` and `cvs` are by sender."""
     senders = np.flatnonzero(counts > 0)
     rows = counts[senders] + 1
     if not len(senders):
@@ -234,21 +232,21 @@ def spread(counts: Ints, cvs: Floats, rng: np.random.Generator) -> Arrivals:
     gaps /= np.add.reduceat(gaps, ends - rows)[ordinals]
     times = np.clip(np.cumsum(gaps) - ordinals, 0.0, _LAST)
     inside = np.ones(len(times), dtype=bool)
-    inside[ends - 1] = False  # the last gap of each reaches the end of the window
+    inside[ends - 1] = False  # the last gap of each sender ends at the window's end
     times, owners = times[inside], senders[ordinals[inside]]
     order = np.argsort(times, kind="stable")
     return Arrivals(owners[order], times[order])
 
 
 def rounded(expected: Floats, rng: np.random.Generator) -> Ints:
-    """Whole counts whose mean is what is expected: 2.3 is 2 or, three times of ten, 3."""
+    """Return whole counts with the expected mean: 2.3 becomes 2, or 3 in three of ten cases."""
     return np.floor(expected + rng.random(len(expected))).astype(np.int64)
 
 
 def drawn(expected: Floats, cvs: Floats, rng: np.random.Generator) -> Ints:
-    """Counts that vary as those of a renewal process do: mean n, variance about cv^2 n; where cv is below 1, n.
+    """Return counts that vary like a renewal process: mean n, variance about cv^2 n, or n if cv is below 1.
 
-    A Poisson whose own mean is gamma distributed with variance (cv^2 - 1) n. Worked example (test_counts_vary): n = 100
+    Each is Poisson with a gamma distributed mean of variance (cv^2 - 1) n. Worked example (test_counts_vary): n = 100
     and cv = 3 have a standard deviation of 30.
     """
     excess = np.maximum(cvs**2 - 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""One request of a workload: a prompt is known by its length and by the blocks that it may share."""
+"""One request of a workload. A prompt is known by its length and by the blocks that it may share."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,11 @@ from functions.api.ids import TenantId
 
 
 class WorkloadRequest:
-    """`blocks` name the prompt's beginning in whole blocks of the workload's size: equal names, equal text.
+    """One request. `blocks` name the prompt's leading whole blocks, in the workload's block size: equal names, equal
+    text.
 
-    `then` is told when this one is over, served or not, and says what is asked because of it (an agent's next call):
-    a closed loop. None: nothing is.
+    `then` is called when the request is over, served or not, and returns the requests that follow it, such as an
+    agent's next call: a closed loop. None: no request follows.
     """
 
     __slots__ = (
@@ -48,6 +49,6 @@ class WorkloadRequest:
         self.blocks = blocks
         self.session = session
         self.adapter = adapter  # None: the base model
-        self.pool = pool  # None: the first pool there is
-        self.region = region  # where the client is; empty: anywhere
+        self.pool = pool  # None: the setting's first pool
+        self.region = region  # region of the client; empty: any
         self.then: Callable[[float], Sequence[WorkloadRequest]] | None = None

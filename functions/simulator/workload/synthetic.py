@@ -1,19 +1,17 @@
-"""Synthetic traffic: chats that grow turn by turn, begun by a crowd of tenants; the same for the same seed.
+"""Synthetic traffic: chats that grow turn by turn, started by a crowd of tenants; deterministic for a seed.
 
     rate of new chats  = requests per second / mean turns
     turns of a chat    geometric, so that a chat's age says nothing of how long it will go on
     a turn's prompt    = the system prompt of the tenant (or of its adapter) + all before it + a new question
-    lengths            log-normal with the medians asked for
+    lengths            log-normal with the given medians
 
-Chats have begun before the first request that is told of, so that the first second is like all others
-(test_the_rate_is_even). The day's curve and spikes are those of new chats: with several turns, requests follow a chat's
-length behind. Traffic of which half a million chats would be under way is
-refused: with one turn there is no such bound.
+Chats start before the first request that is yielded, so that the first second is like all others
+(test_the_rate_is_even). The daily curve and spikes apply to new chats; requests of later turns follow with a delay.
+Traffic with more than half a million chats in progress is rejected; with one turn per chat there is no limit.
 
 Worked example (test_a_chat_shares_its_beginning): with blocks of 64 tokens and a system prompt of 512, the first 8
-blocks of every turn are the tenant's own, the next ones the chat's. A request costs about 5 us.
-
-Neighbours: `crowd` says who begins when; several pools are several `synthetic`s, put together by `merged`.
+blocks of every turn are the tenant's own, the next ones the chat's. A request costs about 5 us. `crowd` gives the
+start times; for several pools, `merged` combines several `synthetic`s.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,9 +29,9 @@ BLOCK_TOKENS = 64
 _MOST_TOKENS = 32_000
 _MOST_TURNS = 200
 _MOST_CHATS = 500_000
-_CHATS_BEFORE = 6  # mean lengths of a chat: by then, as many end as begin
-_TOKEN_S = 0.015  # how fast an answer is taken to come, before the next question
-_BLOCK_NAMES = 2048  # a chat's: 64,000 tokens in blocks of 64 are 1,000
+_CHATS_BEFORE = 6  # mean lengths of a chat; after that, chats end as often as they start
+_TOKEN_S = 0.015  # assumed seconds per token of an answer, before the next question
+_BLOCK_NAMES = 2048  # per chat: 64,000 tokens in blocks of 64 are 1,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +39,20 @@ class Traffic:
     requests_per_s: float
     seconds: float
     tenants: int = 20
-    zipf: float = 1.0  # the exponent: 0 is everybody alike
+    zipf: float = 1.0  # exponent; 0: all tenants are alike
     burstiness: float = 1.0  # coefficient of variation of a tenant's gaps between chats; the median of all tenants
-    burstiness_p95: float | None = None  # of the most bursty twentieth; None: all are alike
-    turns: int = 4  # of a chat, on average
+    burstiness_p95: float | None = None  # 95th percentile over tenants; None: all are alike
+    turns: int = 4  # mean per chat
     thinking_s: float = 10.0
     system_tokens: int = 512
     question_tokens: int = 120  # median
     answer_tokens: int = 150  # median
-    spread: float = 0.8  # of the logarithm of lengths
-    batch_ratio: float = 0.0  # of all requests, in band `batch`
+    spread: float = 0.8  # standard deviation of the logarithm of lengths
+    batch_ratio: float = 0.0  # share of chats in band `batch`
     adapters: int = 0
-    adapter_ratio: float = 0.17  # of all chats, where there are adapters
+    adapter_ratio: float = 0.17  # share of all chats, if there are adapters
     adapter_zipf: float = 1.0
-    swing_ratio: float = 0.0  # of the rate, up and down in a day
+    swing_ratio: float = 0.0  # amplitude of the daily curve, relative to the rate
     day_s: float = 86_400.0
     spikes: tuple[Spike, ...] = ()
     pool: str | None = None
@@ -68,7 +66,7 @@ class Traffic:
 
 
 def synthetic(traffic: Traffic, seed: int) -> Iterator[WorkloadRequest]:
-    """In order of time."""
+    """Yield the requests in order of time."""
     rng = Random(seed)  # noqa: S311 - the same seed, the same traffic
     due: list[tuple[float, int, _Chat]] = []  # next turns
     for number, new in enumerate(begun(_crowd(traffic), _begins_s(traffic), traffic.seconds, seed), 1):
@@ -80,7 +78,7 @@ def synthetic(traffic: Traffic, seed: int) -> Iterator[WorkloadRequest]:
 
 
 def merged(*parts: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
-    """Several workloads as one, in order of time."""
+    """Combine several workloads in order of time."""
     return merge(*parts, key=attrgetter("at_s"))
 
 
@@ -145,11 +143,11 @@ class _Chat:
         )  # fmt: skip
 
     def pause_s(self, request: WorkloadRequest) -> float:
-        """Until the next question: the answer comes, and is read."""
+        """Return the seconds to the next question: the time of the answer, and of reading it."""
         return self._rng.expovariate(1 / max(1e-3, self._traffic.thinking_s)) + request.output_tokens * _TOKEN_S
 
     def _blocks(self, prompt_tokens: int) -> tuple[int, ...]:
-        """The system prompt's have negative names."""
+        """Return the blocks' names; those of the system prompt are negative."""
         system = self._traffic.system_tokens // BLOCK_TOKENS
         common = -1 - self._common * _BLOCK_NAMES
         own = self._name * _BLOCK_NAMES

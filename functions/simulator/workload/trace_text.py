@@ -1,7 +1,7 @@
-"""Lines of trace files: gzip'd or not, each bounded, and errors with their line.
+"""Lines of trace files, gzipped or not, each with a size limit; errors have the line number.
 
-A trace comes from anywhere, so a line of a gigabyte, bytes that are no text and half a gzip file are `TraceUnreadable`
-like any other error, and nothing is held but one line. Neighbours: `mooncake`, `azure`, `servegen` read through this.
+A trace may come from any source. An overlong line, bytes that are not text and a truncated gzip file are all
+`TraceUnreadable`, and only one line is in memory. `traces` and `captured` read through this.
 """
 
 import gzip
@@ -14,11 +14,11 @@ LINE_MAX_BYTES = 1024 * 1024  # the longest prompt of Mooncake's names 247 block
 
 
 class TraceUnreadable(ValueError):
-    """The file is not what its name says; the message has the line."""
+    """The file does not match its format; the message has the line."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line that is not blank, with its number, without its end; TraceUnreadable."""
+    """Yield each line that is not blank, stripped, with its number; raise TraceUnreadable."""
     number = 0
     try:
         with _opened(path) as file:
@@ -36,7 +36,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """The cells of a CSV without quotes, of the columns asked for, in that order; TraceUnreadable."""
+    """Yield the cells of the given columns of a CSV without quotes, in that order; raise TraceUnreadable."""
     wanted: list[int] = []
     width = 0
     for number, line in lines(path):

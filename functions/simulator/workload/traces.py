@@ -6,8 +6,8 @@
     .ndjson     shoal's own request traces, also a directory of them (`captured`)
     .json       an agent's run as OpenTelemetry spans, also a directory of those (`agents`)
 
-`.gz` may follow. Mooncake's conversation stamps are whole multiples of about 3 s: requests of one stamp are spread
-evenly up to the next, since replayed as they are they make clumps that nobody sent (test_clumps_are_spread).
+`.gz` may follow. Mooncake's conversation timestamps are multiples of about 3 s. Requests with the same timestamp are
+spread evenly up to the next one, since clumps were not in the original traffic (test_clumps_are_spread).
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class _Row(msgspec.Struct):
 
 
 def read_trace(path: Path) -> Iterator[WorkloadRequest]:
-    """In order of time, beginning at 0; TraceUnreadable."""
+    """Yield the requests in order of time, starting at 0; raise TraceUnreadable."""
     kind = _kind(path)
     if kind == "captured":
         return captured.captured(path)
@@ -51,7 +51,7 @@ def read_trace(path: Path) -> Iterator[WorkloadRequest]:
 
 
 def block_tokens_of(path: Path) -> int:
-    """The size of the blocks in which the trace names its prompts."""
+    """Return the size of the blocks in which the trace names its prompts."""
     kind = _kind(path)
     if kind == "captured":
         return captured.BLOCK_TOKENS
@@ -87,7 +87,7 @@ def mooncake(path: Path) -> Iterator[WorkloadRequest]:
 
 
 def _clumps(path: Path) -> Iterator[tuple[float, list[_Row]]]:
-    """The rows of each stamp."""
+    """Yield the rows of each timestamp."""
     for stamp_ms, same in groupby(_mooncake_rows(path), key=attrgetter("timestamp")):
         rows = list(islice(same, _MOST_AT_ONCE + 1))
         if len(rows) > _MOST_AT_ONCE:
@@ -137,6 +137,6 @@ def _spread(clump: tuple[float, list[_Row]], start_ms: float, step_s: float) -> 
     stamp_ms, rows = clump
     for index, row in enumerate(rows):
         at_s = (stamp_ms - start_ms) / 1000 + step_s * index / len(rows)
-        # The last block may be a part of one: it is shared only where the whole is.
+        # A partial last block is not shared.
         whole = row.hash_ids[: row.input_length // MOONCAKE_BLOCK_TOKENS]
         yield WorkloadRequest(at_s, _ANYBODY, max(1, row.input_length), max(1, row.output_length), blocks=whole)
