@@ -73,7 +73,7 @@ class EngineClient:
     async def version(self) -> str:
         version = _object(await self._call("GET", "/version")).get("version")
         if not isinstance(version, str):
-            raise EngineGarbled("/version without a version")
+            raise EngineGarbled("GET /version: an answer without a version")
         return version
 
     async def models(self) -> tuple[EngineModel, ...]:
@@ -119,7 +119,7 @@ class EngineClient:
         answer = _object(await self._call("POST", "/tokenize", {"model": model, "prompt": prompt}))
         tokens = answer.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-            raise EngineGarbled("/tokenize without tokens")
+            raise EngineGarbled("POST /tokenize: an answer without tokens")
         return tuple(tokens)
 
     async def _call(

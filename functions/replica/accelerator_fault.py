@@ -60,7 +60,7 @@ class AcceleratorFault:
         elif not before:
             found = kept or fatal(self._source.errors())
             if found:
-                _log.error("out, until somebody clears it: %s", found)
+                _log.error("the replica is out until this accelerator error is cleared: %s", found)
                 self._keep(found)
                 self._change(found)
 
@@ -78,7 +78,7 @@ class AcceleratorFault:
             return ""
         except OSError as error:  # the file exists but its content is unknown
             return f"{self._file} cannot be read: {error.strerror}"
-        return said or "taken out by hand"
+        return said or "taken out by an operator"
 
     def _keep(self, fault: str) -> None:
         if self._file is None or self._file.exists():

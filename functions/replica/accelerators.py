@@ -147,20 +147,28 @@ class Accelerators(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ["pool", "accelerator"]
-        count = GaugeMetricFamily("shoal_replica_accelerators", "Accelerators it has.", labels=["pool", "replica"])
+        count = GaugeMetricFamily(
+            "shoal_replica_accelerators", "Accelerators of the replica.", labels=["pool", "replica"]
+        )
         count.add_metric([self._pool, self._replica], len(self.readings))
         yield count
-        used = GaugeMetricFamily("shoal_accelerator_used_ratio", "Time with work on it, 0 to 1.", labels=labels)
-        memory = GaugeMetricFamily("shoal_accelerator_memory_used_bytes", "Memory in use.", labels=labels)
-        total = GaugeMetricFamily("shoal_accelerator_memory_bytes", "Memory in all.", labels=labels)
-        power = GaugeMetricFamily("shoal_accelerator_power_watts", "Power that it draws.", labels=labels)
-        heat = GaugeMetricFamily("shoal_accelerator_temperature_celsius", "Temperature of its chip.", labels=labels)
+        used = GaugeMetricFamily(
+            "shoal_accelerator_used_ratio", "Share of time with work on the accelerator, 0 to 1.", labels=labels
+        )
+        memory = GaugeMetricFamily("shoal_accelerator_memory_used_bytes", "Accelerator memory in use.", labels=labels)
+        total = GaugeMetricFamily("shoal_accelerator_memory_bytes", "Total accelerator memory.", labels=labels)
+        power = GaugeMetricFamily("shoal_accelerator_power_watts", "Power draw of the accelerator.", labels=labels)
+        heat = GaugeMetricFamily(
+            "shoal_accelerator_temperature_celsius", "Temperature of the accelerator's chip.", labels=labels
+        )
         errors = CounterMetricFamily(
             "shoal_accelerator_errors",
-            "Errors that the driver told of (xid) and of memory (ecc_corrected, ecc_uncorrected).",
+            "Errors that the driver reported (xid) and memory errors (ecc_corrected, ecc_uncorrected).",
             labels=["pool", "accelerator", "kind"],
         )
-        last = GaugeMetricFamily("shoal_accelerator_last_xid", "Number of the last XID; 0: none.", labels=labels)
+        last = GaugeMetricFamily(
+            "shoal_accelerator_last_xid", "Number of the last XID; 0 if there was none.", labels=labels
+        )
         for index, it in enumerate(self.readings):
             of = [self._pool, str(index)]
             values = (it.used_ratio, it.memory_used_bytes, it.memory_total_bytes, it.power_w, it.temperature_c)
@@ -172,7 +180,7 @@ class Accelerators(Collector):
             last.add_metric(of, self._last_xid.get(index, 0))
         yield from (used, memory, total, power, heat, errors, last)
 
-    # on the thread
+    # methods of the reading thread
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -249,7 +249,7 @@ def _follow(
 def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
     """Warn about a setting that repeats an engine argument but no longer agrees with it."""
     if name in settings.model_fields_set and of_engine not in (None, configured):
-        _log.warning("%s is set to %d; the engine's arguments say %d, which counts", name, configured, of_engine)
+        _log.warning("%s is set to %d, but the engine's arguments set %d, which is used", name, configured, of_engine)
 
 
 def _devices(settings: ReplicaSettings) -> Any | None:

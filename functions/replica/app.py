@@ -67,7 +67,7 @@ class Drain:
         if self.began_s is not None:
             self.began_s = None
             self.status.draining = False
-            _log.info("the drain is called off")
+            _log.info("the drain is cancelled")
         return True
 
     def engine_is_new(self) -> None:
@@ -145,7 +145,7 @@ def make_app(
         except EngineError as error:
             age_s = status.clock() - read_s
             if age_s > _METRICS_KEPT_S:
-                words = {"error": f"the engine's metrics do not come: {error}"}
+                words = {"error": f"the engine's metrics are unavailable: {error}"}
                 return JSONResponse(words, status_code=503, headers={"retry-after": "5"})
             return Response(last, media_type=CONTENT_TYPE_LATEST, headers={"age": f"{age_s:.0f}"})
         return Response(last, media_type=CONTENT_TYPE_LATEST)
@@ -154,7 +154,7 @@ def make_app(
     async def start_drain(
         wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0, engine_ends: bool = False
     ) -> Response:
-        drain.begin("its engine is to end" if engine_ends else "asked by POST /drain", engine_ends=engine_ends)
+        drain.begin("its engine is to end" if engine_ends else "requested by POST /drain", engine_ends=engine_ends)
         done = await drain.wait(wait_s)
         return JSONResponse({"drained": done, "outstanding": status.load.outstanding}, status_code=200 if done else 202)
 
@@ -162,7 +162,7 @@ def make_app(
     async def undo_drain() -> Response:
         if drain.undo():
             return JSONResponse({"draining": False})
-        return JSONResponse({"error": "this agent is stopping: nothing calls that off"}, status_code=409)
+        return JSONResponse({"error": "this agent is stopping: its drain cannot be cancelled"}, status_code=409)
 
     return app
 
@@ -175,7 +175,9 @@ def _from_here(request: Request) -> None:
     except ValueError:
         address = ipaddress.IPv4Address(0)
     if not (getattr(address, "ipv4_mapped", None) or address).is_loopback:
-        raise HTTPException(403, "only from inside the pod or the machine, by 127.0.0.1: `kubectl exec` gets you there")
+        raise HTTPException(
+            403, "this route accepts only 127.0.0.1, from inside the pod or the machine: use `kubectl exec`"
+        )
 
 
 def _describe(status: AgentStatus) -> dict[str, object]:

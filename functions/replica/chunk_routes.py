@@ -57,7 +57,7 @@ def chunk_routes(shelf: ChunkShelf, uploads: ChunkUploads) -> APIRouter:
     async def chunk(sha256: str, artifact: str) -> Response:
         digest = _digest(artifact)
         if digest is None:
-            return _refused(400, "artifact is a digest: sha256: and 64 hex digits")
+            return _refused(400, "artifact must be a digest: sha256: and 64 hex digits")
         if uploads.running >= uploads.max_uploads:
             uploads.refused_total += 1
             return _busy(uploads)
@@ -78,7 +78,7 @@ def chunk_routes(shelf: ChunkShelf, uploads: ChunkUploads) -> APIRouter:
     async def have(digest: str) -> Response:
         asked = _digest(digest)
         if asked is None:
-            return _refused(400, "the path ends with a digest: sha256: and 64 hex digits")
+            return _refused(400, "the path must end with a digest: sha256: and 64 hex digits")
         await asyncio.to_thread(shelf.find, asked)
         found = shelf.have(asked)
         if found is None:
@@ -125,7 +125,7 @@ def _have(shelf: ChunkShelf, digest: Digest) -> dict[str, str]:
 def _busy(uploads: ChunkUploads) -> Response:
     after_ms = uploads.busy_ms()
     headers = {"retry-after": str(-(-after_ms // 1000)), RETRY_HEADER: str(after_ms)}
-    return _refused(503, "as many uploads as may are running; come again", headers)
+    return _refused(503, "too many uploads are running; retry after the time in retry-after", headers)
 
 
 def _digest(text: str) -> Digest | None:

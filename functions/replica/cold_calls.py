@@ -63,7 +63,9 @@ class ColdCalls:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(call.answer)
         except TimeoutError:
-            return LoadAnswer("timed_out", f"{name} is not loaded within {wait_s:.1f} s; a load that has begun goes on")
+            return LoadAnswer(
+                "timed_out", f"{name} was not loaded within {wait_s:.1f} s; a load that has begun continues"
+            )
         finally:
             self._waiting -= 1
             call.waiting -= 1

@@ -114,7 +114,7 @@ def _read(file: Path, began_unix_s: float, listens_unix_s: float) -> LogTimes:
             log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
             text = log.read(_TAIL_BYTES).decode(errors="replace")
     except OSError as error:
-        _log.info("the engine's log cannot be read, and stages are not told apart: %s", error)
+        _log.info("the engine's log cannot be read, so its start counts as one stage: %s", error)
         return LogTimes()
     return of_log(text.splitlines(), began_unix_s, listens_unix_s)
 

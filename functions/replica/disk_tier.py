@@ -138,7 +138,7 @@ class DiskTier:
         pinned = {digest for digest in held if start_of(digest) in needed}
         evicted = self.cache.evict(self.max_bytes, pinned, used_before_unix_s=used_before_unix_s)
         if evicted:
-            _log.info("%d artifacts left the disk, which is bounded to %d bytes", len(evicted), self.max_bytes)
+            _log.info("%d artifacts evicted from the disk, which is limited to %d bytes", len(evicted), self.max_bytes)
 
     @property
     def _leases(self) -> Path:
@@ -169,7 +169,7 @@ def _leases_in(directory: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise CacheFailed(f"the leases cannot be listed, so nothing is taken away: {error.strerror}") from error
+        raise CacheFailed(f"the leases cannot be listed, so nothing is evicted: {error.strerror}") from error
 
 
 def _read(path: Path) -> tuple[float | None, list[DigestStart]]:

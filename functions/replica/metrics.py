@@ -25,22 +25,25 @@ class AgentMetrics:
         self._registry.register(_StatusCollector(status, heartbeats))
         self._loads = Counter(
             "shoal_adapter_loads",
-            "Adapters made ready, by where they were: slot and host were loaded when requested.",
+            "Adapters made ready, by their former tier; slot and host were loaded when requested.",
             ["tier"],
             registry=self._registry,
         )
         self._failures = Counter(
-            "shoal_adapter_load_failures", "Loads that ended badly.", ["outcome"], registry=self._registry
+            "shoal_adapter_load_failures",
+            "Adapter loads that were refused or failed.",
+            ["outcome"],
+            registry=self._registry,
         )
         self._cold = Counter(
             "shoal_adapter_cold_loads",
-            "Cold loads that gateways requested, by the answer they got.",
+            "Cold loads that gateways requested, by answer.",
             ["answer"],
             registry=self._registry,
         )
         self._load_seconds = Histogram(
             "shoal_adapter_load_seconds",
-            "From the decision to load until the engine has it.",
+            "Time from the decision to load an adapter until the engine has it.",
             buckets=_LOAD_SECONDS,
             registry=self._registry,
         )
@@ -89,23 +92,31 @@ class _StatusCollector(Collector):
         status = self._status
         replica = status.identity.replica_id
         phase, _ = status.phase()
-        states = GaugeMetricFamily("shoal_replica_state", "1 for the replica's phase.", labels=["replica", "state"])
+        states = GaugeMetricFamily(
+            "shoal_replica_state", "1 for the replica's current phase, 0 for all others.", labels=["replica", "state"]
+        )
         for name in get_args(ReplicaPhase):
             states.add_metric([replica, name], float(name == phase))
         yield states
         gauges = {
-            "shoal_kv_usage_ratio": ("KV blocks in use, 0 to 1.", status.load.kv_usage_ratio),
+            "shoal_kv_usage_ratio": ("Share of KV blocks in use, 0 to 1.", status.load.kv_usage_ratio),
             "shoal_replica_running": ("Requests in the engine's batch.", status.load.running),
             "shoal_replica_waiting": ("Requests waiting in the engine.", status.load.waiting),
             "shoal_replica_adapters": ("Adapters loaded and advertised.", len(status.adapters.advertised)),
-            "shoal_replica_adapter_room": ("Free slots: adapters that could be loaded at once.", status.adapters.room),
+            "shoal_replica_adapter_room": ("Adapters that could be loaded now: free slots.", status.adapters.room),
             "shoal_replica_cold_adapters": ("Adapters that wait for a first request.", status.adapters.cold),
             "shoal_replica_disk_artifacts": ("Artifacts on the node's disk.", status.disk.artifacts),
-            "shoal_replica_disk_bytes": ("Bytes of these artifacts.", status.disk.size_bytes),
-            "shoal_replica_service_ms": ("What one outstanding request adds to the next.", status.rates.service_ms),
-            "shoal_replica_prefill_ms_per_token": ("Prefill of a token.", status.rates.prefill_ms_per_token),
+            "shoal_replica_disk_bytes": ("Bytes of the artifacts on the node's disk.", status.disk.size_bytes),
+            "shoal_replica_service_ms": (
+                "Milliseconds that each outstanding request adds to the next one's time.",
+                status.rates.service_ms,
+            ),
+            "shoal_replica_prefill_ms_per_token": (
+                "Milliseconds of prefill per token.",
+                status.rates.prefill_ms_per_token,
+            ),
             "shoal_kv_reload_ms_per_token": (
-                "Reload of a token's KV blocks from host memory; 0: none are kept there.",
+                "Milliseconds per token to reload KV blocks from host memory; 0: none are stored there.",
                 status.reload.ms_per_token(status.declared_reload),
             ),
         }
@@ -115,15 +126,15 @@ class _StatusCollector(Collector):
             yield family
         speed = GaugeMetricFamily(
             "shoal_tokens_per_second_per_accelerator",
-            "Tokens that this replica's engine generates, by its own count over half a minute, divided by its "
-            "accelerators. Of a pool: the mean.",
+            "Tokens per second that this replica's engine generates, over half a minute, divided by its accelerators. "
+            "For a pool, use the mean.",
             labels=["pool"],
         )
         speed.add_metric([status.identity.pool], status.token_rate.per_s / max(1, status.accelerators))
         yield speed
         draft = CounterMetricFamily(
             "shoal_draft_tokens",
-            "Tokens that the engine guessed ahead, by what became of them: proposed are all, accepted the right ones.",
+            "Draft tokens of speculative decoding: all proposed ones, and the accepted ones.",
             labels=["pool", "replica", "outcome"],
         )
         draft.add_metric([status.identity.pool, replica, "proposed"], status.load.draft_tokens_total)
@@ -132,7 +143,7 @@ class _StatusCollector(Collector):
         reloaded = "Prompt tokens that the engine found in host memory."
         yield CounterMetricFamily("shoal_kv_host_hit_tokens", reloaded, status.load.host_hit_tokens_total)
         yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
-        heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by outcome.", labels=["outcome"])
+        heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats, by outcome.", labels=["outcome"])
         heartbeats.add_metric(["sent"], self._heartbeats.sent)
         heartbeats.add_metric(["failed"], self._heartbeats.failed)
         yield heartbeats
@@ -144,10 +155,12 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         refused = self._follower.refused_total
-        yield CounterMetricFamily("shoal_snapshot_refused", "Snapshots that could not be believed.", refused)
+        yield CounterMetricFamily("shoal_snapshot_refused", "Snapshots that were refused as invalid.", refused)
         age_s = self._follower.age_s()  # None before the first contact with the registry
         if age_s is not None:
-            yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)
+            yield GaugeMetricFamily(
+                "shoal_snapshot_age_seconds", "Seconds since the registry last confirmed the snapshot.", age_s
+            )
 
 
 class _BusCollector(Collector):
@@ -157,7 +170,9 @@ class _BusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("shoal_bus_up", "1 while heartbeats reach the bus.", float(self._link.is_up))
         yield GaugeMetricFamily(
-            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start.", self._link.state_s
+            "shoal_bus_state_seconds",
+            "Seconds since the bus was last found or lost, or since the start.",
+            self._link.state_s,
         )
 
 
@@ -167,11 +182,17 @@ class _KvCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         watch = self._watch
-        yield GaugeMetricFamily("shoal_kv_blocks_known", "Cached blocks that can be named.", len(watch.blocks))
-        in_host = "Blocks in host memory alone that can be named."
+        yield GaugeMetricFamily(
+            "shoal_kv_blocks_known", "KV blocks on the accelerator that the prefix index knows.", len(watch.blocks)
+        )
+        in_host = "KV blocks in host memory alone that the prefix index knows."
         yield GaugeMetricFamily("shoal_kv_host_blocks_known", in_host, len(watch.blocks.host_names))
-        yield CounterMetricFamily("shoal_kv_event_batches", "Batches of KV events.", watch.batches_total)
-        yield CounterMetricFamily("shoal_kv_events_lost", "Times that the index began anew.", watch.lost_total)
+        yield CounterMetricFamily("shoal_kv_event_batches", "Batches of KV events applied.", watch.batches_total)
         yield CounterMetricFamily(
-            "shoal_kv_blocks_left_out", "Blocks that could not be named.", watch.blocks.left_out_total
+            "shoal_kv_events_lost", "Times that the prefix index was dropped and started anew.", watch.lost_total
+        )
+        yield CounterMetricFamily(
+            "shoal_kv_blocks_left_out",
+            "KV blocks that were left out of the prefix index: unnamed or over its limit.",
+            watch.blocks.left_out_total,
         )

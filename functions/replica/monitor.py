@@ -309,4 +309,4 @@ class Monitor:
             self._version_is_due = False
         except EngineError as error:
             self._version_is_due = isinstance(error, EngineHung | EngineUnreachable)
-            _log.info("the engine does not tell its version: %s", error)
+            _log.info("the engine's version cannot be read: %s", error)

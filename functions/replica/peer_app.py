@@ -85,7 +85,9 @@ def make_peer_app(
     async def load_adapter(request: Request) -> Response:
         body = await read_body(request)
         if body is None:
-            return JSONResponse({"reason": f"the body is over {BODY_MAX_BYTES} bytes, or cut short"}, status_code=413)
+            return JSONResponse(
+                {"reason": f"the body is larger than {BODY_MAX_BYTES} bytes or incomplete"}, status_code=413
+            )
         try:
             asked = msgspec.json.decode(body, type=LoadRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -147,7 +147,7 @@ class AdapterReconciler:
         try:
             listed = await self._engine.models()
         except EngineError as error:
-            _log.info("the engine does not list its adapters: %s", error)
+            _log.info("the engine's adapters cannot be listed: %s", error)
             return
         if not self._engine_is_ready():  # it died meanwhile: the list may be another process's
             return
@@ -270,8 +270,8 @@ class AdapterReconciler:
 
 
 _TOO_MANY = LoadAnswer("no_room", "too many cold loads wait at this replica")
-_NO_PLAN = LoadAnswer("not_ready", "no snapshot yet, or the engine has not been asked yet which adapters it has")
-_UNKNOWN = LoadAnswer("unknown", "this replica's snapshot does not name the adapter, or not yet: ask again shortly")
+_NO_PLAN = LoadAnswer("not_ready", "no snapshot yet, or the engine's adapters have not been listed yet")
+_UNKNOWN = LoadAnswer("unknown", "this replica's snapshot does not name the adapter (yet): retry shortly")
 
 
 def _is_ours(model: EngineModel) -> bool:

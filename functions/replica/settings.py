@@ -17,159 +17,183 @@ _REPLICA_ID_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
 class ReplicaSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_REPLICA_", frozen=True, extra="forbid", env_ignore_empty=True)
 
-    replica_id: str = Field(pattern=_REPLICA_ID_PATTERN, description="This replica's name in the fleet; unique.")
+    replica_id: str = Field(pattern=_REPLICA_ID_PATTERN, description="Unique name of this replica in the fleet.")
     pool: str = Field(
-        pattern=rf"^{NAME_PATTERN}$", description="The pool that the engine belongs to: its base model's id."
+        pattern=rf"^{NAME_PATTERN}$", description="Pool that the engine belongs to: the id of its base model."
     )
     engine_host: str = Field(
-        "127.0.0.1", pattern=rf"^({HOST})$", description="Where gateways and this agent reach the engine."
+        "127.0.0.1", pattern=rf"^({HOST})$", description="Host at which gateways and this agent reach the engine."
     )
-    engine_port: int = Field(8460, ge=1, le=65535, description="The engine's port.")
-    agent_host: str = Field("127.0.0.1", description="Where the agent's own routes listen; they need no key: loopback.")
-    agent_port: int = Field(8480, ge=0, le=65535, description="The agent's port; 0: any free one.")
+    engine_port: int = Field(8460, ge=1, le=65535, description="Port of the engine.")
+    agent_host: str = Field(
+        "127.0.0.1", description="Address of the agent's own routes. They need no key, so use loopback."
+    )
+    agent_port: int = Field(8480, ge=0, le=65535, description="Port of the agent's own routes; 0: any free one.")
     peer_host: str = Field(
-        "127.0.0.1", description="Where gateways and other agents reach this one; each route asks for the token."
+        "127.0.0.1", description="Address for gateways and other agents; each route requires a credential."
     )
-    peer_port: int = Field(8500, ge=0, le=65535, description="The port for them; 0: any free one.")
+    peer_port: int = Field(8500, ge=0, le=65535, description="Port for gateways and other agents; 0: any free one.")
     peer_up_bytes_per_s: float | None = Field(
-        None, gt=0, description="All chunks given to peers together; unset: no limit. Leave room for what is served."
+        None,
+        gt=0,
+        description="Upload rate for all peers together; unset: no limit. Leave bandwidth for served requests.",
     )
     zone: str = Field(
         "",
         pattern=_ZONE_PATTERN,
-        description="Where the node stands: peers of the own zone come first. Empty: as the registry knows of it.",
+        description="Zone of the node; peers of the same zone are preferred. Empty: the zone that the registry knows.",
     )
     node_name: str = Field(
         "",
         max_length=253,
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="The Kubernetes node: what falls silent with it is understood as one, and the registry is asked "
-        "for its zone where ZONE is empty. Empty: unknown.",
+        description="Name of the Kubernetes node. Replicas of one node that fall silent together count as one failure; "
+        "if ZONE is empty, the registry looks the node's zone up. Empty: unknown.",
     )
-    registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
-    registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
+    registry_url: str = Field("https://127.0.0.1:8444", description="URL of the registry, which serves snapshots.")
+    registry_ca_file: Path | None = Field(None, description="CA certificate that signed the registry's certificate.")
     internal_token_file: Path = Field(
-        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+        description="File with the agents' credentials that `shoal secrets` creates; the internal token is accepted "
+        "for one version."
     )
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
-        description="Where heartbeats go. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
-        "sentinels' addresses and the primary's name there.",
+        description="URL of the heartbeat bus. If it is replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0 "
+        "with the sentinels' addresses and the primary's name.",
     )
     bus_password_file: Path | None = Field(
-        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+        None, description="File with name and password of the bus user, as `shoal secrets` creates it."
     )
-    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="URL of the object store that holds adapters.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     adapter_cache_url: str = Field(
         "",
         max_length=512,
         pattern=r"^(https?://\S+)?$",
-        description="The region's adapter cache, asked before the store. Empty: the store alone.",
+        description="URL of the region's adapter cache, which is read before the store. Empty: only the store is read.",
     )
-    cache_dir: Path = Field(description="Adapters by digest, shared by all agents of the node.")
+    cache_dir: Path = Field(description="Folder of adapters by digest, shared by all agents of the node.")
     cache_max_bytes: int = Field(
         20 * 2**30,
         ge=2**20,
-        description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
+        description="Limit of cached adapters on disk, about 1,000 of 20 MB. Adapters in an engine are never evicted.",
     )
     weights_dir: Path | None = Field(
         None,
-        description="The folder that the engine was started from, as the agent sees it: the heartbeat says by its "
-        "digest what the replica has loaded. Unset: it does not.",
+        description="Folder that the engine was started from, as the agent sees it. The heartbeat reports the digest "
+        "of its weights. Unset: no digest is reported.",
     )
-    snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
-    drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
+    snapshot_cache_file: Path = Field(
+        description="File for the last good snapshot, used at a start without the registry."
+    )
+    drain_timeout_s: float = Field(
+        600.0, gt=0, description="Time that running requests may take to finish after SIGTERM."
+    )
     otlp_endpoint: str | None = Field(
         None,
-        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of adapter "
-        "loads go there. Unset: none are made.",
+        description="URL of an OpenTelemetry collector (OTLP over HTTP), such as http://collector:4318, for spans of "
+        "adapter loads. Unset: no spans.",
     )
     otlp_headers_file: Path | None = Field(
-        None, description="`name: value` lines that the collector wants to see, such as a token."
+        None, description="File with `name: value` lines of headers for the collector, such as a token."
     )
-    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_ca_file: Path | None = Field(
+        None, description="CA certificate that signed the collector's certificate. Default: the system's CAs."
+    )
     max_adapters: int = Field(
         8,
         ge=0,
         le=4096,
-        description="Adapters in the engine at once, where its arguments in the snapshot do not say so.",
+        description="Adapters in the engine at a time, if its arguments in the snapshot do not set the number.",
     )
     signature_key_files: tuple[Path, ...] = Field(
         (),
-        description="Public keys (PEM) whose signatures count, for every tenant; a JSON list. None: none is checked.",
+        description="Public key files (PEM) whose signatures are valid for every tenant, as a JSON list. Empty: none.",
     )
-    signatures_required: bool = Field(False, description="Whether an adapter without a signature is refused.")
+    signatures_required: bool = Field(False, description="Refuse adapters without a signature.")
     max_lora_rank: int = Field(
         16,
         ge=1,
         le=512,
-        description="A larger adapter is refused; where the engine's arguments in the snapshot do not say.",
+        description="Largest rank of an adapter, if the engine's arguments in the snapshot do not set it.",
     )
     adapter_grace_s: float = Field(
         30.0,
         ge=0,
-        description="How long an adapter that the snapshot dropped stays: gateways may lag by one long poll.",
+        description="Time that a dropped adapter stays in the engine: gateways may lag by one long poll.",
     )
-    fetch_timeout_s: float = Field(300.0, gt=0, description="One adapter from S3; 200 MB at 1 MB/s, with room.")
-    check_timeout_s: float = Field(1.0, gt=0, le=10, description="/health and /metrics; a tick a second needs no more.")
+    fetch_timeout_s: float = Field(
+        300.0, gt=0, description="Timeout of one adapter download; allows 200 MB at 1 MB/s, with reserve."
+    )
+    check_timeout_s: float = Field(
+        1.0, gt=0, le=10, description="Timeout of /health and /metrics, which are polled every second."
+    )
     probe_timeout_s: float = Field(
-        8.0, gt=0, description="A one-token request; longer than `stalled_after_s`, so that the verdict comes first."
+        8.0,
+        gt=0,
+        description="Timeout of a one-token probe; longer than `stalled_after_s`, so that the verdict comes first.",
     )
     warm_up_timeout_s: float = Field(
         120.0,
         ge=0,
-        description="An engine that has come up is first asked for each kind of request that it compiles, this long in "
-        "all. 0: not.",
+        description="Total time to warm up a new engine with one request of each kind that it compiles. 0: no warm-up.",
     )
-    load_timeout_s: float = Field(60.0, gt=0, description="Loading an adapter in the engine: it waits for a step.")
-    silent_after_s: float = Field(4.0, gt=0, description="Nothing answered for this long: hung.")
+    load_timeout_s: float = Field(
+        60.0, gt=0, description="Timeout of loading an adapter into the engine, which waits for a step."
+    )
+    silent_after_s: float = Field(
+        4.0, gt=0, description="Time without any answer after which the engine counts as hung."
+    )
     stalled_after_s: float = Field(
-        6.0, gt=0, description="Work pending and no token for this long: hung. Over any one step."
+        6.0,
+        gt=0,
+        description="Time with pending work but no token after which the engine counts as hung; longer than any step.",
     )
-    idle_probe_interval_s: float = Field(3.0, gt=0, description="An idle engine is asked for one token this often.")
+    idle_probe_interval_s: float = Field(3.0, gt=0, description="Interval of one-token probes of an idle engine.")
     kv_events_endpoint: str = Field(
         "",
         max_length=256,
         pattern=r"^((ipc|tcp)://\S+)?$",
-        description="The `endpoint` of the engine's --kv-events-config. Empty: nothing is told of its KV cache.",
+        description="The `endpoint` of the engine's --kv-events-config. Empty: its KV cache is not published.",
     )
     kv_events_replay_endpoint: str = Field(
         "",
         max_length=256,
         pattern=r"^((ipc|tcp)://\S+)?$",
-        description="Its `replay_endpoint`: what was missed is asked there. Empty: a loss costs the whole index.",
+        description="The `replay_endpoint` for missed events. Empty: a missed event drops the whole index.",
     )
     standby_file: Path | None = Field(
-        None, description="Where this file is at the start, the replica begins warm: loaded, and without traffic."
+        None, description="File that, if it exists at the start, makes the replica start warm: loaded, without traffic."
     )
     sleep_when_warm: bool = Field(
-        False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
+        False, description="Let the engine sleep while warm; needs --enable-sleep-mode, which CPUs do not support."
     )
     engine_log_file: Path | None = Field(
-        None, description="Where the engine's log lies: its start's stages are told apart by it. Unset: they are one."
+        None, description="File of the engine's log, from which the stages of its start are read. Unset: one stage."
     )
-    start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Time after which a start has failed; vLLM's own default.")
     pace_interval_s: float = Field(
-        10.0, ge=1, le=300, description="The engine's pace, which is compared with its fellows', is of so many seconds."
+        10.0, ge=1, le=300, description="Period of the engine's pace, which is compared with other replicas'."
     )
     accelerator_fault_file: Path | None = Field(
         None,
-        description="Where an error of the accelerator that takes the replica out is kept: while this file is there, "
-        "it gets no requests, and its engine is not started again. Whoever deletes it clears the error.",
+        description="File for an accelerator error that takes the replica out. While it exists, the replica gets no "
+        "requests and its engine is not restarted. Delete the file to clear the error.",
     )
     accelerators_file: Path | None = Field(
         None,
-        description="Which accelerators are the engine's, as NVIDIA_VISIBLE_DEVICES says in its container (UUIDs or "
-        "numbers, `all`, `none`); read until it is there. Unset: all that this process sees.",
+        description="File with the engine's accelerators, in the form of NVIDIA_VISIBLE_DEVICES (UUIDs or numbers, "
+        "`all`, `none`); the agent waits until it exists. Unset: all that this process sees.",
     )
     simulated_accelerator_file: Path | None = Field(
         None,
-        description="A simulated device instead of NVML's: JSON with the errors that it tells of, such as "
-        '{"xids": [79]}. Unset: those of the node, where there are any.',
+        description="File of a simulated device that replaces NVML's: JSON with its errors, such as "
+        '{"xids": [79]}. Unset: the node\'s devices, if any.',
     )
-    condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
+    condemn_hung_after_s: float = Field(
+        30.0, gt=0, description="Time hung after which /engine/livez requests a restart."
+    )
 
     @property
     def engine_url(self) -> str:
@@ -181,61 +205,74 @@ class NodeFetchSettings(BaseSettings):
         env_prefix="SHOAL_NODE_FETCH_", frozen=True, extra="forbid", env_ignore_empty=True
     )
 
-    listen_host: str = Field("127.0.0.1", description="Where chunks are served; the token is asked for.")
-    listen_port: int = Field(0, ge=0, le=65535, description="Its port; 0: any free one, since the tracker is told.")
+    listen_host: str = Field(
+        "127.0.0.1", description="Address for serving chunks; all routes but /readyz require a credential."
+    )
+    listen_port: int = Field(
+        0, ge=0, le=65535, description="Port for serving chunks; 0: any free one, which the tracker is told."
+    )
     advertise_host: str = Field(
-        "127.0.0.1", description="This node's IP as its peers reach it (a pod's status.podIP); a literal, no name."
+        "127.0.0.1", description="IP address at which peers reach this node (a pod's status.podIP); not a host name."
     )
-    zone: str = Field("", max_length=64, description="Where the node is; peers of the same zone are asked first.")
-    registry_url: str = Field("", description="The tracker; empty: no peers, everything from the store.")
-    registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
+    zone: str = Field("", max_length=64, description="Zone of the node; peers of the same zone are preferred.")
+    registry_url: str = Field(
+        "", description="URL of the registry, which tracks peers. Empty: no peers, everything is read from the store."
+    )
+    registry_ca_file: Path | None = Field(None, description="CA certificate that signed the registry's certificate.")
     internal_token_file: Path = Field(
-        description="Agents' credentials, as `shoal secrets` makes them; the internal token for one version."
+        description="File with the agents' credentials that `shoal secrets` creates; the internal token is accepted "
+        "for one version."
     )
-    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="The store.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="URL of the object store.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
-    cache_dir: Path = Field(description="Artifacts by digest, shared with the agents and engines of the node.")
+    cache_dir: Path = Field(
+        description="Folder of artifacts by digest, shared with the agents and engines of the node."
+    )
     cache_max_bytes: int | None = Field(
         None,
         ge=2**20,
-        description="What they may take on the disk, the one that is fetched included: the least recently used that no "
-        "engine holds go before it comes. Unset: no bound but the disk.",
+        description="Limit of the artifacts on disk, the fetched one included. The least recently used ones that no "
+        "engine holds are evicted first. Unset: only the disk limits them.",
     )
     shown_at: Path | None = Field(
         None,
-        description="A link to the first artifact, for an agent beside the engine that tells what it has loaded "
-        "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: none is made.",
+        description="Path of a link to the first artifact, for the agent that reports the loaded weights "
+        "(SHOAL_REPLICA_WEIGHTS_DIR). Unset: no link.",
     )
     compiled_dir: Path | None = Field(
         None,
-        description="VLLM_CACHE_ROOT of the engine beside it: what was compiled for its weights is laid out there "
-        "before it starts (`shoal base compiled`). It is code that the engine runs. Unset: nothing is.",
+        description="VLLM_CACHE_ROOT of the engine: code compiled for its weights (`shoal base compiled`) is placed "
+        "there before it starts. The engine executes this code. Unset: no compiled code.",
     )
     compiled_for: str = Field(
         "",
         max_length=130,
-        description="Of which engine and accelerator, as 0.32.0/h100 or one of the two; empty: all that there is, from "
-        "which the engine takes what fits it.",
+        description="Engine version and accelerator of the compiled code, as 0.32.0/h100 or one of the two. Empty: "
+        "all, of which the engine uses what fits it.",
     )
     down_bytes_per_s: float | None = Field(
-        None, gt=0, description="All downloads together; unset: no limit. Leave room for what the node serves."
+        None, gt=0, description="Rate of all downloads together; unset: no limit. Leave bandwidth for served requests."
     )
-    up_bytes_per_s: float | None = Field(None, gt=0, description="All uploads to peers together; unset: no limit.")
-    max_uploads: int = Field(4, ge=1, le=64, description="At once; each holds one chunk (8 to 64 MiB) in memory.")
+    up_bytes_per_s: float | None = Field(
+        None, gt=0, description="Rate of all uploads to peers together; unset: no limit."
+    )
+    max_uploads: int = Field(
+        4, ge=1, le=64, description="Concurrent uploads; each holds one chunk (8 to 64 MiB) in memory."
+    )
     max_requests: int = Field(
-        4, ge=1, le=64, description="Chunks on their way from peers; each is held in memory. No more than MAX_UPLOADS."
+        4, ge=1, le=64, description="Concurrent chunk downloads from peers, each in memory; at most MAX_UPLOADS."
     )
-    origin_requests: int = Field(2, ge=1, le=32, description="Chunks read from the store at once.")
+    origin_requests: int = Field(2, ge=1, le=32, description="Concurrent chunk reads from the store.")
     timeout_s: float = Field(
         3600.0,
         gt=0,
-        description="For all digests together: 140 GB at 40 MB/s. What was verified stays for the next try.",
+        description="Timeout of all digests together: 140 GB at 40 MB/s. Verified chunks stay for the next try.",
     )
     seed_s: float = Field(
         0.0,
         ge=0,
-        description="How long to go on serving afterwards; 60 s carry the stragglers of a fleet that began late.",
+        description="Time to serve chunks afterwards; 60 s suffice for nodes of a fleet that start late.",
     )
 
 
@@ -245,19 +282,19 @@ class AdapterCacheSettings(BaseSettings):
     )
 
     listen_host: str = Field(
-        "127.0.0.1", description="Where agents ask; all but /readyz and /metrics takes a credential."
+        "127.0.0.1", description="Address for agents; all routes but /readyz and /metrics require a credential."
     )
-    listen_port: int = Field(8520, ge=0, le=65535, description="Its port; 0: any free one.")
-    internal_token_file: Path = Field(description="Agents' credentials, as `shoal secrets` makes them.")
-    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="The store.")
+    listen_port: int = Field(8520, ge=0, le=65535, description="Port for agents; 0: any free one.")
+    internal_token_file: Path = Field(description="File with the agents' credentials that `shoal secrets` creates.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="URL of the object store.")
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
-    cache_dir: Path = Field(description="What was read, by its sha256; nobody else's folder.")
+    cache_dir: Path = Field(description="Folder of cached objects by sha256; used by this process only.")
     cache_max_bytes: int = Field(
         100 * 2**30,
         ge=2**20,
-        description="What it may take on the disk: 5,000 adapters of 20 MB. The longest unused go.",
+        description="Limit of cached objects on disk, about 5,000 adapters of 20 MB; the least recently used go.",
     )
     max_answers: int = Field(
-        16, ge=1, le=256, description="Written at once; each holds a chunk (8 to 64 MiB) in memory until it is read."
+        16, ge=1, le=256, description="Concurrent answers; each holds a chunk (8 to 64 MiB) in memory until it is read."
     )

@@ -76,7 +76,7 @@ class Standby:
                 self._status.rates = EngineRates()  # measured under a past load, so routers must not use it
             self._status.standby = standby
             self._since_s = self._status.clock()
-        _log.info("now %s", "warm, without new requests" if standby else "serving")
+        _log.info("the replica is now %s", "warm, without new requests" if standby else "serving")
         self._tell()
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class Standby:
         except (EngineHung, EngineUnreachable):
             raise
         except EngineError as error:  # it has no such route: `_sleep` will log it
-            _log.info("the engine does not say whether it sleeps: %s", error)
+            _log.info("the engine's sleep state cannot be read: %s", error)
         self._has_learnt = True
 
     def _can_sleep(self) -> bool:
@@ -121,10 +121,10 @@ class Standby:
                 self._status.asleep = True
             except EngineRefused as error:
                 self._may_sleep = False
-                _log.warning("the engine does not sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
+                _log.warning("the engine refuses to sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
             except EngineError as error:
                 self._has_learnt = False
-                _log.warning("whether the engine sleeps is not known; it is asked: %s", error)
+                _log.warning("the engine's sleep state is unknown and will be read: %s", error)
             finally:
                 self._status.falling_asleep = False
         self._tell()
@@ -134,7 +134,7 @@ class Standby:
         try:
             await self._wake()
         except EngineError as error:
-            _log.warning("the engine does not wake; it is asked again: %s", error)
+            _log.warning("the engine does not wake; trying again: %s", error)
             return
         self._tell()
 

@@ -62,7 +62,7 @@ class WarmUp:
                 for fields in kinds:
                     await self._answered(fields)
         except TimeoutError:
-            _log.warning("the engine took over %.0f s to warm up; it serves as it is", self._timeout_s)
+            _log.warning("the engine took over %.0f s to warm up; it serves anyway", self._timeout_s)
         except EngineError as error:
             _log.warning("the engine cannot be warmed up: %s", error)
         else:

@@ -53,7 +53,7 @@ class LoadedWeights:
         try:
             digest = await in_daemon_thread("weights", lambda: self._read(folder, started_unix_s))
         except (ArtifactError, OSError) as error:
-            _log.warning("nobody is told which weights the engine has loaded: %s", error)
+            _log.warning("the engine's weights digest is not reported: %s", error)
             return
         if engine == self._engines and digest is not None:
             self._status.weights = digest
@@ -67,7 +67,7 @@ class LoadedWeights:
         except (EngineError, OSError):
             return False  # the engine's folder is unknown, or nothing can be read
         if other is not None:
-            _log.error("the engine runs from %s and not from %s: nobody is told which weights it has", other, folder)
+            _log.error("the engine runs from %s and not from %s, so its weights digest is not reported", other, folder)
         return other is not None
 
     def _read(self, folder: Path, started_unix_s: float | None) -> Digest | None:
@@ -75,14 +75,16 @@ class LoadedWeights:
         facts = facts_of(folder)
         newest_unix_s = max((time_ns for _, time_ns in facts.values()), default=0) / 1e9
         if started_unix_s is not None and newest_unix_s > started_unix_s:
-            _log.warning("%s was written to after the engine started from it: nobody knows what it has loaded", folder)
+            _log.warning(
+                "%s was written to after the engine started from it, so the loaded weights are unknown", folder
+            )
             return None
         digest = weights_digest(folder, self._notes, hashed=_tell)
         if facts_of(folder) != facts:
-            _log.warning("%s was written to while it was read: nobody knows what the engine has loaded", folder)
+            _log.warning("%s was written to while it was read, so the loaded weights are unknown", folder)
             return None
         return digest
 
 
 def _tell(folder: Path) -> None:
-    _log.info("%s has no manifest that fits its files: it is read once (`shoal base manifest` saves that)", folder)
+    _log.info("%s has no matching manifest, so all its files are read once (`shoal base manifest` avoids that)", folder)

@@ -41,7 +41,7 @@ _AT_ONCE = 4  # connections to each listener
 _GATEWAY_503 = frozenset({"overloaded", "no_capacity", "model_not_ready", "deadline_exceeded", "too_many_waiters"})
 _REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads", "no_prometheus", "no_trace_store"})
 _BESIDE_503 = frozenset({"reason", "ready", "message"})  # of stores that are away
-_AGENT_503 = frozenset({"reason", "the engine's metrics do not come"})
+_AGENT_503 = frozenset({"reason", "the engine's metrics are unavailable"})
 
 
 @pytest.fixture(scope="module")

@@ -162,12 +162,12 @@ def test_one_serves_several_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"argv": ["/usr/bin/python3", "-m", "tiny_engine"]}, "another engine"),
-        ({"argv": [sys.executable, "-m", "json.tool"]}, "another engine"),
-        ({"argv": [sys.executable, "tiny_engine", "-m"]}, "another engine"),
-        ({"env": {"OMP_NUM_THREADS": "2"}}, "the environment is another: NOTES, OMP_NUM_THREADS"),
-        ({"argv": [sys.executable]}, "not a command line"),
-        ({"argv": "python -m x"}, "not a command line"),
+        ({"argv": ["/usr/bin/python3", "-m", "tiny_engine"]}, "not the parked engine"),
+        ({"argv": [sys.executable, "-m", "json.tool"]}, "not the parked engine"),
+        ({"argv": [sys.executable, "tiny_engine", "-m"]}, "not the parked engine"),
+        ({"env": {"OMP_NUM_THREADS": "2"}}, "the environment differs: NOTES, OMP_NUM_THREADS"),
+        ({"argv": [sys.executable]}, "no command line"),
+        ({"argv": "python -m x"}, "no command line"),
         ({"env": {"A": 1}}, "not text"),
         ({"cwd": "a\0b"}, "not text"),
         ({"cwd": "/no/such/place"}, "No such file"),

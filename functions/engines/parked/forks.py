@@ -81,7 +81,7 @@ def _replace(address: str, alive_w: int, parked_environ: dict[str, str]) -> None
             try:
                 return popen_forkserver.Popen(process)
             except OSError as error:
-                sys.stderr.write(f"{process.name} imports for itself: the fork server is gone ({error})\n")
+                sys.stderr.write(f"{process.name} is spawned, not forked: the fork server is gone ({error})\n")
         return popen_spawn_posix.Popen(process)
 
     vars(spawn).update(get_preparation_data=telling, prepare=preparing)

@@ -89,7 +89,7 @@ def imported(module: str, also: list[str]) -> dict[str, Stamp]:
         except ImportError as error:
             if name == module:
                 raise
-            say(f"{name} is not here, and is imported by whoever needs it: {error}")
+            say(f"{name} is not installed, so each engine imports it if needed: {error}")
     return {file: stamp(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
 
 
@@ -153,7 +153,7 @@ def read(connection: socket.socket) -> tuple[Request, int]:
     """Return the request and the log's descriptor. Raise Refused if the request is invalid."""
     _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid != os.getuid():
-        raise Refused("asked by another user")
+        raise Refused("the request is from another user")
     connection.settimeout(_REQUEST_S)
     text, fds = b"", list[int]()
     try:
@@ -162,10 +162,10 @@ def read(connection: socket.socket) -> tuple[Request, int]:
             fds += found
             text += data
             if not data or len(text) > REQUEST_MAX_BYTES or len(fds) > 1:
-                raise Refused("the request is cut off, or too long")
+                raise Refused("the request is incomplete or too long")
         request = json.loads(text)
         if not (isinstance(request, dict) and len(fds) == 1):
-            raise Refused("not a request with a log")
+            raise Refused("the request is not an object with one log descriptor")
         argv, env, cwd = request.get("argv"), request.get("env"), request.get("cwd")
         if not (
             isinstance(argv, list)
@@ -174,7 +174,7 @@ def read(connection: socket.socket) -> tuple[Request, int]:
             and isinstance(env, dict)
             and isinstance(cwd, str)
         ):
-            raise Refused("not a command line with environment and directory")
+            raise Refused("the request has no command line, environment or directory")
         if not (is_texts(list(env)) and is_texts(list(env.values())) and is_texts([cwd])):
             raise Refused("the environment or the directory is not text")
     except (OSError, ValueError, RecursionError) as error:
@@ -199,7 +199,7 @@ def check(request: Request, module: str, environ: dict[str, str], files: dict[st
     """Raise Refused if an engine started directly would differ from one forked here."""
     python, option, wanted = request["argv"][:3]
     if str(Path(python).absolute()) != sys.executable or (option, wanted) != ("-m", module):
-        raise Refused(f"{python} {option} {wanted} is another engine than {sys.executable} -m {module}")
+        raise Refused(f"{python} {option} {wanted} is not the parked engine {sys.executable} -m {module}")
     env = request["env"]
     if "LC_CTYPE" in environ:  # Python sets it without a locale, and would do so in an engine started directly
         env.setdefault("LC_CTYPE", environ["LC_CTYPE"])
@@ -207,7 +207,7 @@ def check(request: Request, module: str, environ: dict[str, str], files: dict[st
         name for name in environ.keys() | env.keys() if name not in LATE and environ.get(name) != env.get(name)
     )
     if differing:
-        raise Refused(f"the environment is another: {', '.join(differing)[:500]}")
+        raise Refused(f"the environment differs: {', '.join(differing)[:500]}")
     changed = [file for file, was in files.items() if stamp(file) != was]
     if changed:
         raise Refused(f"{len(changed)} files have changed since they were imported, such as {changed[0]}")
@@ -228,7 +228,7 @@ def become(request: Request, log: int, connection: socket.socket) -> None:
         connection.settimeout(_GO_S)
         tell(connection, {"pid": os.getpid()})
         if connection.recv(16) != b"go\n":
-            raise OSError("nobody waits for this start any more")
+            raise OSError("the caller no longer waits for this start")
     except OSError as error:
         tell(connection, {"refused": str(error)})
         say(f"not started: {error}")
@@ -241,7 +241,7 @@ def tell(connection: socket.socket, document: dict[str, object]) -> None:
     try:
         connection.sendall(json.dumps(document).encode() + b"\n")
     except OSError as error:
-        say(f"nobody hears the answer: {error}")
+        say(f"the answer cannot be sent: {error}")
 
 
 def reap() -> None:

@@ -115,7 +115,7 @@ def fault_routes(parts: EngineParts) -> APIRouter:
         name = str(asked.get("request_id")) if is_ours else ""
         tokens = parts.engine.core.scheduler.held.read(name, parts.clock.now_s())
         if not tokens or parts.faults.now.lose_kv_blocks:
-            return JSONResponse({"error": "no such blocks, or no more"}, status_code=404)
+            return JSONResponse({"error": "unknown or expired blocks"}, status_code=404)
         await parts.clock.sleep_until(parts.clock.now_s() + parts.kv_transfers.link.transfer_s(tokens))
         return JSONResponse({"tokens": tokens})
 

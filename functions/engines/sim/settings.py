@@ -161,36 +161,48 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-offloading-size", type=float, metavar="GIB", help="host memory for KV blocks")
     parser.add_argument("--kv-offloading-backend", choices=["native", "lmcache"], default="native")
     parser.add_argument("--speculative-config", type=_speculative_config, default=SpeculativeConfig(), metavar="JSON")
-    parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; no memory is freed here")
+    parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; frees no memory")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", help="accepted; nothing is computed")
+    parser.add_argument("--dtype", help="accepted; no effect")
     for flag in _LONE_FLAGS:
-        parser.add_argument(flag, action="store_true", help="accepted; nothing to do here")
+        parser.add_argument(flag, action="store_true", help="accepted; no effect")
 
 
 def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     costs = StepCosts()
     group = parser.add_argument_group("simulator")
-    group.add_argument("--sim-step-ms", type=float, default=costs.overhead_s * 1e3, help="every step")
+    group.add_argument("--sim-step-ms", type=float, default=costs.overhead_s * 1e3, help="base duration of every step")
     group.add_argument("--sim-prefill-us-per-token", type=float, default=costs.prefill_s_per_token * 1e6)
     group.add_argument("--sim-decode-us-per-seq", type=float, default=costs.decode_s_per_seq * 1e6)
-    group.add_argument("--sim-adapter-load-ms", type=float, default=costs.adapter_load_s * 1e3, help="from disk")
-    group.add_argument("--sim-adapter-activate-ms", type=float, default=costs.adapter_activate_s * 1e3)
-    group.add_argument("--sim-kv-bytes-per-token", type=int, default=131_072, help="that a KV transfer moves")
-    group.add_argument("--sim-kv-gigabits-per-s", type=float, default=100.0, help="of a KV transfer")
-    group.add_argument("--sim-kv-host-gigabytes-per-s", type=float, default=25.0, help="from host memory")
     group.add_argument(
-        "--sim-draft-acceptance-ratio", type=float, default=0.6, help="of --speculative-config's guesses"
+        "--sim-adapter-load-ms",
+        type=float,
+        default=costs.adapter_load_s * 1e3,
+        help="time to load an adapter from disk",
     )
+    group.add_argument("--sim-adapter-activate-ms", type=float, default=costs.adapter_activate_s * 1e3)
+    group.add_argument("--sim-kv-bytes-per-token", type=int, default=131_072, help="size of a token's KV blocks")
+    group.add_argument("--sim-kv-gigabits-per-s", type=float, default=100.0, help="bandwidth of a KV transfer")
+    group.add_argument(
+        "--sim-kv-host-gigabytes-per-s",
+        type=float,
+        default=25.0,
+        help="bandwidth of reloading KV blocks from host memory",
+    )
+    group.add_argument("--sim-draft-acceptance-ratio", type=float, default=0.6, help="share of accepted draft tokens")
     group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
     group.add_argument("--sim-seed", type=int, help="default: --seed")
-    group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
-    group.add_argument("--sim-wake-ms", type=float, default=0.0, help="until the weights of one that slept are back")
-    group.add_argument("--sim-faults", type=json.loads, default={}, help="JSON, as for POST /sim/faults")
+    group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="time until the listening server answers")
+    group.add_argument("--sim-wake-ms", type=float, default=0.0, help="time to bring back a sleeping engine's weights")
     group.add_argument(
-        "--sim-task", choices=["embed", "classify", "score"], default="embed", help="of a --runner pooling"
+        "--sim-faults", type=json.loads, default={}, help="fault switches as JSON, as for POST /sim/faults"
     )
-    group.add_argument("--sim-usage-log", type=Path, metavar="FILE", help="a line for each answer that was finished")
+    group.add_argument(
+        "--sim-task", choices=["embed", "classify", "score"], default="embed", help="task of a --runner pooling"
+    )
+    group.add_argument(
+        "--sim-usage-log", type=Path, metavar="FILE", help="file that gets one line for each finished answer"
+    )
     group.add_argument("--sim-embedding-dimensions", type=int, default=64)
     group.add_argument("--sim-malformed", choices=[kind.value for kind in Malformed])
 

@@ -134,7 +134,7 @@ def adding_by_slot(prompts: PromptRows) -> Callable[..., None]:
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         slots = prompts.slots_of(punica, x)
         if slots is None:  # never observed; the base's own logits keep the engine alive
-            _log.error("%d rows of logits that no adapter can be told of: they get none", x.size(0))
+            _log.error("the adapters of %d rows of logits are unknown; the base model's logits are used", x.size(0))
             return
         for slot in slots.unique().tolist():
             if slot < 0:

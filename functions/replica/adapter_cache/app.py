@@ -33,7 +33,7 @@ def make_app(cache: ReadThrough, accepted: Accepted, max_answers: int) -> ASGIAp
     @app.get("/objects/{kind}/{sha256}")
     async def content(kind: Kind, sha256: Sha256) -> Response:
         if not places.free:
-            return _refused(503, "as many answers as may are on their way: ask the store", {"retry-after": RETRY_S})
+            return _refused(503, "too many answers are being sent; read the store directly", {"retry-after": RETRY_S})
         places.free -= 1
         try:
             return _Answer(await cache.get(kind, sha256), places)
@@ -81,7 +81,7 @@ def _answer_to(error: BaseException) -> Response:
     """Return the response for a store error; raise any other error again."""
     match error:
         case TooBusy():
-            return _refused(503, "too much is on its way: ask the store", {"retry-after": RETRY_S})
+            return _refused(503, "too many objects are being read; read the store directly", {"retry-after": RETRY_S})
         case ArtifactMissing():
             return _refused(404, str(error))
         case ArtifactCorrupt():
@@ -114,20 +114,22 @@ class _Collector(Collector):
         cache, objects = self._cache, self._cache.objects
         requests = CounterMetricFamily(
             "shoal_region_cache_requests",
-            "Objects requested of the region's adapter cache; joined: the read of another request was on its way.",
+            "Objects requested from the region's adapter cache, by result; joined: waited for another request's read.",
             labels=["result"],
         )
         for result in get_args(Result):
             requests.add_metric([result], cache.results[result])
         yield requests
         yield CounterMetricFamily(
-            "shoal_region_cache_store_bytes", "What it read from the store.", cache.store_bytes_total
+            "shoal_region_cache_store_bytes", "Bytes read from the store.", cache.store_bytes_total
         )
-        yield CounterMetricFamily("shoal_region_cache_evicted", "Objects evicted for others.", objects.evicted_total)
+        yield CounterMetricFamily("shoal_region_cache_evicted", "Objects evicted to make room.", objects.evicted_total)
         yield CounterMetricFamily(
-            "shoal_region_cache_rotten", "Objects that its disk did not keep.", objects.rotten_total
+            "shoal_region_cache_rotten", "Objects found corrupt on the cache's disk.", objects.rotten_total
         )
-        yield GaugeMetricFamily("shoal_region_cache_bytes", "On its disk.", objects.total_bytes)
+        yield GaugeMetricFamily(
+            "shoal_region_cache_bytes", "Bytes of objects on the cache's disk.", objects.total_bytes
+        )
 
 
 def _page(cache: ReadThrough) -> bytes:

@@ -71,7 +71,7 @@ class CachedObjects:
             self._forget(kind, sha256)
             return None
         if hashlib.sha256(content).hexdigest() != sha256:
-            _log.warning("%s %s has rotted on the disk, and is taken away", kind, sha256[:12])
+            _log.warning("%s %s is corrupt on the disk and was deleted", kind, sha256[:12])
             self.rotten_total += 1
             self._forget(kind, sha256)
             return None

@@ -71,12 +71,12 @@ class ReadThrough:
         async with self._reading:
             content = await asyncio.to_thread(self.store.read_small, prefix + sha256, max_bytes)
         if await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest()) != sha256:
-            raise ArtifactCorrupt(f"what the store has at {prefix}{sha256} is something else")
+            raise ArtifactCorrupt(f"the store's object at {prefix}{sha256} has another digest")
         self.store_bytes_total += len(content)
         try:
             await asyncio.to_thread(self.objects.write, kind, sha256, content)
         except OSError as error:  # the object is returned all the same
-            _log.warning("%s %s cannot be kept: %s", kind, sha256[:12], error.strerror)
+            _log.warning("%s %s cannot be cached: %s", kind, sha256[:12], error.strerror)
         return content
 
     def _ended(self, name: Name, task: asyncio.Task[bytes]) -> None:

@@ -77,7 +77,7 @@ def decode(payload: bytes) -> Batch:
         raw = msgspec.msgpack.decode(payload, type=list[Any])
         ts_s, events = float(raw[0]), raw[1]
         if not isinstance(events, list) or len(events) > _MAX_EVENTS:
-            raise EventsInvalid("no list of events, or too long a one")
+            raise EventsInvalid(f"no list of events, or more than {_MAX_EVENTS}")
         return Batch(ts_s, tuple(event for item in events if (event := _event(item)) is not None))
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise EventsInvalid(f"not a batch of KV events: {error}") from error
@@ -104,9 +104,9 @@ def _check(event: Stored) -> None:
     if event.extra_keys is not None and len(event.extra_keys) != len(event.block_hashes):
         raise EventsInvalid(f"{len(event.extra_keys)} extra keys for {len(event.block_hashes)} blocks")
     if event.token_ids and not event.block_size:
-        raise EventsInvalid("tokens in blocks of none")
+        raise EventsInvalid("tokens with a block size of 0")
     if not all(0 <= token < 2**63 for token in event.token_ids):
-        raise EventsInvalid("a token id that is none")
+        raise EventsInvalid("a token id is out of range")
 
 
 REPLAY_TIMEOUT_S = 5.0  # for the next batch: vLLM's publisher checks for requests ten times a second
@@ -163,7 +163,7 @@ class EventSource:
         """Return the next batch, or None if none arrived in time. Messages of another shape are skipped."""
         socket = self._subscription
         if socket is None:
-            raise EventsUnavailable("the source is not open")
+            raise EventsUnavailable("the event source is not open")
         if not await socket.poll(int(timeout_s * 1000)):
             return None
         return _numbered(await socket.recv_multipart())

@@ -96,7 +96,7 @@ class KvWatch:
     ) -> None:
         self.blocks = EngineBlocks(_MOST_BLOCKS)
         self.batches_total = 0
-        self.lost_total = 0  # times that the index was dropped because batches were missing
+        self.lost_total = 0  # times that the index was dropped
         self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
         self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
         self._engine_is_gone, self._engine_computes = engine_is_gone, engine_computes
@@ -153,7 +153,7 @@ class KvWatch:
             try:
                 self._telling.heard(decode_ask(message), self._clock())
             except PrefixUpdateInvalid as error:
-                _log.warning("dropped a question about prefixes: %s", error)
+                _log.warning("dropped an invalid prefix request: %s", error)
 
     async def _take(self, batch: Numbered) -> None:
         events = self._decoded(batch)
@@ -163,7 +163,7 @@ class KvWatch:
         if verdict == "old":
             return
         if verdict == "restart":
-            self._drop("the engine began again")
+            self._drop("the engine restarted")
         if verdict != "next":
             await self._catch_up()
         if self._order.expected < batch.seq:
@@ -194,7 +194,7 @@ class KvWatch:
             self._take_replayed(first)  # only batch 0 is new here; any other first batch is known
             return True
         if first.seq == 0 or first.seq < self._order.expected:
-            self._drop("the engine began again")
+            self._drop("the engine restarted")
             if first.seq > 0:
                 await self._catch_up()  # from 0: the first batch is then the oldest one
                 return False
@@ -234,7 +234,7 @@ class KvWatch:
     def _drop(self, why: str) -> None:
         """Drop the index and start anew, before the engine's first batch."""
         if len(self.blocks) or self._order.expected:
-            _log.warning("%s; the index of its KV blocks begins anew", why)
+            _log.warning("%s; the index of its KV blocks starts anew", why)
             self.lost_total += 1
         self.blocks.clear()
         self._order, self._silent_polls = Order(), 0

@@ -25,9 +25,11 @@ def main() -> int:
         "wanted",
         nargs="+",
         metavar="WHAT [FOLDER]",
-        help="sha256:<hex> or shoal://name@version, fetched one after the other; linked at FOLDER, an absolute path",
+        help="sha256:<hex> or shoal://name@version to fetch; linked at FOLDER, an absolute path",
     )
-    parser.add_argument("--seed-s", type=float, default=None, help="serve so long afterwards (SHOAL_NODE_FETCH_SEED_S)")
+    parser.add_argument(
+        "--seed-s", type=float, default=None, help="seconds to serve chunks afterwards (SHOAL_NODE_FETCH_SEED_S)"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     struct_types.prepare()

@@ -42,7 +42,7 @@ async def bring(store: S3Store, weights: Digest, to: CompiledFor, fetch: Callabl
                 folder = await fetch(Digest(companion.digest))
                 written += await asyncio.to_thread(compiled.lay_out, folder / compiled.PACK_NAME, to.cache_root)
     except (ArtifactError, TimeoutError, OSError) as error:
-        _log.warning("what was compiled for %s does not come, and its engine compiles anew: %r", weights[:19], error)
+        _log.warning("compiled code for %s is unavailable, so its engine compiles anew: %r", weights[:19], error)
         return 0
     _log.info("%d packs for %s: %d files laid out at %s", len(fitting), weights[:19], written, to.cache_root)
     return written

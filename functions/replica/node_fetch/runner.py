@@ -137,9 +137,9 @@ async def _digest_of(what: Digest | WeightsName, registry: httpx.AsyncClient | N
     digest = None if registry is None else await published_digest(registry, what)
     if digest is None:
         digest = await asyncio.to_thread(pointed_digest, store, what)
-        _log.info("%s is %s, as the store points at it", what, digest)
+        _log.info("%s is %s, by the pointer in the store", what, digest)
     else:
-        _log.info("%s is %s, as the registry has published it", what, digest)
+        _log.info("%s is %s, as published by the registry", what, digest)
     return digest
 
 
@@ -158,9 +158,13 @@ async def _fetch(download: Download, until_s: float, stopped: asyncio.Event) -> 
             say_in_s = min(_SAY_EVERY_S, max(0.0, until_s - time.monotonic()) + 0.01)
             await asyncio.wait({fetching, ending}, timeout=say_in_s, return_when=asyncio.FIRST_COMPLETED)
             if stopped.is_set():
-                raise GaveUp(f"told to end; {download.progress.have} chunks of {download.digest} stay for the next run")
+                raise GaveUp(
+                    f"stopped by a signal; {download.progress.have} chunks of {download.digest} stay for the next run"
+                )
             if time.monotonic() > until_s and not fetching.done():
-                raise GaveUp(f"{download.digest} did not come within SHOAL_NODE_FETCH_TIMEOUT_S; what came stays")
+                raise GaveUp(
+                    f"{download.digest} was not fetched within SHOAL_NODE_FETCH_TIMEOUT_S; verified chunks stay"
+                )
             _say(download, time.monotonic() - began_s)
     finally:
         fetching.cancel()

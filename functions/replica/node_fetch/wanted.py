@@ -49,7 +49,7 @@ def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
         elif wanted and wanted[-1].folder is None:
             wanted[-1] = Wanted(wanted[-1].what, Path(argument))
         else:
-            raise ArtifactRefused(f"{argument} is a folder: say before it what is to be linked there")
+            raise ArtifactRefused(f"{argument} is a folder without a digest or name before it")
     return wanted
 
 
@@ -62,7 +62,7 @@ async def published_digest(registry: httpx.AsyncClient, name: WeightsName) -> Di
             return None
         return _digest_in(response.json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, ArtifactRefused) as error:
-        _log.warning("the registry does not say what %s is: %r", name, error)
+        _log.warning("the registry cannot resolve %s: %r", name, error)
         return None
 
 
@@ -94,7 +94,7 @@ def _fill(artifact: Path, folder: Path) -> None:
 
 def _replace_link(at: Path, target: Path) -> None:
     if at.exists() and not at.is_symlink():
-        raise CacheFailed(f"{at} is there and no link: it is not replaced")
+        raise CacheFailed(f"{at} exists and is not a link, so it is not replaced")
     temporary = at.with_name(f".{at.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
