@@ -34,7 +34,7 @@ class ErrorSource(Protocol):
 
 
 class AcceleratorFault:
-    """Owned by one event loop."""
+    """Accelerator fault of this replica, stored in the fault file. Owned by one event loop."""
 
     def __init__(
         self, status: AgentStatus, source: ErrorSource, file: Path | None, on_change: Callable[[], None]

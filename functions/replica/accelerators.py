@@ -141,7 +141,7 @@ class Accelerators(Collector):
         )
 
     def forget_errors(self) -> None:
-        """Somebody has looked after them: only what comes from now on counts."""
+        """Ignore all errors so far, because an operator has handled them."""
         self._distinct_xids = {}
         self._ecc_base = {index: reading.ecc_errors.get(_UNCORRECTED, 0) for index, reading in enumerate(self.readings)}
 

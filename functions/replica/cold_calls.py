@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass(slots=True)
 class ColdCalls:
-    """Owned by one event loop."""
+    """Waiting cold-load calls by adapter. Owned by one event loop."""
 
     _calls: dict[EngineName, _Call] = field(default_factory=dict)
     _waiting: int = 0

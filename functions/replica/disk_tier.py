@@ -60,7 +60,7 @@ def start_in(name: EngineName) -> DigestStart:
 
 
 class DiskNeeds:
-    """Owned by one event loop; times are monotonic seconds."""
+    """Artifacts that the engine may still read. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._loaded: frozenset[DigestStart] = frozenset()

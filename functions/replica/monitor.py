@@ -1,6 +1,6 @@
 """Monitor of the engine: once a second, poll it, judge the evidence, and probe it if polling is not enough.
 
-A tick takes at most one check timeout, whatever the engine does; probes run in parallel to ticks. The client's errors
+A tick takes at most one check timeout even if the engine hangs; probes run in parallel to ticks. The client's errors
 become the decision's evidence here.
 """
 
@@ -189,7 +189,7 @@ class Monitor:
         self._cold_start = cold_start or ColdStart(None)
         self._on_new_engine = on_new_engine  # called for each process of the engine, once, when it is ready
         self._is_measured = False  # this engine process's start is being measured
-        self._is_new = True  # this engine process has not been ready yet, as far as known
+        self._is_new = True  # this engine process has not been seen ready yet
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
         self._rounds = Rounds(TICK_S, status.clock())

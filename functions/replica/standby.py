@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Standby:
-    """Owned by the agent's loop. `tell` sends a heartbeat immediately."""
+    """Role of the replica, warm or serving. Owned by the agent's loop. `tell` sends a heartbeat immediately."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ KINDS: Mapping[Task, Sequence[Mapping[str, Any]]] = {
 
 
 class WarmUp:
-    """Owned by the agent's loop; one run at a time."""
+    """Warm-up requests to the engine. Owned by the agent's loop; one run at a time."""
 
     def __init__(self, engine: EngineClient, model: str, status: AgentStatus, timeout_s: float) -> None:
         """`timeout_s` 0 disables the warm-up."""

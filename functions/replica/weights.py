@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoadedWeights:
-    """Owned by the agent's loop."""
+    """Digest of the weights that the engine has loaded. Owned by the agent's loop."""
 
     def __init__(
         self,

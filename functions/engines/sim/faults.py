@@ -99,9 +99,7 @@ HTML_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>It work
 _HUGE_BYTES = 2 << 20
 _LIE_BYTES = 100
 _BROKEN_EVENT = 1
-"""Index of the event to break if only one is broken. The first event is good, so the client already trusts the
-stream.
-"""
+"""Index of the event to break if only one is broken: the client has already received a good first one."""
 
 
 class Writer:

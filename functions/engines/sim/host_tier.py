@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 
 class HostTier:
-    """Owned by the scheduler; times are the engine's seconds."""
+    """KV blocks in host memory, owned by the scheduler; times are the engine's seconds."""
 
     def __init__(self, max_blocks: int, block_reload_s: float) -> None:
         self.max_blocks = max_blocks

@@ -66,9 +66,9 @@ class StepCosts:
     prefill_s_per_token: float = 0.00005
     decode_s_per_seq: float = 0.0001
     adapter_load_s: float = 0.020
-    """Disk to host memory; the whole engine waits."""
+    """Time to load an adapter from disk to host memory; the whole engine waits."""
     adapter_activate_s: float = 0.001
-    """Host memory to a slot."""
+    """Time to copy an adapter from host memory to a slot."""
     jitter_ratio: float = 0.0
     """Share by which each step is lengthened or shortened at most, drawn from the seeded generator."""
 

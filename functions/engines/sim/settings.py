@@ -51,9 +51,9 @@ class Settings:
     shutdown_timeout_s: float
     enable_lora: bool
     lora_routes: bool
-    """VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    """True if VLLM_ALLOW_RUNTIME_LORA_UPDATING enables the adapter routes."""
     dev_routes: bool
-    """VLLM_SERVER_DEV_MODE."""
+    """True if VLLM_SERVER_DEV_MODE enables the sleep routes."""
     static_adapters: tuple[tuple[str, str], ...]
     request_id_headers: bool
     prompt_token_details: bool

@@ -32,7 +32,7 @@ class TooBusy(Exception):
 
 @dataclass(slots=True)
 class ReadThrough:
-    """Owned by one event loop."""
+    """Cached objects, with missing ones read from the store. Owned by one event loop."""
 
     objects: CachedObjects
     store: ObjectSource

@@ -54,7 +54,7 @@ class Changes:
 
 
 class EngineBlocks:
-    """Owned by one event loop."""
+    """Index of the engine's KV blocks by name. Owned by one event loop."""
 
     def __init__(self, max_blocks: int) -> None:
         self.max_blocks = max_blocks

@@ -41,7 +41,7 @@ class _RequestedPrefixes:
 
 
 class PrefixUpdates:
-    """Owned by one event loop; `now_s` is monotonic, `generation` any number that grows."""
+    """Schedule of prefix updates, on one event loop. `now_s` is monotonic, `generation` any number that grows."""
 
     def __init__(self, replica_id: ReplicaId, pool: PoolName, blocks: EngineBlocks, generation: int) -> None:
         self._replica_id, self._pool, self._blocks = replica_id, pool, blocks

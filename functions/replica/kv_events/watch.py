@@ -78,7 +78,7 @@ _MOST_REPLAYED = 20_000  # twice the engine's buffer
 
 
 class KvWatch:
-    """Owned by the agent's loop. Functions without arguments are called at each use; 0 means unknown."""
+    """KV event loops, on the agent's loop. Functions without arguments are called at each use; 0 means unknown."""
 
     def __init__(
         self,
